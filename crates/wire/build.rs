@@ -2,10 +2,10 @@
 
 use tonic_prost_build::FileDescriptorSet;
 
-/// Message fields whose Rust type is their encoded bytes. The server checks the number and size of
-/// a report's findings before it decodes any. It then decodes them one at a time, large reports on
-/// another thread. Bytes and messages are both length-delimited on the wire, so other programs see
-/// no difference.
+/// Fields of messages that stay encoded bytes in Rust. The server checks the number and size of the
+/// findings in a report before it decodes any of them. It then decodes them one at a time, and
+/// large reports on another thread. Bytes and messages are both length-delimited on the wire, so
+/// other programs see no difference.
 const DECODED_LATER: [(&str, &str); 2] = [("Changes", "changes"), ("Findings", "open")];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (message, field) in DECODED_LATER {
         decode_later(&mut descriptors, message, field)?;
     }
-    // Neither side uses tonic's own transport.
+    // Neither side uses the transport of tonic.
     tonic_prost_build::configure()
         .build_transport(false)
         .codec_path("crate::codec::SmallCodec")

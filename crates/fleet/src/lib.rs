@@ -1,4 +1,4 @@
-//! Node health rules and fleet decisions, as synchronous functions of values.
+//! Rules for node health and decisions about the fleet, as synchronous functions of values.
 //!
 //! ```text
 //! Batch (samples, kernel events, checks) ─┐
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Nothing here reads a clock, a file or the network. The agent feeds the engine from its
-//! collectors, tests feed it from a simulated node, and a replay feeds it from a recording. The
-//! server drives the fleet part the same way.
+//! collectors, tests feed it from a simulated node, and a replay feeds it from a recording. In the
+//! same way, the server feeds the fleet module with events and the time.
 
 pub mod fleet;
 pub mod health;

@@ -1,5 +1,5 @@
-//! `docs/quarantine.md` shows the default policy, and examples that parse. `FARRIER_BLESS=1 cargo
-//! test -p farrier-fleet --test policy_page` regenerates the default.
+//! `docs/quarantine.md` shows the default policy and a valid example. `FARRIER_BLESS=1 cargo test
+//! -p farrier-fleet --test policy_page` rewrites the default policy on the page.
 #![expect(clippy::disallowed_methods, reason = "a test may read files; the crate may not")]
 
 use std::path::Path;

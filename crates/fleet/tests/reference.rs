@@ -1,5 +1,5 @@
-//! `docs/rules.md` matches the rule data. `FARRIER_BLESS=1 cargo test -p farrier-fleet --test
-//! reference` regenerates it.
+//! `docs/rules.md` matches the rules in `crates/fleet/rules`. `FARRIER_BLESS=1 cargo test -p
+//! farrier-fleet --test reference` regenerates the page.
 #![expect(clippy::disallowed_methods, reason = "a test may read files; the crate may not")]
 
 use std::path::Path;

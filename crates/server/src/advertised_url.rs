@@ -1,4 +1,5 @@
-//! The URL under which clients reach this server, recorded for commands that print it for others.
+//! The URL under which clients reach this server. Commands that print the URL for others read it
+//! here.
 
 use std::fs;
 use std::io;
@@ -7,7 +8,7 @@ use std::path::Path;
 
 const FILE_NAME: &str = "url";
 
-/// Records the first of `names`, or else the listen address.
+/// Records a URL with the first of `names` or, without names, with the listen address.
 pub(crate) fn record(
     dir: &Path,
     names: &[String],
@@ -25,7 +26,7 @@ pub(crate) fn record(
     fs::rename(part, dir.join(FILE_NAME))
 }
 
-/// The recorded URL. `HOST` stands in for an unknown host name.
+/// The recorded URL. `HOST` stands for an unknown host name.
 pub fn url(dir: &Path) -> String {
     let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|url| !url.is_empty());
     recorded.unwrap_or_else(|| "https://HOST:9443".to_owned())

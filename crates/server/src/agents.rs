@@ -27,12 +27,12 @@ use crate::ingest::{self, DisconnectReason, SessionContext};
 use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
-/// Messages queued for a stream that the node does not read.
+/// Most messages that wait for a node that does not read its stream.
 const OUTBOUND_MAX: usize = 16;
-/// Concurrent enrolments. Each costs a synced write.
+/// Concurrent enrolments. Each costs a synced write to disk.
 const ENROLMENTS_MAX: usize = 16;
 
-/// Metadata key for the node name, on a server without TLS.
+/// Metadata key for the node name. Required on a server without TLS.
 pub(crate) const NODE_HEADER: &str = "farrier-node";
 
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub(crate) struct Service {
     pub(crate) store: Arc<Store>,
     pub(crate) changes: Arc<Audit>,
     pub(crate) authority: Arc<Authority>,
-    /// Pool of nodes that connect without a certificate. `None` if certificates are required.
+    /// Pool of nodes that connect without a certificate. `None` if nodes need certificates.
     pub(crate) plain_pool: Option<Pool>,
     pub(crate) enrolments: Arc<Semaphore>,
     pub(crate) renewals: Arc<RenewalLimit>,
@@ -81,7 +81,7 @@ impl Service {
         }
     }
 
-    /// The peer's certificate, if it is neither expired nor revoked.
+    /// Returns the peer's certificate, unless it expired or was revoked.
     fn admitted<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
         let Some(Peer::Node(peer)) = request.extensions().get::<Peer>() else {
             return Err(Status::unauthenticated("a node certificate is required"));
@@ -97,7 +97,7 @@ impl Service {
         Ok(peer.clone())
     }
 
-    /// The node that opens a stream, and its certificate.
+    /// Returns the node that opens a stream, and its certificate.
     async fn authenticate<T>(&self, request: &Request<T>) -> Result<AuthenticatedNode, Status> {
         let named = request.metadata().get(NODE_HEADER).map(|name| {
             let name = name.to_str().unwrap_or_default().parse::<NodeId>();
@@ -136,8 +136,8 @@ impl Service {
         location.await.map_err(|err| submit_status(&err))
     }
 
-    /// Enrols a node. For an enrolled node, updates its location as far as `location_update`
-    /// allows.
+    /// Enrols a node. If the node is already enrolled, updates its location as far as
+    /// `location_update` allows.
     async fn enrol_or_move(
         &self,
         node: &NodeId,
@@ -185,8 +185,8 @@ impl Service {
             return Err(Status::resource_exhausted("too many concurrent enrolments; try again"));
         };
         let service = self.clone();
-        // Spawned, so that it completes even if the client disconnects: a name must not stay
-        // reserved for a node that never enrolled.
+        // This runs in its own task, so that it completes even if the client disconnects: a name
+        // must not stay reserved for a node that never enrolled.
         let joined = tokio::spawn(async move {
             let _turn = turn;
             service.join(&request).await
@@ -204,8 +204,8 @@ impl Service {
         let purpose = Purpose::Enrol { node: &request.node, token: &request.token };
         let point = proof::verify(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::from_secret(&request.token);
-        // Held until the fleet knows the node, so that concurrent requests for one name are
-        // serialised.
+        // The lock is held until the fleet has the node. It serialises concurrent requests for the
+        // same name.
         let _name = self.store.names.lock(&node).await;
         let member_of = self.location_of(&node).await?.map(|location| location.pool);
         let store = Arc::clone(&self.store);
@@ -218,13 +218,14 @@ impl Service {
         let Joined { identity, location, location_update } =
             joined.map_err(|err| join_status(&node, &err))?;
         let pool = location.pool.clone();
-        // The log has the certificate generation before the node has the certificate.
+        // The log has to record the certificate generation before the node gets the certificate.
         self.changes.log_pending().await.map_err(|err| match err {
             AuditError::Submit(err) => submit_status(&err),
             AuditError::Access(err) => internal(&err),
         })?;
         self.enrol_or_move(&node, location, location_update).await?;
-        // Sessions with an older certificate generation lose the name.
+        // The node name now belongs to the new certificate generation. Disconnect sessions of older
+        // generations.
         let newest = identity.generation;
         self.context.sessions.disconnect(|id, generation| {
             let is_older = *id == node && generation.is_some_and(|generation| generation < newest);
@@ -244,7 +245,7 @@ fn join_status(node: &NodeId, err: &JoinError) -> Status {
     }
 }
 
-/// Logs the cause. The node only learns that the request failed.
+/// Logs the error with its cause. The node learns only that the request failed.
 fn internal(err: &dyn std::error::Error) -> Status {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
     Status::internal("internal error")
@@ -284,7 +285,7 @@ impl Agents for Service {
             self.context.counters.renewal_throttled(&identity.node);
             Status::resource_exhausted("the certificate was renewed recently; try again later")
         };
-        // Checked before the proof, which is more expensive to verify.
+        // The rate limit is checked first, because verifying the proof is more expensive.
         if !self.renewals.admits(&identity.node, Instant::now()) {
             return Err(too_soon());
         }
@@ -303,7 +304,7 @@ impl Agents for Service {
         request: Request<Streaming<ArtifactPart>>,
     ) -> Result<Response<ArtifactReceipt>, Status> {
         let AuthenticatedNode { node, certificate } = self.authenticate(&request).await?;
-        // Fail closed: if the access store is unreadable, no artifact is accepted.
+        // If the access store is unreadable, no artifact is accepted.
         let is_admitted = || match &certificate {
             Some(peer) => self.store.admits(&peer.identity).unwrap_or(false),
             None => true,

@@ -1,5 +1,5 @@
-//! Copies changes of the access store into the log, each exactly once, whether this server or the
-//! command line made them.
+//! Copies each change of the access store into the log exactly once, whether this server or the
+//! command line made the change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::access::{AccessError, AccessRecord, Store};
 use crate::controller::{Controller, SubmitError};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 
-/// Poll interval for changes made by other processes.
+/// How often to look for changes that other processes made.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why changes could not be logged. The next poll retries.
+/// Why changes could not be logged. The next poll tries again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuditError {
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Starts after change `last`, which the log already has.
+    /// Starts after change `last`. The log already has the changes up to it.
     pub(crate) fn new(
         controller: Controller,
         store: Arc<Store>,
@@ -44,8 +44,8 @@ impl Audit {
         Self { controller, store, sessions, last: Mutex::new(last) }
     }
 
-    /// Polls until cancelled. Picks up changes of other processes, and of requests that were
-    /// dropped before their change was logged.
+    /// Polls until cancelled. This finds changes that other processes made, and changes whose
+    /// request was dropped before they were logged.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             if let Err(err) = self.log_pending().await {
@@ -55,7 +55,7 @@ impl Audit {
         }
     }
 
-    /// Logs all pending changes. They are durable when this returns.
+    /// Logs all changes that the log lacks. They are durable when this returns.
     pub(crate) async fn log_pending(&self) -> Result<(), AuditError> {
         let mut last = self.last.lock().await;
         loop {
@@ -66,9 +66,9 @@ impl Audit {
             if changes.is_empty() {
                 return Ok(());
             }
-            // Disconnect before logging the revocation: a report that the revoked node sends in
-            // between must not count as a restored heartbeat. Sessions of a later enrolment stay
-            // open.
+            // Disconnect before the revocation is logged: otherwise a report that the revoked node
+            // sends in between would count as a restored heartbeat. Sessions of a later enrolment
+            // stay open.
             let ended = self.sessions.disconnect(|node, generation| {
                 (generation? < *oldest.get(node)?).then_some(DisconnectReason::Revoked)
             });
@@ -87,7 +87,8 @@ impl Audit {
 
 struct PendingChanges {
     changes: Vec<AccessRecord>,
-    /// The oldest admitted generation of each node revoked in `changes`.
+    /// For each node that `changes` revoke: the oldest certificate generation that is still
+    /// admitted.
     oldest: HashMap<NodeId, u64>,
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use crate::log::sqlite::SqliteLog;
     use crate::state_machine::StateMachine;
 
-    /// Only bounds a hang.
+    /// Only ends a test that hangs.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     struct Fixture {
@@ -200,20 +201,20 @@ mod tests {
         assert!(fixture.is_revoked().await);
     }
 
-    /// A request that was dropped between the change and its log entry leaves this behind.
+    /// This state remains if a request is dropped between the change and its log entry.
     #[tokio::test]
     async fn an_unlogged_change_is_polled_and_disconnects_the_session() {
         let fixture = Fixture::new().await;
         let running = tokio::spawn(Arc::clone(&fixture.audit).run());
-        // The first poll may race with the first change, but the second change must be noticed by
-        // polling.
+        // `run` may find the first revocation with its initial read. Only polling can find the
+        // second.
         for generation in [1, 2] {
             let stream = fixture.sessions.register(&fixture.node, Some(generation));
             fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
-            let cut = tokio::time::timeout(PATIENCE, stream.disconnect).await;
-            assert_eq!(cut.expect("the session is disconnected"), Ok(DisconnectReason::Revoked));
+            let ended = tokio::time::timeout(PATIENCE, stream.disconnect).await;
+            assert_eq!(ended.expect("the session is disconnected"), Ok(DisconnectReason::Revoked));
         }
-        // Waits for a poll that is under way.
+        // This also waits for a poll that is running.
         fixture.audit.log_pending().await.unwrap();
         assert!(fixture.is_revoked().await);
         running.abort();

@@ -1,8 +1,9 @@
 //! The log clock: one time source for leases, heartbeat timeouts, freezes, repair windows and
 //! approvals.
 //!
-//! It follows the wall clock. Comparison with the monotonic clock detects steps, made by hand or by
-//! NTP. Until the controller has logged a step, the log clock continues as if there had been none.
+//! The log clock follows the wall clock. It detects steps, made by hand or by NTP, by comparing the
+//! wall clock with the monotonic clock. Until the controller has logged a step, the log clock
+//! continues as if there had been no step.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,20 +14,22 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::last_ran::LastRan;
 
-/// A difference above this between two reads, one second apart, is a step.
+/// If the two clocks differ by more than this between two reads, the wall clock was stepped. The
+/// controller reads them about once a second.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
-/// Differences also accumulate over this window, so that slow drift counts as a step.
+/// Differences add up over this window, so that a clock that drifts too fast also counts as
+/// stepped.
 const DRIFT_WINDOW: SignedDuration = SignedDuration::from_secs(60);
-/// A slew stays below a tenth of the elapsed time: ntpd slews at 500 ppm, chrony at up to 83,333
-/// ppm (`maxslewrate`).
+/// A slew of up to a tenth of the elapsed time is not a step: ntpd slews at 500 ppm, chrony at up
+/// to 83,333 ppm (`maxslewrate`).
 const SLEW_DIVISOR: i32 = 10;
-/// Both clocks must be read within this time, or they are read again: a preempted thread must not
-/// see a step.
+/// Longest time between the reads of the two clocks. If a read took longer, both clocks are read
+/// again: a thread that was preempted between the reads would see a step that did not happen.
 const READ_MAX: Duration = Duration::from_millis(100);
-/// Attempts to read both clocks. After that, the next read detects the step.
+/// Attempts to read both clocks in [`READ_MAX`]. If all fail, a later call detects the step.
 const READS_MAX: u32 = 10;
 
-/// The wall clock, with an offset for tests.
+/// The wall clock. Tests can add an offset.
 #[derive(Debug, Clone, Default)]
 pub struct WallClock {
     offset_ms: Arc<AtomicI64>,
@@ -37,24 +40,24 @@ impl WallClock {
         self.wall_now(Timestamp::now())
     }
 
-    /// The wall time at system time `system`.
+    /// The time of this clock when the system clock shows `system`.
     pub(crate) fn wall_now(&self, system: Timestamp) -> Timestamp {
         let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
         system.checked_add(offset).unwrap_or(system)
     }
 
-    /// Steps the clock in a test: from now on it is ahead of the system clock by `offset`.
+    /// Steps the clock in a test: from now on, it is ahead of the system clock by `offset`.
     pub fn set_offset(&self, offset: SignedDuration) {
         let offset_ms = i64::try_from(offset.as_millis()).unwrap_or_default();
         self.offset_ms.store(offset_ms, Ordering::Relaxed);
     }
 }
 
-/// The wall clock that the controller follows, and the callback for steps.
+/// The wall clock that the controller follows, and what to do when it is stepped.
 pub(crate) struct ClockWatch {
     pub(crate) wall: WallClock,
     pub(crate) on_step: Box<dyn Fn() + Send>,
-    /// `None` in tests without a folder.
+    /// The file that records when the controller ran. `None` in tests without a data directory.
     pub(crate) last_ran: Option<LastRan>,
 }
 
@@ -72,7 +75,7 @@ impl fmt::Debug for ClockWatch {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockStep {
-    /// Log time without the step.
+    /// The log time as if there had been no step.
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
 }
@@ -85,9 +88,9 @@ pub(crate) struct LogClock {
 
 #[derive(Debug)]
 struct Readings {
-    /// The last time returned, and when.
+    /// The last time that the log clock returned, and when it did.
     last: (Timestamp, Instant),
-    /// The wall clock at the start of the drift window, and when.
+    /// What the wall clock showed at the start of the drift window, and when that was.
     window: (Timestamp, Instant),
 }
 
@@ -100,8 +103,8 @@ fn saturating_add(time: Timestamp, by: SignedDuration) -> Timestamp {
 }
 
 impl LogClock {
-    /// Continues after the last log entry. A wall clock ahead of it means that the server was down.
-    /// A wall clock behind it was stepped.
+    /// Continues after the last log entry. If the wall clock is ahead of that entry, the server was
+    /// down. If it is behind, it was stepped.
     pub(crate) fn after(last: Timestamp, wall: WallClock) -> Self {
         let (wall_now, now) = (wall.now(), Instant::now());
         let was_stepped = wall_now.duration_since(last) <= -STEP_MIN;
@@ -115,12 +118,14 @@ impl LogClock {
         self.read(false).0
     }
 
-    /// Takes a step that is not logged yet. From then on the log clock shows the wall clock.
+    /// Returns a step that is not logged yet. From then on, the log clock follows the stepped wall
+    /// clock.
     pub(crate) fn take_step(&self) -> Option<ClockStep> {
         self.read(true).1
     }
 
-    /// The log time, and a detected step. With `takes_step`, the log clock follows the step.
+    /// Returns the log time and, if `takes_step` is set, a detected step. The log clock follows a
+    /// step only when it returns it.
     fn read(&self, takes_step: bool) -> (Timestamp, Option<ClockStep>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         let (wall_now, now, is_exact) = read_clocks(&self.wall);
@@ -144,7 +149,7 @@ impl LogClock {
     }
 }
 
-/// Reads both clocks at one moment. The flag is false if that took longer than [`READ_MAX`].
+/// Reads both clocks. The flag is false if every attempt took longer than [`READ_MAX`].
 fn read_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
     let mut reads = 0;
     loop {
@@ -159,16 +164,16 @@ fn read_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClockCheck {
-    /// Log time that follows the wall clock and never goes backwards.
+    /// The log time. It follows the wall clock and never goes back.
     Follows(Timestamp),
     /// The wall clock was stepped, or drifted away.
     Stepped {
-        /// Log time without the step.
+        /// The log time as if there had been no step.
         from: Timestamp,
     },
 }
 
-/// `window`: the wall clock at the window's start, and the time elapsed since.
+/// `window` is the wall clock at the start of the drift window, and the time elapsed since then.
 fn check_clock(
     last: Timestamp,
     expected: Timestamp,
@@ -207,13 +212,13 @@ mod tests {
         }
     }
 
-    /// Reads, once a second, a wall clock that gains `gains_ms` per second. Returns the first
-    /// detected step, and when.
+    /// Reads a wall clock that gains `gains_ms` per second, once a second. Returns the first
+    /// detected step and the second in which it was detected.
     fn first_step_with_drift(gains_ms: i64) -> Option<(i64, ClockStep)> {
         let wall = WallClock::default();
         let clock = LogClock::after(wall.now(), wall.clone());
         for second in 1..=180 {
-            // As if a second had passed since the last read.
+            // Pretend that a second has passed since the last read.
             let ago = |at: &mut Instant| *at = at.checked_sub(Duration::from_secs(1)).unwrap();
             let mut readings = clock.readings.lock().unwrap();
             ago(&mut readings.last.1);
@@ -230,13 +235,13 @@ mod tests {
     #[test]
     fn drift_is_a_step_and_a_slew_is_not() {
         for slew_ms in [0, 1, -1, 84, -84, 100, -100] {
-            assert_eq!(first_step_with_drift(slew_ms), None, "{slew_ms} ms per second");
+            assert_eq!(first_step_with_drift(slew_ms), None, "{slew_ms} ms/s");
         }
         for (gains_ms, within_s) in [(1800, 2), (500, 6), (-500, 6), (200, 30), (-200, 30)] {
             let (second, step) = first_step_with_drift(gains_ms).unwrap();
-            assert!(second <= within_s, "{gains_ms} ms per second: {second} s");
-            // The step includes everything gained since the window started, not only the last
-            // second.
+            assert!(second <= within_s, "{gains_ms} ms/s: {second} s");
+            // The step includes everything that the clock gained since the window started, not only
+            // in the last second.
             let by_ms = step.to.duration_since(step.from).as_millis();
             let gained_ms = i128::from(gains_ms * second);
             assert!((by_ms - gained_ms).abs() < 500, "{by_ms} ms of {gained_ms} ms");

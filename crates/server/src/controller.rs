@@ -1,5 +1,5 @@
-//! The controller thread: the single writer. It commits all queued inputs as one batch, and replies
-//! once they are on disk.
+//! The controller thread is the single writer. It commits all queued inputs as one batch, and
+//! replies to them when they are on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
@@ -22,27 +22,30 @@ use crate::log::LogError;
 use crate::space::DiskSpace;
 use crate::state_machine::{Committed, StateMachine};
 
-/// Queued inputs. A full queue blocks the sender, and with it the stream that it reads from.
+/// Most inputs that can wait in the queue. When it is full, a session waits, and reads no more from
+/// its stream.
 const QUEUE_MAX: usize = 4096;
-/// Inputs per commit. Bounded, so that early inputs get their reply sooner.
+/// Most inputs per commit. The limit lets the first inputs of a long queue get their replies
+/// sooner.
 const BATCH_MAX: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
-/// A tick later than this means that the process did not run: a pause, a suspended machine, or a
-/// hung disk.
+/// If a tick is later than this, the process did not run: it was paused, the machine was suspended,
+/// or the disk hung.
 const TICK_GAP: Duration = Duration::from_secs(5);
-/// Minimum time between two disconnects of all sessions after clock steps.
+/// Minimum time between two clock steps that disconnect all sessions.
 const DISCONNECT_EVERY: Duration = Duration::from_secs(60);
-/// Expired deadlines without a possible decision are tried again this often.
+/// How often the controller decides again on nodes whose deadline passed at an earlier check.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// Entries between snapshots, or the number of nodes if that is higher. Folding this many takes
-/// under a second, and writing a large fleet's state is expensive.
+/// Entries between two snapshots. In a fleet with more nodes than this, the number of nodes is used
+/// instead, because writing a large state is expensive. A start folds this many entries in under a
+/// second.
 const SNAPSHOT_EVERY: u64 = 50_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// The log has it, and the decisions about its node.
+    /// The log has the input and the decisions about its node.
     Logged(DecisionCost),
-    /// The log already had it, or it changes nothing.
+    /// The log already had the input, or the input changes nothing.
     Duplicate,
 }
 
@@ -52,7 +55,7 @@ impl CommitOutcome {
     }
 }
 
-/// What the decisions about one node took of the log.
+/// How much log space the decisions about one node took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecisionCost {
     pub entries: u32,
@@ -68,7 +71,7 @@ pub enum SubmitError {
     TooManyFindings(NodeId),
     #[error("disk space is low: only reports that affect service are logged")]
     LowSpace,
-    /// The log accepts nothing any more. Whether it has the input is unknown.
+    /// The log accepts no more entries. It is unknown whether it has this input.
     #[error("the server is stopping")]
     Stopped,
 }
@@ -86,7 +89,7 @@ enum Job {
     Stop,
 }
 
-/// Shared by the thread and its handles.
+/// Counters and flags that the thread shares with its handles.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerStats {
     /// Batches written since the server started.
@@ -114,8 +117,8 @@ impl std::fmt::Debug for Controller {
 pub(crate) type ControllerResult = oneshot::Receiver<Result<(), LogError>>;
 
 impl Controller {
-    /// Spawns the thread. A test sets `fail_after_commits` to end it after that many commits,
-    /// before the last one is answered.
+    /// Spawns the thread. A test can set `fail_after_commits`: the thread then ends after that many
+    /// commits, before the inputs of the last commit get their replies.
     pub(crate) fn spawn(
         state_machine: StateMachine,
         sessions: Arc<SessionRegistry>,
@@ -160,7 +163,7 @@ impl Controller {
         Ok((Self { jobs, stats, clock }, ended))
     }
 
-    /// Submits an input, and waits until it is durable.
+    /// Submits an input and waits until the input is durable.
     pub async fn submit(&self, by: Actor, event: Event) -> Result<CommitOutcome, SubmitError> {
         let (reply, outcome) = oneshot::channel();
         let input = Input { by, event, reply };
@@ -168,7 +171,7 @@ impl Controller {
         outcome.await.map_err(|_| SubmitError::Stopped)?
     }
 
-    /// Reads the durable state.
+    /// Calls `read` with a state whose entries are all durable.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&FleetState) -> T + Send + 'static,
@@ -181,7 +184,7 @@ impl Controller {
         result.await.map_err(|_| SubmitError::Stopped)
     }
 
-    /// The log clock, which leases and heartbeat timeouts use.
+    /// Time of the log clock. Leases and heartbeat timeouts use this clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -198,7 +201,7 @@ impl Controller {
         self.stats.pauses.load(Ordering::Relaxed)
     }
 
-    /// Queued inputs.
+    /// The number of queued inputs.
     pub fn waiting(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
@@ -209,9 +212,9 @@ impl Controller {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // One queued tick is enough.
-            let waits = self.stats.is_tick_queued.swap(true, Ordering::Relaxed);
-            if !waits && self.jobs.send(Job::Tick).await.is_err() {
+            // One tick in the queue is enough.
+            let is_queued = self.stats.is_tick_queued.swap(true, Ordering::Relaxed);
+            if !is_queued && self.jobs.send(Job::Tick).await.is_err() {
                 return;
             }
             if self.jobs.is_closed() {
@@ -220,7 +223,7 @@ impl Controller {
         }
     }
 
-    /// Stops the thread after everything queued.
+    /// Stops the thread after it has processed everything in its queue.
     pub(crate) async fn stop(&self) {
         let _ = self.jobs.send(Job::Stop).await;
     }
@@ -229,7 +232,8 @@ impl Controller {
 struct Thread {
     state_machine: StateMachine,
     clock: Arc<LogClock>,
-    /// Runs before sessions are disconnected for a step: renews what agents need to reconnect.
+    /// Runs before a clock step disconnects the sessions. It renews the certificate that agents
+    /// need to reconnect.
     on_clock_step: Box<dyn Fn() + Send>,
     sessions: Arc<SessionRegistry>,
     space: Arc<DiskSpace>,
@@ -238,15 +242,15 @@ struct Thread {
     log_end: watch::Sender<u64>,
     /// When deadlines were last checked.
     last_deadline_check: Timestamp,
-    /// The entry of the last snapshot, written or in progress.
+    /// The entry at which the last snapshot was taken. The snapshot may still be in progress.
     last_snapshot_seq: u64,
     snapshot_thread: Option<JoinHandle<()>>,
-    /// Whether agents still use the server time from before a step.
+    /// Whether sessions still use the server time from before a clock step.
     is_time_stale: bool,
     last_disconnect: Option<Instant>,
     /// `None` before the first tick.
     last_tick: Option<Instant>,
-    /// Persists the same for the next start.
+    /// The file in which the time of the last tick is kept for the next start.
     last_ran: Option<LastRan>,
     fail_after_commits: Option<u64>,
     stats: Arc<ControllerStats>,
@@ -255,10 +259,11 @@ struct Thread {
 impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
         self.follow_clock()?;
-        // No node was observed while the server was down, so timeouts restart here.
+        // The controller observed no node while the server was down, so the downtime must not count
+        // towards a timeout.
         let logged = self.state_machine.state().at;
         let recorded = self.last_ran.as_ref().and_then(LastRan::read);
-        // Ignore a record written while the clock was ahead.
+        // A record in the future was written while the clock was ahead. Ignore it.
         let last_ran =
             recorded.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
         if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
@@ -282,11 +287,12 @@ impl Thread {
         self.state_machine.write_snapshot()
     }
 
-    /// Commits an input together with everything queued behind it. Returns a job that has to wait
-    /// for the commit.
+    /// Commits an input together with everything queued behind it. Returns the job that ended the
+    /// batch, if any: it has to wait for this commit.
     fn commit_batch(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
         let mut batch: Vec<Box<Input>> = Vec::new();
-        // Admission compares with the state, so a commit holds at most one event per node and kind.
+        // Admission compares an input with the state, so a batch holds at most one event of each
+        // kind per node.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
         let mut next = Some(Job::Submit(first));
         let mut deferred = None;
@@ -310,7 +316,8 @@ impl Thread {
                         batch.push(input);
                     }
                 },
-                // Reads see the durable state.
+                // A read may run here, because the state has only durable entries until the commit
+                // below.
                 Job::Read(read) => read(self.state_machine.state()),
                 other => {
                     deferred = Some(other);
@@ -334,8 +341,8 @@ impl Thread {
         Ok(deferred)
     }
 
-    /// Logs a step of the wall clock. Agents use the server's clock for leases, so they have to
-    /// reconnect for the new time.
+    /// Logs a step of the wall clock and disconnects the sessions. Agents use the server's time for
+    /// leases, and get the new time when they reconnect.
     fn follow_clock(&mut self) -> Result<(), LogError> {
         let Some(ClockStep { from, to }) = self.clock.take_step() else { return Ok(()) };
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
@@ -348,8 +355,8 @@ impl Thread {
         Ok(())
     }
 
-    /// A session starts with the server's time, so a step ends it. An unstable clock ends sessions
-    /// at most once a minute.
+    /// Disconnects the sessions after a clock step, because a session keeps the server time that it
+    /// started with. If the clock is unstable, this happens at most once a minute.
     fn disconnect_stale_sessions(&mut self) {
         let is_due = self.last_disconnect.is_none_or(|at| at.elapsed() >= DISCONNECT_EVERY);
         if self.is_time_stale && is_due {
@@ -359,10 +366,10 @@ impl Thread {
         }
     }
 
-    /// Time in which this thread did not run counts towards no heartbeat timeout or lease.
+    /// Time in which this thread did not run counts towards no heartbeat timeout and no lease.
     fn resume(&mut self) -> Result<(), LogError> {
-        // Minus the tolerated lateness: a thread whose ticks are always late still counts most of
-        // the time.
+        // Subtract the tolerated lateness. Otherwise a thread whose ticks are always late would
+        // count no time at all.
         let paused = self.last_tick.map(|at| at.elapsed().saturating_sub(TICK_GAP));
         let Some(paused) = paused.filter(|pause| !pause.is_zero()) else { return Ok(()) };
         self.last_tick = None;
@@ -407,14 +414,14 @@ impl Thread {
         Ok(done)
     }
 
-    /// Logs an event of the controller itself.
+    /// Logs an event that the controller itself caused.
     fn write(&mut self, event: Event) -> Result<(), LogError> {
         let done = self.state_machine.commit(vec![(Actor::Server, event)], self.clock.now())?;
         self.announce(&done);
         Ok(())
     }
 
-    /// Notifies sessions and readers of a commit.
+    /// Tells sessions and log readers about a commit. Starts a snapshot if one is due.
     fn announce(&mut self, done: &Committed) {
         self.sessions.dispatch(&done.entries);
         self.log_end.send_replace(self.state_machine.state().seq);
@@ -424,8 +431,8 @@ impl Thread {
         }
     }
 
-    /// Writes a snapshot on another thread. If that fails, the next start takes longer, and a later
-    /// commit retries.
+    /// Writes a snapshot on another thread. If that fails, the next start takes longer, and the
+    /// controller tries again when the next snapshot is due.
     fn write_snapshot(&mut self) {
         if self
             .snapshot_thread
@@ -461,12 +468,12 @@ impl Thread {
         let losses = self.sessions.heartbeat_losses(state, now);
         let mut inputs: Vec<(Actor, Event)> =
             losses.into_iter().map(|event| (Actor::Server, event)).collect();
-        let due = |after| {
+        let is_due = |after| {
             let mut times = state.deadlines.iter().map(|(at, _)| *at).skip_while(|at| *at <= after);
             times.next().is_some_and(|at| at <= now)
         };
-        let overdue = now.duration_since(self.last_deadline_check) >= RETRY_AFTER;
-        if due(self.last_deadline_check) || overdue && due(Timestamp::MIN) {
+        let is_retry_due = now.duration_since(self.last_deadline_check) >= RETRY_AFTER;
+        if is_due(self.last_deadline_check) || is_retry_due && is_due(Timestamp::MIN) {
             inputs.push((Actor::Server, Event::Tick));
             self.last_deadline_check = now;
         }
@@ -474,15 +481,15 @@ impl Thread {
     }
 }
 
-/// Decisions of a commit, by node.
+/// What the decisions of a commit cost, by node.
 fn decision_costs(done: &Committed) -> HashMap<NodeId, DecisionCost> {
     let mut decided: HashMap<NodeId, DecisionCost> = HashMap::new();
     let entries = done.entries.iter().zip(&done.entry_bytes);
     for (entry, bytes) in entries.filter(|(entry, _)| entry.event.is_decision()) {
         let Some(node) = entry.event.node() else { continue };
-        let of_node = decided.entry(node.clone()).or_default();
-        of_node.entries = of_node.entries.saturating_add(1);
-        of_node.bytes += bytes;
+        let cost = decided.entry(node.clone()).or_default();
+        cost.entries = cost.entries.saturating_add(1);
+        cost.bytes += bytes;
     }
     decided
 }
@@ -496,8 +503,8 @@ mod tests {
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
 
-    /// A controller that is not started. Its log ends at `last_ran`, and its nodes were last seen
-    /// `ago`.
+    /// A controller thread that is not started. Its log ends at `last_ran`, and its registry last
+    /// saw the nodes `ago`.
     fn thread(folder: &tempfile::TempDir, last_ran: Timestamp, ago: Duration) -> Thread {
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
         let mut state_machine = StateMachine::open(Box::new(log)).unwrap();
@@ -579,8 +586,8 @@ mod tests {
         );
     }
 
-    /// A controller that starts with one dead node, a log without recent entries, and a record of
-    /// when it last ran.
+    /// The controller starts with one dead node, with a log without recent entries, and with a
+    /// record of when it last ran.
     #[test]
     fn a_start_excludes_only_time_in_which_the_controller_did_not_run() {
         let folder = tempfile::tempdir().unwrap();
@@ -594,8 +601,8 @@ mod tests {
         thread.inbox.close();
         thread.run().unwrap();
         let node = &thread.state_machine.state().nodes[&"a".parse().unwrap()];
-        let counted = node.liveness.heartbeat_loss().unwrap().uncounted_s;
-        assert!((60..600).contains(&counted), "{counted} s and not 900");
+        let uncounted_s = node.liveness.heartbeat_loss().unwrap().uncounted_s;
+        assert!((60..600).contains(&uncounted_s), "{uncounted_s} s and not 900");
         let recorded = LastRan::at(folder.path()).read().unwrap();
         assert!(recorded > ago(60), "the stop is recorded");
     }
@@ -606,7 +613,7 @@ mod tests {
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         let node: NodeId = "a".parse().unwrap();
         let registered = thread.sessions.register(&node, None);
-        // The node read its record before this.
+        // The session registered before the controller logs the lost heartbeat.
         thread.tick().unwrap();
         assert!(
             thread.sessions.mark_accepted(&node, &registered.last_seen),
@@ -640,17 +647,17 @@ mod tests {
         let mut thread = thread(&folder, ahead, Duration::ZERO);
         let registered = thread.sessions.register(&"a".parse().unwrap(), None);
         let disconnected = Arc::new(std::sync::Mutex::new(registered.disconnect));
-        let (disconnect, order) = (Arc::clone(&disconnected), Arc::new(AtomicU64::new(0)));
-        let counted = Arc::clone(&order);
+        let (disconnect, calls) = (Arc::clone(&disconnected), Arc::new(AtomicU64::new(0)));
+        let thread_calls = Arc::clone(&calls);
         thread.on_clock_step = Box::new(move || {
             assert!(
                 disconnect.lock().unwrap().try_recv().is_err(),
                 "the session was disconnected before"
             );
-            counted.fetch_add(1, Ordering::Relaxed);
+            thread_calls.fetch_add(1, Ordering::Relaxed);
         });
         thread.tick().unwrap();
-        assert_eq!(order.load(Ordering::Relaxed), 1);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
         assert!(matches!(
             disconnected.lock().unwrap().try_recv(),
             Ok(DisconnectReason::ClockStepped)
@@ -666,9 +673,9 @@ mod tests {
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
         let at = thread.state_machine.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
-        let behind =
+        let is_past =
             thread.state_machine.state().nodes.values().all(|node| node.phase.since() <= at);
-        assert!(behind, "nothing logged lies in the future");
+        assert!(is_past, "nothing logged lies in the future");
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
     }

@@ -1,5 +1,5 @@
-//! Events too frequent for one log line each: counted for `/metrics`, summarised in the log once a
-//! minute.
+//! Counts events that are too frequent for one log line each. `/metrics` shows the totals, and a
+//! log line summarises them once a minute.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandshakeFailure {
     Slow,
-    /// The slot pool was full, and this was the oldest.
+    /// The slot pool was full, and this handshake was the oldest in it.
     Displaced,
     Closed,
-    /// Not TLS, or a certificate of another authority.
+    /// The peer does not speak TLS, or has a certificate from another authority.
     Tls,
 }
 
@@ -38,12 +38,12 @@ impl fmt::Display for HandshakeFailure {
     }
 }
 
-/// Why a request of an unauthenticated peer was not read.
+/// Why a request from an unauthenticated peer was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestFailure {
     TooLarge,
     Slow,
-    /// The slot pool was full, and this was the oldest.
+    /// The slot pool was full, and this request was the oldest in it.
     Displaced,
     /// The client disconnected.
     CutOff,
@@ -106,7 +106,7 @@ impl fmt::Display for EnrolmentRefusal {
     }
 }
 
-/// Number of events since the last summary, and the last one.
+/// The number of events since the last summary, and the last of these events.
 #[derive(Debug)]
 struct Recent<T>(Mutex<(u64, Option<T>)>);
 
@@ -123,7 +123,7 @@ impl<T> Recent<T> {
         recent.1 = Some(event);
     }
 
-    /// Returns both, and resets them.
+    /// Returns the number and the last event, and resets both.
     fn take(&self) -> Option<(u64, T)> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, last) = std::mem::take(&mut *recent);
@@ -184,13 +184,13 @@ impl Counters {
         self.enrolments[index(&EnrolmentRefusal::ALL, &reason)].load(Ordering::Relaxed)
     }
 
-    /// A node reported an order generation that was never issued.
+    /// Counts a session in which a node reported an order generation that was never issued.
     pub(crate) fn order_generation_refused(&self, node: &NodeId, reason: &impl fmt::Display) {
         self.orders_ahead.fetch_add(1, Ordering::Relaxed);
         self.recent_orders_ahead.add((node.clone(), reason.to_string()));
     }
 
-    /// Sessions refused because of an order generation that was never issued.
+    /// The number of sessions that were refused because of such an order generation.
     pub(crate) fn order_generations_refused(&self) -> u64 {
         self.orders_ahead.load(Ordering::Relaxed)
     }
@@ -209,12 +209,12 @@ impl Counters {
         self.recent_throttled.add(node.clone());
     }
 
-    /// Renewals refused because they came too soon after the last.
+    /// The number of renewals that were refused because they came too soon after the last one.
     pub(crate) fn renewals_throttled(&self) -> u64 {
         self.renewals_throttled.load(Ordering::Relaxed)
     }
 
-    /// A node opened a session under another node's name.
+    /// Counts a node that acted under another node's name.
     pub(crate) fn name_refused(&self, node: &NodeId, named: NodeId) {
         self.names_refused.fetch_add(1, Ordering::Relaxed);
         self.recent_names_refused.add((node.clone(), named));

@@ -1,7 +1,7 @@
-//! When the controller last ran, in a file beside the log. Time since then counts towards no
-//! timeout after a start. The last log entry is no substitute: a log without recent entries would
-//! also exclude time in which the controller did run, and a server that restarts often would never
-//! detect a dead node.
+//! Records in a file beside the log when the controller last ran. After a start, the time since
+//! then counts towards no timeout. The time of the last log entry is no substitute: if a log has no
+//! recent entries, that would also exclude time in which the controller did run, and a server that
+//! restarts often would never detect a dead node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// After a crash, up to this much running time is not counted.
+/// How often the file is written. After a crash, up to this much running time does not count.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -24,16 +24,16 @@ impl LastRan {
         Self { path: dir.join("last-ran"), last_written: None, is_failing: false }
     }
 
-    /// `None` if the file is missing or malformed.
+    /// Returns `None` if the file is missing or malformed.
     pub(crate) fn read(&self) -> Option<Timestamp> {
         fs::read_to_string(&self.path).ok()?.trim().parse().ok()
     }
 
-    /// Records `now` if the last record is old. Not synced: losing it only excludes some running
-    /// time.
+    /// Records `now` if the last record is old. The file is not synced: if it is lost, some running
+    /// time does not count.
     pub(crate) fn update(&mut self, now: Timestamp) {
         let every = WRITE_INTERVAL.try_into().unwrap_or_default();
-        // A clock that was set back is recorded at once.
+        // If the clock was set back, record the new time at once.
         let is_due = self.last_written.is_none_or(|at| now < at || now.duration_since(at) >= every);
         if is_due {
             self.write(now);

@@ -1,5 +1,5 @@
 //! Readers of the growing log. Each reads from disk at its own pace, so a slow reader neither
-//! blocks the controller nor loses entries.
+//! blocks the controller nor misses entries.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use tokio::sync::{Semaphore, watch};
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Log, LogError, Stored};
 
-/// Bytes of entries per read, if it returns more than one. An entry has some hundred bytes, or up
-/// to a megabyte for a full findings snapshot.
+/// Most bytes of entries per read. A single entry may be larger: an entry has some hundred bytes,
+/// but up to a megabyte if it reports all open findings of a node.
 pub const READ_BYTES_MAX: usize = 512 << 10;
-/// Entries loaded before their bytes are counted.
+/// Entries that are loaded before their bytes are counted.
 const STEP_ENTRIES: u64 = 8;
-/// Concurrent reads. With [`STEP_ENTRIES`], this bounds the memory that is not counted.
+/// Concurrent reads. Together with [`STEP_ENTRIES`], this limits the memory that [`READ_BYTES_MAX`]
+/// does not.
 const READS_MAX: usize = 4;
 
 /// A handle to read the log.
@@ -34,7 +35,7 @@ struct EntryPage {
 }
 
 impl EntryPage {
-    /// Adds an entry. Returns false if the page is full.
+    /// Adds an entry. Returns false if the page is already full.
     fn push(&mut self, stored: &Stored) -> Result<bool, LogError> {
         self.bytes += stored.bytes.len();
         if self.bytes > READ_BYTES_MAX && !self.entries.is_empty() {
@@ -71,7 +72,8 @@ fn backward(log: &dyn Log, seq: u64, limit: usize) -> Result<Vec<Entry>, LogErro
     while end > first {
         let begin = end.saturating_sub(STEP_ENTRIES).max(first);
         let stored_entries = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
-        // Entries archived since then are not replaced by later ones.
+        // If entries were archived in the meantime, the log returns later entries instead. Skip
+        // these.
         for stored in stored_entries.iter().rev().filter(|stored| stored.seq < end) {
             if !page.push(stored)? {
                 return Ok(page.entries);
@@ -88,17 +90,18 @@ impl LogTail {
         Self { path: Arc::new(path), end, damage, reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 
-    /// Publishes damage that a read found: a damaged log accepts no more entries.
+    /// Reports damage that a read found. The writer then stops, because nothing may be appended to
+    /// a damaged log.
     fn note_damage<T>(&self, read: Result<T, LogError>) -> Result<T, LogError> {
         read.inspect_err(|err| self.damage.note(err))
     }
 
-    /// Number of the last entry.
+    /// Number of the last entry in the log.
     pub fn end(&self) -> u64 {
         *self.end.borrow()
     }
 
-    /// Number of the first entry. Earlier ones are in an archive.
+    /// Number of the first entry in the log. Earlier entries are in an archive.
     pub async fn begin(&self) -> Result<u64, LogError> {
         let path = Arc::clone(&self.path);
         let read = tokio::task::spawn_blocking(move || {
@@ -107,8 +110,8 @@ impl LogTail {
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Up to `limit` entries after `seq`. Fewer, but at least one, if they exceed
-    /// [`READ_BYTES_MAX`].
+    /// Returns up to `limit` entries after `seq`. If these exceed [`READ_BYTES_MAX`], returns
+    /// fewer, but at least one.
     pub async fn read(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
         if seq >= self.end() {
             return Ok(Vec::new());
@@ -116,7 +119,8 @@ impl LogTail {
         self.page(move |log| forward(log, seq, limit)).await
     }
 
-    /// Up to `limit` entries before `seq`, newest first, with the same limit as [`Self::read`].
+    /// Returns up to `limit` entries before `seq`, newest first. The size limit of
+    /// [`Self::read`] applies.
     pub async fn read_back(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
         self.page(move |log| backward(log, seq, limit)).await
     }
@@ -132,12 +136,13 @@ impl LogTail {
             let _permit = permit;
             read(&SqliteLog::open_to_read(&path)?)
         });
-        // Missing entries were archived, and are skipped.
+        // Entries that were archived are missing from the page. Readers skip them.
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Waits for an entry after `seq`, then reads up to `limit`. `None` if the server has stopped.
-    /// Dropping and calling it again loses the place in the queue of readers.
+    /// Waits for an entry after `seq`, then reads up to `limit` entries. Returns `None` if the
+    /// server has stopped. A caller that drops this future and calls again goes to the end of the
+    /// queue of readers.
     pub async fn next(&mut self, seq: u64, limit: usize) -> Option<Result<Vec<Entry>, LogError>> {
         self.end.wait_for(|end| *end > seq).await.ok()?;
         Some(self.read(seq, limit).await)

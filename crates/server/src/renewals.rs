@@ -1,5 +1,5 @@
-//! Rate limit for certificate renewals. An agent renews once in weeks, and each renewal costs a
-//! signature.
+//! A rate limit for certificate renewals. Each renewal costs a signature, and an agent needs one
+//! only every few weeks.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,8 @@ use jiff::SignedDuration;
 
 /// Minimum time between two renewals of one node.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Certificates that last less than ten minutes may be renewed more often.
+/// A node may renew this often in the life of a certificate. This shortens [`INTERVAL`] for
+/// certificates that last less than ten minutes.
 const PER_LIFE: i32 = 10;
 
 #[derive(Debug)]
@@ -37,13 +38,14 @@ impl RenewalLimit {
         !self.is_recent(last.renewed.get(node), now)
     }
 
-    /// Counts a renewal. Returns false if the node may not renew yet.
+    /// Counts a renewal. Returns false, and counts nothing, if the node may not renew yet.
     pub(crate) fn claim(&self, node: &NodeId, now: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_recent(last.renewed.get(node), now) {
             return false;
         }
-        // At most once per interval, so the map holds the nodes of the last two intervals.
+        // Old entries are removed at most once per interval, so the map holds the nodes of the last
+        // two intervals.
         if !self.is_recent(last.pruned.as_ref(), now) {
             last.renewed.retain(|_, at| self.is_recent(Some(at), now));
             last.pruned = Some(now);

@@ -39,6 +39,7 @@ use crate::serve::{self, Tls, TlsError};
 use crate::space::DiskSpace;
 use crate::state_machine::{CheckedLog, StateMachine};
 
+/// How often the server renews its own certificate.
 const RENEW_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +50,12 @@ pub enum ServerError {
         #[source]
         err: io::Error,
     },
-    /// Other users can read or change the files.
+    /// Other users can read or change files in the data directory.
     #[error(transparent)]
     Modes(#[from] LooseModes),
     #[error("another server uses the data directory `{}`", .0.display())]
     InUse(PathBuf),
-    /// Everything acknowledged before is durable.
+    /// Every entry that was acknowledged before the failure is durable.
     #[error("the log failed")]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -71,7 +72,7 @@ pub enum ServerError {
     },
     #[error("{0} is not a loopback address, which a server without TLS requires")]
     PlaintextAddress(SocketAddr),
-    /// The system provides no threads or signal handlers.
+    /// The operating system refused a thread or a signal handler.
     #[error("failed to start")]
     Start(#[source] io::Error),
     #[error("the controller stopped unexpectedly")]
@@ -80,36 +81,38 @@ pub enum ServerError {
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The server's data folder.
+    /// The server's data directory.
     pub dir: PathBuf,
     pub listen: SocketAddr,
-    /// Names and addresses for the server's certificate, besides `listen` and the local host name.
+    /// Names and addresses to put in the server's certificate, besides `listen` and the local host
+    /// name.
     pub names: Vec<String>,
-    /// Plaintext on loopback: any node name is accepted, and joins this pool.
+    /// Serves plaintext on a loopback address. The server accepts any node name and enrols the node
+    /// in this pool.
     pub plain_pool: Option<Pool>,
     pub heartbeat_interval_s: u32,
-    /// Quota per node.
+    /// Limits the reports that each node may send.
     pub report_quota: ReportQuota,
-    /// Free disk space below which only reports that affect service are logged. `None` for 5 % of
-    /// the disk, at most 2 GiB.
+    /// When less disk space than this is free, only reports that affect service are logged. `None`:
+    /// 5 % of the disk, at most 2 GiB.
     pub disk_reserve_bytes: Option<u64>,
     /// Rate limit per user token.
     pub rate: Rate,
     /// Validity of node certificates.
     pub certificate_life: SignedDuration,
-    /// Whether to replace a lost certificate authority.
+    /// Whether to create a new certificate authority if the old one is lost.
     pub new_authority: bool,
-    /// Idle timeout for connections without an authenticated request.
+    /// Connections without an authenticated request are closed after this time.
     pub idle_timeout: Duration,
     pub facts: Cow<'static, FactSet>,
     /// For tests: a wall clock with an offset.
     pub wall_clock: WallClock,
-    /// For tests: stop after this many commits, before the last one is answered.
+    /// For tests: stop after this many commits, before the inputs of the last commit get their
+    /// replies.
     pub fail_after_commits: Option<u64>,
 }
 
 impl Options {
-    /// The defaults.
     pub fn new(dir: PathBuf, listen: SocketAddr) -> Self {
         Self {
             dir,
@@ -134,7 +137,8 @@ pub fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
 
-/// Creates the server's folder for this user only, and checks the modes of the files in it.
+/// Creates the data directory so that only this user can access it, and checks the modes of its
+/// files.
 pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
     let failed = |err| ServerError::DataDir { dir: dir.to_owned(), err };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -281,7 +285,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     })
 }
 
-/// `None` if the server listens without TLS.
+/// Returns `None` if the server listens without TLS.
 fn configure_tls(
     options: &Options,
     authority: &Arc<Authority>,
@@ -307,8 +311,8 @@ fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
     Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
-/// Opens the log. The first entry of a new log is the default policy, so that a later version's
-/// defaults do not change its decisions.
+/// Opens the log. The first entry of a new log is the default policy. If a later version has other
+/// defaults, the decisions of this log therefore stay the same.
 async fn open_state_machine(
     path: PathBuf,
     store: Arc<Store>,
@@ -319,7 +323,7 @@ async fn open_state_machine(
     let state_machine =
         tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
             let checked = CheckedLog::new(Box::new(SqliteLog::open(&path)?))?;
-            // Before anything is written.
+            // This check has to run before anything is written.
             store.check_not_behind(checked.state().access)?;
             if let Some(last) = store.last_start()? {
                 if last.authority != authority && !new_authority {
@@ -327,7 +331,8 @@ async fn open_state_machine(
                         AuthorityError::Replaced { had: last.authority, found: authority }.into()
                     );
                 }
-                // Also for an empty log, which is what a lost log looks like.
+                // This check includes an empty log, because a server that lost its log finds an
+                // empty one.
                 if let Some((seq, hash)) = last.log
                     && !checked.contains(seq, hash)?
                 {
@@ -363,8 +368,8 @@ fn renew_now(tls: &Tls) {
     }
 }
 
-/// After a clock step, the server's certificate may be not yet valid or expired, and reconnecting
-/// agents need a valid one.
+/// A clock step can make the server's certificate expired or not yet valid. The server renews it,
+/// because reconnecting agents need a valid certificate.
 fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
     let on_step = move || {
         if let Some(tls) = &tls {
@@ -376,12 +381,13 @@ fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
 }
 
 impl Running {
-    /// The actual address: with port 0 the system chose one.
+    /// The address that the server listens on. If the requested port was 0, the system chose the
+    /// port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Fingerprint of the certificate authority, which agents compare at enrolment.
+    /// Fingerprint of the certificate authority. Agents compare it at enrolment.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
@@ -398,7 +404,7 @@ impl Running {
         self.tail.clone()
     }
 
-    /// Waits until the controller stops, or a reader detects damage of the log.
+    /// Waits until the controller stops, or until a reader detects that the log is damaged.
     pub async fn failed(&mut self) -> ServerError {
         tokio::select! {
             ended = &mut self.ended => match ended {
@@ -409,7 +415,7 @@ impl Running {
         }
     }
 
-    /// Shuts down in order: disconnects sessions, commits what is queued, writes a snapshot.
+    /// Disconnects all sessions, commits all queued inputs and writes a snapshot, in this order.
     pub async fn stop(mut self) -> Result<(), ServerError> {
         let _ = self.stop.send(true);
         self.sessions.disconnect(|_, _| Some(DisconnectReason::Stopping));
@@ -450,13 +456,13 @@ pub struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child forked by another thread, before it calls exec,
-        // still has it open.
+        // Closing the file does not always release the lock: a child process that another thread
+        // forked keeps the file open until it calls exec.
         let _ = self.0.unlock();
     }
 }
 
-/// Locks the folder. A second server in the same folder would fence the first.
+/// Locks the data directory, because a second server there would fence the first.
 pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
     let failed = |err| ServerError::DataDir { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();

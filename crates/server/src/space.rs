@@ -1,5 +1,5 @@
-//! Disk space: the log's size and the free space. Below a reserve, low-value reports are no longer
-//! logged, long before a full disk would stop the server.
+//! Measures the size of the log and the free disk space. When free space falls below a reserve, the
+//! server logs only reports that affect service. It does so long before a full disk would stop it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ use std::time::Duration;
 const RESERVE_BYTES_MAX: u64 = 2 << 30;
 /// The default reserve is this fraction of the disk.
 const RESERVE_DIVISOR: u64 = 20;
-/// Hysteresis: space is low until free space exceeds the reserve by this fraction of it.
+/// Hysteresis: space stays low until the free space exceeds the reserve by this fraction of the
+/// reserve.
 const RECOVERY_DIVISOR: u64 = 4;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The last measurement. Unknown before the first one, and after a failed one.
+/// The last measurement. Unknown before the first measurement and after a failed one.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSpace {
-    /// Set by the operator.
+    /// The reserve that the operator set.
     reserve_bytes: Option<u64>,
     log_bytes: AtomicU64,
     free_bytes: AtomicU64,
@@ -50,7 +51,7 @@ impl DiskSpace {
         self.is_known.load(Ordering::Relaxed).then_some(bytes)
     }
 
-    /// Measures whether the folder's disk has room for `bytes` above the reserve.
+    /// Measures whether the disk of `folder` has room for `bytes` above the reserve.
     pub(crate) fn has_room(&self, folder: &Path, bytes: u64) -> io::Result<bool> {
         let found = disk_use_of(folder, 0)?;
         Ok(found.free >= found.reserve(self.reserve_bytes).saturating_add(bytes))
@@ -58,7 +59,7 @@ impl DiskSpace {
 
     fn update(&self, found: Option<DiskUse>) {
         self.is_known.store(found.is_some(), Ordering::Relaxed);
-        // A failed measurement keeps the last value.
+        // A failed measurement does not change `is_low`.
         let Some(found) = found else { return };
         self.log_bytes.store(found.log, Ordering::Relaxed);
         self.free_bytes.store(found.free, Ordering::Relaxed);
@@ -107,7 +108,7 @@ impl DiskUse {
     }
 }
 
-/// Sizes of the log and its SQLite side files, and the file system's space.
+/// Measures the log with its SQLite side files, and the space on its file system.
 fn disk_use(log: &Path) -> io::Result<DiskUse> {
     let mut log_bytes = std::fs::metadata(log)?.len();
     for beside in ["-wal", "-shm"] {

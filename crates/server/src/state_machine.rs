@@ -12,7 +12,7 @@ use crate::log::{
     Appended, Damage, Hash, Head, Integrity, Log, LogError, RecordedHead, Snapshot, SnapshotWriter,
 };
 
-/// Entries per read while folding.
+/// Entries per read while the log is folded.
 const PAGE_ENTRIES: usize = 8192;
 
 pub struct StateMachine {
@@ -22,9 +22,9 @@ pub struct StateMachine {
     damage: Damage,
 }
 
-/// Whether a snapshot belongs to the log. A snapshot from before the log's anchor is ignored,
-/// because those entries were archived. A snapshot with entries that the log lacks is an error: the
-/// log is an older copy, or another one.
+/// Whether a snapshot belongs to the log. A snapshot from before the log's anchor returns false:
+/// its entries were archived, so it is ignored. A snapshot with entries that the log lacks is an
+/// error: the log is an older copy or another log.
 fn is_snapshot_of(log: &dyn Log, snapshot: &Snapshot) -> Result<bool, LogError> {
     let (snapshot_seq, found) = (snapshot.state.seq, log.head()?.seq);
     match hash_at(log, snapshot_seq)? {
@@ -34,7 +34,7 @@ fn is_snapshot_of(log: &dyn Log, snapshot: &Snapshot) -> Result<bool, LogError> 
     }
 }
 
-/// The hash at an entry or at the anchor. `None` if it is not in the log.
+/// The hash at an entry or at the anchor. `None` if the log does not have this entry.
 fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
     let anchor = log.anchor()?;
     if anchor.seq == seq {
@@ -45,8 +45,8 @@ fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
     Ok(entries.first().filter(|entry| entry.seq == seq).map(|entry| entry.hash))
 }
 
-/// Checks that the log has the last acknowledged entry. It may have more: a crash between the
-/// append and the record leaves entries that were never acknowledged.
+/// Checks that the log has the last acknowledged entry. The log may have later entries: a crash
+/// between the append and the write of the head file leaves entries that were never acknowledged.
 pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
     let Some(recorded) = log.recorded_head()? else { return Ok(()) };
     let found = log.head()?.seq;
@@ -55,7 +55,7 @@ pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
     }
     match hash_at(log, recorded.seq)? {
         Some(hash) if hash != recorded.hash => Err(LogError::Replaced(recorded.seq)),
-        // `None`: it was archived.
+        // `None`: the entry was archived.
         _ => Ok(()),
     }
 }
@@ -69,7 +69,7 @@ fn fold(log: &dyn Log) -> Result<FleetState, LogError> {
     fold_rest(log, state)
 }
 
-/// Applies all entries after `state`.
+/// Applies all entries that follow `state`.
 fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogError> {
     loop {
         let page = log.read(state.seq, PAGE_ENTRIES)?;
@@ -82,7 +82,7 @@ fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogErro
     }
 }
 
-/// The state of the log at `path`. A server may be running.
+/// Returns the state of the log at `path`. A server may be running.
 pub fn state_at(path: &Path) -> Result<FleetState, LogError> {
     fold(&SqliteLog::open_to_read(path)?)
 }
@@ -98,15 +98,15 @@ pub struct Committed {
     pub report: Report,
 }
 
-/// A checked and folded log, before anything is written to it.
+/// A log that was checked and folded, before anything is written to it.
 pub struct CheckedLog {
     state: FleetState,
     log: Box<dyn Log + Send>,
 }
 
 impl CheckedLog {
-    /// Checks a log, and folds it from its latest snapshot. Fails if it is damaged, truncated or
-    /// replaced.
+    /// Checks a log and folds it from its latest snapshot. Fails if the log is damaged, truncated
+    /// or replaced.
     pub fn new(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
         if log.check_integrity()? == Integrity::Partial {
             tracing::warn!("the log is large: the integrity check covered only its first part");
@@ -120,8 +120,8 @@ impl CheckedLog {
         &self.state
     }
 
-    /// Whether the log continues from an entry with this hash. An archived entry cannot be
-    /// compared, and passes.
+    /// Whether the log has entry `seq` with this hash. The hash of an archived entry is not known
+    /// any more, so the result is true.
     pub fn contains(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
         Ok(match hash_at(&*self.log, seq)? {
             Some(found) => found == hash,
@@ -129,11 +129,11 @@ impl CheckedLog {
         })
     }
 
-    /// Becomes the log's writer, with a new epoch.
+    /// Becomes the writer of the log, with a new epoch.
     pub fn take_over(self) -> Result<StateMachine, LogError> {
         let Self { state, mut log } = self;
         let epoch = log.take_over()?;
-        // The previous writer may have appended since.
+        // The previous writer may have appended entries since the log was folded.
         let state = fold_rest(&*log, state)?;
         let head = Head { epoch, ..log.head()? };
         let mut state_machine = StateMachine { state, head, log, damage: Damage::default() };
@@ -147,7 +147,7 @@ impl StateMachine {
         CheckedLog::new(log)?.take_over()
     }
 
-    /// Records the head before anything is acknowledged.
+    /// Records the head in the head file. Has to run before any entry is acknowledged.
     fn acknowledge(&mut self) -> Result<(), LogError> {
         let Head { seq, hash, .. } = self.head;
         self.log.record_head(&RecordedHead { seq, hash, access: self.state.access })
@@ -161,21 +161,22 @@ impl StateMachine {
         self.head
     }
 
-    /// A handle through which readers report damage. After that, commits fail.
+    /// A handle through which readers report damage. After a report, commits fail.
     pub fn damage(&self) -> Damage {
         self.damage.clone()
     }
 
-    /// Applies one batch and decides on it. Both are durable when this returns.
+    /// Applies one batch and decides on it. The inputs and the decisions are durable when this
+    /// returns.
     ///
-    /// After an error, the state is ahead of the log, and the state machine must be opened again.
+    /// After an error, the state is ahead of the log, and the state machine has to be opened again.
     pub fn commit(
         &mut self,
         inputs: Vec<(Actor, Event)>,
         now: Timestamp,
     ) -> Result<Committed, LogError> {
         self.damage.check()?;
-        // Log time only goes back with an entry that records the step.
+        // Log time goes back only with an entry that records the clock step.
         let at = match inputs.first() {
             Some((_, Event::ClockStepped { to, .. })) => *to,
             _ => now.max(self.state.at),
@@ -196,12 +197,12 @@ impl StateMachine {
         Ok(Committed { entries, entry_bytes, report })
     }
 
-    /// Writes a snapshot, so that the next start folds only later entries.
+    /// Writes a snapshot. The next start then folds only later entries.
     pub fn write_snapshot(&self) -> Result<(), LogError> {
         self.log.write_snapshot(&self.snapshot())
     }
 
-    /// A snapshot and its writer, for another thread, because writing is slow.
+    /// A snapshot and a writer for it. Writing is slow, so the caller moves both to another thread.
     pub fn prepare_snapshot(&self) -> (Snapshot, Box<dyn SnapshotWriter + Send>) {
         (self.snapshot(), self.log.snapshot_writer())
     }

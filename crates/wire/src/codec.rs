@@ -1,5 +1,5 @@
-//! tonic's protobuf codec with smaller buffers: streams are many and messages small. tonic's
-//! default of 8 KiB per direction would be most of a stream's memory.
+//! tonic's protobuf codec with smaller buffers. There are many streams, and their messages are
+//! small. tonic's default of 8 KiB per direction would be most of the memory of a stream.
 
 use std::marker::PhantomData;
 
@@ -7,9 +7,9 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::ProstCodec;
 
-/// Fits a heartbeat, an order or an acknowledgement; larger messages grow it.
+/// Fits a heartbeat, an order or an acknowledgement. The buffer grows for larger messages.
 const BUFFER_BYTES: usize = 256;
-/// Bytes to buffer before a flush.
+/// Bytes that are buffered before a flush.
 const YIELD_BYTES: usize = 32 << 10;
 
 #[derive(Debug, Clone)]

@@ -1,21 +1,21 @@
-//! Checks permissions of keys and stores: a world-readable key is not secret, and a world-writable
-//! store is not trustworthy.
+//! Checks the permissions of keys and stores. A key that everybody can read is not secret, and a
+//! store that everybody can write is not trustworthy.
 
 use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The content of a file, which determines its permissions.
+/// What a file contains. This determines the permissions that it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// A private key or a token: owner only.
+    /// A private key or a token. Only the owner may access it.
     Secret,
-    /// A store: owner; a group may read it.
+    /// A store. Only the owner may change it; a group may read it.
     Store,
-    /// A directory of stores: owner; a group may read it.
+    /// A directory of stores. Only the owner may change it; a group may read it.
     Folder,
-    /// A directory of secrets with modes of their own: only its owner may change it.
+    /// A directory of secrets that have their own modes. Only the owner may change it.
     SecretFolder,
 }
 
@@ -38,7 +38,7 @@ impl FileKind {
     }
 }
 
-/// A file with too permissive a mode.
+/// A file whose mode allows too much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LooseMode {
     pub path: PathBuf,
@@ -72,7 +72,8 @@ impl fmt::Display for LooseModes {
 
 impl std::error::Error for LooseModes {}
 
-/// Checks existing files. Returns the first I/O error, or all files with too permissive a mode.
+/// Checks the files that exist. Returns the first I/O error, or all files whose mode allows too
+/// much.
 pub fn check<'f>(
     files: impl IntoIterator<Item = (&'f Path, FileKind)>,
 ) -> io::Result<Result<(), LooseModes>> {

@@ -1,6 +1,6 @@
 //! Escapes invisible and control characters: control codes, bidirectional overrides and zero-width
-//! characters. Texts from nodes and people may contain them; a terminal, a table or a log line must
-//! not interpret them.
+//! characters. Texts from nodes and people may contain them, but a terminal, a table or a log line
+//! must not interpret them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -19,17 +19,18 @@ pub fn is_hidden(letter: char) -> bool {
         )
 }
 
-/// The same set, as part of a regular expression's character class.
+/// The same set of characters, as part of a character class in a regular expression.
 pub(crate) const HIDDEN_CLASS: &str = "\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\ufeff\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufff9-\\ufffb\u{e0000}-\u{e007f}";
 
-/// Escapes hidden characters as JSON does: `\u202e`, `\n`. Inside JSON that changes nothing.
+/// Escapes hidden characters as JSON does, such as `\u202e` or `\n`. If the text is JSON, its value
+/// stays the same.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     escaped_but(text, |_| false)
 }
 
-/// Like [`escaped`], except for characters that the caller intends.
-pub fn escaped_but(text: &str, meant: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let must_escape = |letter: char| is_hidden(letter) && !meant(letter);
+/// Like [`escaped`], but keeps the characters that the caller intends.
+pub fn escaped_but(text: &str, is_intended: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let must_escape = |letter: char| is_hidden(letter) && !is_intended(letter);
     if !text.contains(must_escape) {
         return Cow::Borrowed(text);
     }

@@ -1,5 +1,5 @@
-//! The identity in a node's certificate: `farrier:node:NAME?GENERATION`, a URI subject alternative
-//! name.
+//! The identity in the certificate of a node: `farrier:node:NAME?GENERATION`, as a URI in the
+//! subject alternative name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use farrier_fleet::fleet::NodeId;
 
 const PREFIX: &str = "farrier:node:";
 
-/// The node that a certificate identifies, and the enrolment it comes from.
+/// The node that a certificate identifies, and the enrolment that the certificate comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub node: NodeId,
-    /// Counts enrolments and revocations of the node. Certificates of an older generation are
+    /// Counts the enrolments and revocations of the node. Certificates of an older generation are
     /// invalid.
     pub generation: u64,
 }
@@ -24,8 +24,8 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// The single node that a certificate (DER) names. The caller must have verified signature and
-    /// validity.
+    /// Returns the single node that a certificate (DER) names. The caller must have verified the
+    /// signature and the validity.
     pub fn from_certificate(der: &[u8]) -> Result<Self, IdentityError> {
         let der = rustls_pki_types::CertificateDer::from(der);
         let certificate = webpki::EndEntityCert::try_from(&der).map_err(|_| IdentityError)?;
@@ -51,7 +51,7 @@ impl FromStr for Identity {
             node: node.parse().map_err(|_| IdentityError)?,
             generation: generation.parse().map_err(|_| IdentityError)?,
         };
-        // Only the canonical form, because other code compares it as text.
+        // Only the canonical form is accepted, because other code compares it as text.
         (identity.to_string() == text).then_some(identity).ok_or(IdentityError)
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! [`proto`] is generated from `proto/farrier/v1/agents.proto`. [`convert`] converts its messages
 //! to and from the types of the fleet, and enforces [`limits`] on everything that comes from
-//! outside. Enrolment builds on [`proof`] and [`identity`]. The feature `client` adds a connection:
-//! [`client`]. See `docs/adr/0012-agent-server-protocol.md`.
+//! outside. Enrolment uses [`proof`] and [`identity`]. The feature `client` adds [`client`], which
+//! opens connections. See `docs/adr/0012-agent-server-protocol.md`.
 
 #[cfg(feature = "client")]
 pub mod client;

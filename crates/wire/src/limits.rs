@@ -1,27 +1,28 @@
 //! Size limits of messages. Larger input is refused before it is decoded further.
 
-/// A message: about a thousand findings with their evidence. An agent that has more to report drops
-/// evidence first, then the least severe findings. One message is one commit, and a fatal finding
-/// of another node may have to wait for it.
+/// Most bytes of a message: about a thousand findings with their evidence. If an agent has more to
+/// report, it drops evidence first, then the least severe findings. One message is one commit, and
+/// a fatal finding from another node may have to wait for it.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Findings or changes in a message. The rest is left for the envelope.
+/// Most bytes of the findings or changes in a message. The rest is for the envelope.
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
 
-/// Space that the findings or changes of a message may take in the server's log, by
-/// `Finding::estimated_bytes`. The log is JSON, about six times the size of a message with little
-/// text, so the message's own size bounds neither the log nor the commit.
+/// Most space that the findings or changes of a message may take in the server's log, by
+/// `Finding::estimated_bytes`. The log is JSON, which takes about six times the size of a message
+/// with little text. A limit on the message alone would therefore limit neither the log nor the
+/// commit.
 pub const LOGGED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
-/// Changes of one record, and open findings of one node. A message holds about a thousand with
-/// their evidence ([`MESSAGE_BYTES_MAX`]), so a node exceeds that only through several messages.
-/// The agent's journal merges pending changes into no more than this.
+/// Most changes in one record, and most open findings of one node. A message holds about a thousand
+/// findings with their evidence ([`MESSAGE_BYTES_MAX`]), so a node reaches this limit only with
+/// several messages. The agent's journal merges pending changes so that they stay within it.
 pub const FINDINGS_MAX: usize = 20_000;
 
-/// Observations behind one finding; the engine keeps far fewer.
+/// Most pieces of evidence per finding. The engine keeps far fewer.
 pub const EVIDENCE_MAX: usize = 256;
 
-/// A rule code, a version, or the name of a GPU or device.
+/// Longest name: a rule code, a version, or the name of a GPU or device.
 pub const NAME_BYTES_MAX: usize = 256;
 
 pub const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -30,19 +31,21 @@ pub const GPUS_MAX: usize = 1024;
 
 pub const FRAMEWORKS_MAX: usize = 256;
 
-/// How far a node's last order may be ahead of the server's log, which may have been restored from
-/// a backup. A node beyond that has the journal of another server, a damaged journal, or
-/// reports a false number. The server ignores it and continues from its own number.
+/// How far the last order of a node may be ahead of the server's log. The log may be behind because
+/// it was restored from a backup. A node that is further ahead has the journal of another server or
+/// a damaged journal, or reports a false number. The server refuses its session.
 pub const ORDERS_AHEAD_MAX: u64 = 1000;
 
-/// Unacknowledged records of a node in flight.
+/// Most records of a node that are sent but not acknowledged yet.
 pub const FLIGHT_MAX: usize = 32;
 
-/// A file that a node uploads for an order.
+/// Most bytes of a file that a node uploads for an order.
 pub const ARTIFACT_BYTES_MAX: u64 = 32 << 20;
 
-/// One chunk of it: small next to a message, so that heartbeats on the same connection do not wait.
+/// Most bytes of one chunk of an artifact. Chunks are small, so that heartbeats on the same
+/// connection do not wait for them.
 pub const ARTIFACT_CHUNK_BYTES: usize = 64 << 10;
 
-/// Order statuses pending on a node: those of the one active order, and unacknowledged ones.
+/// Most order statuses that wait on a node: the status of the active order, and statuses that the
+/// server has not acknowledged.
 pub const ORDER_STATUSES_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! PEM encoding of keys and certificates, readable by other tools.
+//! PEM encoding of keys and certificates. Other tools can read it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,7 +25,7 @@ pub fn write(label: &str, der: &[u8]) -> String {
     text
 }
 
-/// Decodes every block with this label, in order, and skips everything else.
+/// Decodes every block with this label, in order. Skips everything else.
 pub fn read(label: &str, text: &str) -> Vec<Vec<u8>> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
     let mut blocks = Vec::new();

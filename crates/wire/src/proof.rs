@@ -1,7 +1,8 @@
-//! Proof of possession: a request for a certificate is signed with its private key.
+//! Proof of possession: a request for a certificate is signed with the private key that the
+//! certificate is for.
 //!
-//! A certificate signing request would prove the same, but would expose an ASN.1 parser on the
-//! server to unauthenticated input.
+//! A certificate signing request would prove the same, but the server would then have to parse
+//! ASN.1 from unauthenticated peers.
 
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -11,15 +12,15 @@ use ring::signature::{
 
 use crate::proto::PublicKey;
 
-/// An uncompressed P-256 point.
+/// Length of an uncompressed P-256 point.
 const POINT_BYTES: usize = 65;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The system has no random numbers, or the bytes are not a key.
+    /// The system provides no random numbers, or the bytes are not a key.
     #[error("failed to generate or load a key")]
     Unusable,
-    /// The sender does not have the private key, or signed for another purpose.
+    /// The sender does not have the private key, or the signature is for another purpose.
     #[error("the request is not signed with the key that it names")]
     Unproven,
 }
@@ -54,7 +55,7 @@ impl NodeKey {
         &self.pkcs8
     }
 
-    /// The public key, with a signature that proves possession of the private key.
+    /// Returns the public key, with a signature that proves possession of the private key.
     pub fn prove(&self, purpose: Purpose<'_>) -> Result<PublicKey, KeyError> {
         let point = self.pair.public_key().as_ref();
         let signed = self.pair.sign(&SystemRandom::new(), &statement(purpose, point));
@@ -68,15 +69,15 @@ impl NodeKey {
 pub enum Purpose<'a> {
     /// Enrol under a name, with a token.
     Enrol {
-        /// The name, as sent.
+        /// The name as the request sends it.
         node: &'a str,
         token: &'a str,
     },
-    /// Replace the key of the connection's certificate.
+    /// Replace the certificate of the connection with one for another key.
     Renew,
 }
 
-/// Verifies the proof of possession, and returns the point of the key.
+/// Verifies the proof of possession. Returns the point of the key.
 pub fn verify(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES], KeyError> {
     let point: [u8; POINT_BYTES] = key.point.as_ref().try_into().map_err(|_| KeyError::Unusable)?;
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &point)
@@ -85,7 +86,7 @@ pub fn verify(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES]
     Ok(point)
 }
 
-/// Length-prefixed parts, so that no two purposes give the same bytes.
+/// The bytes to sign. Each part has a length prefix, so that no two purposes give the same bytes.
 fn statement(purpose: Purpose<'_>, point: &[u8]) -> Vec<u8> {
     let parts: [&[u8]; 4] = match purpose {
         Purpose::Enrol { node, token } => {

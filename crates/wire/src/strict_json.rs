@@ -1,4 +1,4 @@
-//! Unambiguous JSON.
+//! Parses JSON that has only one meaning.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Parses JSON and refuses duplicate keys, which parsers resolve differently.
+/// Parses JSON. Refuses duplicate keys, because parsers treat them differently.
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Strict.deserialize(&mut reader)?;

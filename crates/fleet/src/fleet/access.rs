@@ -12,13 +12,13 @@ use super::identity::{Domain, Location, NodeId, Pool};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Reads.
+    /// May only read.
     Viewer,
-    /// Reads; holds, releases, verifies, freezes, and reports manual repairs.
+    /// May read, hold, release, verify, freeze, run orders and report manual repairs.
     Operator,
-    /// Reads; approves repairs that wait for approval.
+    /// May read and approve repairs that wait for approval.
     Approver,
-    /// Everything, including tokens, policy and enrolment.
+    /// May do everything, including changes of tokens, the policy and enrolment.
     Admin,
 }
 
@@ -26,7 +26,7 @@ pub enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
     Read,
-    /// Hold, release, verify, freeze, or report a manual repair.
+    /// Hold, release, verify, freeze, run an order, or report a manual repair.
     Operate,
     /// Approve a repair that waits for approval.
     Approve,
@@ -37,9 +37,9 @@ pub enum Permission {
 impl Role {
     pub const ALL: [Self; 4] = [Self::Viewer, Self::Operator, Self::Approver, Self::Admin];
 
-    /// `true` if the role grants the permission.
-    pub fn may(self, deed: Permission) -> bool {
-        match deed {
+    /// Whether the role grants the permission.
+    pub fn may(self, permission: Permission) -> bool {
+        match permission {
             Permission::Read => true,
             Permission::Operate => matches!(self, Self::Operator | Self::Admin),
             Permission::Approve => matches!(self, Self::Approver | Self::Admin),
@@ -76,20 +76,20 @@ impl FromStr for Role {
     }
 }
 
-/// `true` if a location is in a domain.
-pub fn is_within(place: &Location, domain: &Domain) -> bool {
+/// Whether a location is in a domain.
+pub fn is_within(location: &Location, domain: &Domain) -> bool {
     match domain {
         Domain::Fleet => true,
-        Domain::Pool(name) => place.pool == *name,
-        Domain::Tenant(name) => place.tenant.as_ref() == Some(name),
-        Domain::Site(name) => place.site.as_ref() == Some(name),
-        Domain::Leaf(name) => place.leaf.as_ref() == Some(name),
-        Domain::Rack(name) => place.rack.as_ref() == Some(name),
-        Domain::Nvlink(name) => place.nvlink.as_ref() == Some(name),
+        Domain::Pool(name) => location.pool == *name,
+        Domain::Tenant(name) => location.tenant.as_ref() == Some(name),
+        Domain::Site(name) => location.site.as_ref() == Some(name),
+        Domain::Leaf(name) => location.leaf.as_ref() == Some(name),
+        Domain::Rack(name) => location.rack.as_ref() == Some(name),
+        Domain::Nvlink(name) => location.nvlink.as_ref() == Some(name),
     }
 }
 
-/// A change of tokens, users or certificates. Tokens are identified by number.
+/// A change of tokens, users or certificates. Tokens are identified by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessChange {
@@ -97,14 +97,14 @@ pub enum AccessChange {
     #[serde(alias = "join-token-made")]
     JoinTokenCreated {
         token: i64,
-        /// The pool that nodes join with it.
+        /// The pool that nodes join with the token.
         pool: Pool,
-        /// The only node that may use it. `None` if any node may.
+        /// The only node that may use the token. `None` if any node may.
         node: Option<NodeId>,
-        /// How many nodes may use it.
+        /// How many nodes may use the token.
         uses: u32,
         expires: Timestamp,
-        /// Location of these nodes, if more than the pool is given.
+        /// Location of these nodes, if the token gives more than the pool.
         #[serde(default, alias = "place", skip_serializing_if = "Option::is_none")]
         location: Option<Box<Location>>,
     },
@@ -113,13 +113,13 @@ pub enum AccessChange {
     UserAdded { token: i64, name: String, role: Role, scope: Domain, expires: Timestamp },
     TokenRevoked {
         token: i64,
-        /// The user. `None` for a join token.
+        /// The user whose token it was. `None` for a join token.
         name: Option<String>,
     },
     /// A node enrolled. Only certificates of this generation or later are valid.
     NodeEnrolled {
         node: NodeId,
-        /// Number of the join token.
+        /// Number of the join token that the node used.
         token: i64,
         /// Generation of the node's certificates.
         generation: u64,
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn an_operator_cannot_approve() {
-        let deeds =
+        let permissions =
             [Permission::Read, Permission::Operate, Permission::Approve, Permission::Administer];
-        let may = |role: Role| deeds.map(|deed| role.may(deed));
+        let may = |role: Role| permissions.map(|permission| role.may(permission));
         assert_eq!(may(Role::Viewer), [true, false, false, false]);
         assert_eq!(may(Role::Operator), [true, true, false, false]);
         assert_eq!(may(Role::Approver), [true, false, true, false]);

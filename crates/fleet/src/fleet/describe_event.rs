@@ -1,4 +1,4 @@
-//! Renders log entries as English, one line each.
+//! Describes log entries in English, one line each.
 
 use farrier_facts::text::first_sentence;
 
@@ -9,7 +9,7 @@ use super::reason::Rationale;
 use super::state::FaultKey;
 use crate::health::{Change, Finding};
 
-/// The kind of every event, as in JSON.
+/// The kinds of all events, as in JSON.
 pub const KINDS: [&str; 27] = [
     "enrolled",
     "location-changed",
@@ -73,7 +73,7 @@ impl Event {
         }
     }
 
-    /// The node it is about, including operator requests and certificate changes.
+    /// The node that the event is about. Includes operator requests and changes of certificates.
     pub fn subject(&self) -> Option<&super::NodeId> {
         match self {
             Self::OperatorRequested { request } => request.node(),
@@ -86,7 +86,7 @@ impl Event {
         }
     }
 
-    /// One line that does not repeat the name of the node.
+    /// Describes the event in one line, without the name of the node.
     pub fn describe(&self) -> String {
         match self {
             Self::Enrolled { location, .. } => format!("joined pool {}", location.pool),
@@ -196,7 +196,7 @@ fn describe_change(change: &Change) -> String {
     }
 }
 
-/// Code, subject and first sentence. The remedy is in the finding.
+/// The code, the subject and the first sentence of a finding. The remedy is left out.
 fn describe_finding(finding: &Finding) -> String {
     format!("{}: {}", FaultKey::from_finding(finding), first_sentence(&finding.text))
 }

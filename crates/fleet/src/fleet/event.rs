@@ -1,4 +1,5 @@
-//! Log entries: inputs, operator requests and decisions. Every format ever written stays readable.
+//! Log entries: inputs, operator requests and decisions. This version reads every format that was
+//! ever written.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use crate::health::{Change, Finding, GpuUuid};
 
 /// Version of the entry format. Raise it when old bytes no longer decode, and keep the old decoder.
 ///
-/// In version 1 reasons were sentences, and entries did not record the version of the decision
+/// In version 1, reasons were sentences, and entries did not record the version of the decision
 /// logic.
 pub const VERSION: u32 = 3;
 
@@ -23,14 +24,14 @@ pub const VERSION: u32 = 3;
 pub struct Entry {
     /// Position in the log, from 1, without gaps.
     pub seq: u64,
-    /// `seq` of the first entry of the batch. A batch is the inputs followed by the decisions on
-    /// them.
+    /// `seq` of the first entry of the batch. A batch is a series of inputs followed by the
+    /// decisions on them.
     pub batch: u64,
-    /// When the batch was written, and the `now` of its decisions. Decreases only with
+    /// When the batch was written. This is also the `now` of its decisions. It decreases only with
     /// [`Event::ClockStepped`].
     pub at: Timestamp,
     pub by: Actor,
-    /// Version of the decision logic in force; 0 in entries of format 1, which do not record it.
+    /// Version of the decision logic in force. 0 in entries of format 1, which do not record it.
     #[serde(default)]
     pub logic: u32,
     pub event: Event,
@@ -58,14 +59,15 @@ pub enum Event {
         #[serde(alias = "why")]
         reason: String,
     },
-    /// A node's inventory, sent when it differs from the last one.
+    /// A node reported an inventory that differs from its last one.
     #[serde(alias = "seen")]
     InventoryReported {
         node: NodeId,
         #[serde(alias = "makeup")]
         inventory: NodeInventory,
     },
-    /// Heartbeats of a node are overdue: it becomes suspect. The heartbeat timeout still runs.
+    /// The heartbeats of a node are overdue, so it becomes suspect. The heartbeat timeout still
+    /// runs.
     #[serde(alias = "silent")]
     HeartbeatLost {
         node: NodeId,
@@ -74,43 +76,44 @@ pub enum Event {
     },
     #[serde(alias = "heard")]
     HeartbeatRestored { node: NodeId },
-    /// Findings of a node opened, changed or cleared: one record of its agent's journal.
+    /// Findings of a node opened, changed or cleared. This is one record of the agent's journal.
     #[serde(alias = "found")]
     FindingsReported {
         node: NodeId,
-        /// Position in the agent's journal. Records at or before the last applied one are ignored.
+        /// Position in the agent's journal. Records up to the last applied one are ignored.
         record: Record,
         changes: Vec<Change>,
     },
-    /// All open findings of a node, sent when its journal does not continue from our last record.
+    /// All open findings of a node. The agent sends them if its journal does not continue from the
+    /// last record in the log.
     #[serde(alias = "resynced")]
     FindingsSnapshot {
         node: NodeId,
-        /// The last journal record that the snapshot includes.
+        /// The last journal record that the report includes.
         record: Record,
         open: Vec<Finding>,
     },
-    /// The cordon state that the node's scheduler reports.
+    /// The cordon that the node's scheduler reports.
     #[serde(alias = "cordon-seen")]
     CordonObserved { node: NodeId, cordon: Cordon },
     /// A node reported the status of an order.
     #[serde(alias = "answered")]
     OrderStatusReported {
         node: NodeId,
-        /// The order.
+        /// Generation of the order.
         generation: u64,
         #[serde(alias = "answer")]
         status: OrderStatus,
     },
-    /// A node got orders that are missing from the log, which was restored from a backup. The next
+    /// A node got orders that the log lacks, because the log was restored from a backup. The next
     /// order needs a higher generation.
     #[serde(alias = "orders-seen")]
     OrderGenerationObserved {
         node: NodeId,
-        /// The node's last generation.
+        /// Generation of the last order that the node got.
         generation: u64,
     },
-    /// A node reports more than its quota. The server delays its reports.
+    /// A node reports more than its quota, so the server delays its reports.
     QuotaExceeded { node: NodeId },
     /// A node's reports are within its quota again.
     #[serde(alias = "quota-kept")]
@@ -126,20 +129,21 @@ pub enum Event {
     },
     /// Replaces the policy.
     PolicySet { policy: Box<Policy> },
-    /// Tokens, users or certificates changed, by the server's command line or its REST API.
+    /// Tokens, users or certificates changed, through the command line of the server or its REST
+    /// API.
     #[serde(alias = "access")]
     AccessChanged {
-        /// Increases with each change, so that none is applied twice.
+        /// Increases with each change, so that no change is applied twice.
         number: u64,
         at: Timestamp,
         #[serde(alias = "what")]
         change: AccessChange,
     },
-    /// Only time passed.
+    /// Time passed, and nothing else happened.
     #[serde(alias = "time-passed")]
     Tick,
-    /// The wall clock was stepped, and the log's time follows it. Only this entry may have an
-    /// earlier time than its predecessor. Timers keep their remaining time.
+    /// The wall clock was stepped, and the time of the log follows it. Only this entry may have an
+    /// earlier time than the entry before it. Timers keep their remaining time.
     ClockStepped { from: Timestamp, to: Timestamp },
     /// The controller runs again after a start, or after a pause of its process or machine. The
     /// pause does not count towards any heartbeat timeout, lease or phase timeout.
@@ -155,7 +159,7 @@ pub enum Event {
         #[serde(alias = "why")]
         rationale: Rationale,
     },
-    /// Decision: an order.
+    /// Decision: an order is issued.
     #[serde(alias = "ordered")]
     OrderIssued { order: Order },
     /// Decision: the controller no longer waits for an order.
@@ -166,14 +170,14 @@ pub enum Event {
         #[serde(alias = "why")]
         reason: Reason,
     },
-    /// Decision: an action is due and has to wait.
+    /// Decision: an action is due, but has to wait.
     #[serde(alias = "held-back")]
     Deferred {
         node: NodeId,
         #[serde(alias = "why")]
         rationale: Rationale,
     },
-    /// Decision: a shared failure domain, not the nodes, explains a symptom.
+    /// Decision: a shared failure domain, and not its nodes, explains a symptom.
     #[serde(alias = "blamed")]
     DomainFaultDetected {
         domain: Domain,
@@ -192,7 +196,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// `true` for a decision of the controller, `false` for an input.
+    /// Whether this is a decision of the controller. All other events are inputs.
     pub fn is_decision(&self) -> bool {
         matches!(
             self,
@@ -243,11 +247,11 @@ impl Event {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeInventory {
-    /// Boot ID; shows reboots.
+    /// Boot ID. It changes with each reboot.
     pub boot: String,
     /// Agent version.
     pub agent: String,
-    /// Kernel version. `None` if unreadable, as in the fields below.
+    /// Kernel version. Here and in the fields below, `None` means that the value was unreadable.
     pub kernel: Option<String>,
     /// Version of the NVIDIA driver.
     pub driver: Option<String>,
@@ -265,11 +269,11 @@ pub struct GpuInventory {
     pub uuid: GpuUuid,
     /// `None` if NVML does not report it.
     pub name: Option<String>,
-    /// NVML index. `None` from agents that predate the field.
+    /// NVML index. `None` from agents that are older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
     /// PCI address, such as `0000:1b:00.0`. `None` if NVML does not report it, or from agents that
-    /// predate the field.
+    /// are older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
 }
@@ -278,13 +282,12 @@ pub struct GpuInventory {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Journal ID. Record numbers restart with a new journal.
+    /// Journal ID. A new journal starts again with record 1.
     pub journal: String,
-    /// Record number.
     pub number: u64,
 }
 
-/// Cordon of a node, as the agent reports it.
+/// The cordon of a node, as its agent reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cordon {
@@ -305,7 +308,7 @@ pub enum Cordon {
     },
 }
 
-/// A request by an operator. The entry records who made it.
+/// A request from an operator. The log entry records who made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OperatorRequest {
@@ -313,15 +316,15 @@ pub enum OperatorRequest {
     Hold { node: NodeId, reason: String },
     /// End a hold.
     Release { node: NodeId },
-    /// A node was repaired by hand and may be verified.
+    /// A node was repaired by hand. It may be verified now.
     Repaired {
         node: NodeId,
         #[serde(alias = "what")]
         repair: String,
     },
-    /// Let a repair that needs approval proceed.
+    /// Let a repair that waits for approval run.
     Approve { node: NodeId },
-    /// Suspend orders that change nodes, until a given time.
+    /// Stop orders that change nodes until the given time.
     Freeze { domain: Domain, until: Timestamp, reason: String },
     /// End a freeze.
     #[serde(alias = "thaw")]
@@ -343,16 +346,16 @@ pub enum OperatorRequest {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the event cannot be written as bytes")]
+#[error("failed to encode the event")]
 pub struct EncodeError(#[source] serde_json::Error);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    #[error("the event is of version {found}, and this program knows up to {VERSION}")]
+    #[error("the event has version {found}, but this program knows only versions up to {VERSION}")]
     Newer { found: u32 },
-    #[error("the event is of version 0, which there is not")]
+    #[error("the event has version 0, which does not exist")]
     NoVersion,
-    #[error("the event does not read")]
+    #[error("the event is malformed")]
     Unreadable(#[from] serde_json::Error),
 }
 
@@ -379,12 +382,12 @@ struct InV1 {
 }
 
 impl Entry {
-    /// Encodes an entry for the log. Deterministic: equal entries give equal bytes.
+    /// Encodes an entry for the log. Equal entries give equal bytes.
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         serde_json::to_vec(&Out { v: VERSION, entry: self }).map_err(EncodeError)
     }
 
-    /// Decodes any version up to [`VERSION`].
+    /// Decodes an entry of any version up to [`VERSION`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let Header { v } = serde_json::from_slice(bytes)?;
         if v > VERSION {

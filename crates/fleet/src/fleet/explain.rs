@@ -1,4 +1,4 @@
-//! Explains a node's phase, what waits, and what would change it.
+//! Explains the phase of a node, what waits, and what would change it.
 
 use super::identity::{Domain, NodeId};
 use super::reason::{Rationale, Reason};
@@ -8,7 +8,7 @@ use super::state::{FleetState, NodePhase};
 pub struct Explanation {
     pub phase: NodePhase,
     pub rationale: Rationale,
-    /// The pending order.
+    /// The pending order. If none is pending, how the last one failed.
     pub order: Option<String>,
     /// The action that is due and waits.
     pub deferred: Option<Rationale>,
@@ -16,7 +16,8 @@ pub struct Explanation {
     pub domain_faults: Vec<Reason>,
 }
 
-/// Explains a node to a caller with this scope, who may see it. `None` if there is no such node.
+/// Explains a node to a caller with this scope, who may see the node. Returns `None` if there is no
+/// such node.
 pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
     let order = node.orders.pending().map(|pending| {

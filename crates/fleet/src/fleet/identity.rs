@@ -20,8 +20,8 @@ const NAME_MAX: usize = 63;
 fn checked(what: &'static str, text: &str) -> Result<String, NameError> {
     let allowed =
         |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
-    let begins = text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
-    if begins && text.len() <= NAME_MAX && text.chars().all(allowed) {
+    let starts_well = text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    if starts_well && text.len() <= NAME_MAX && text.chars().all(allowed) {
         Ok(text.to_ascii_lowercase())
     } else {
         let text = text.chars().take(NAME_MAX).collect();
@@ -88,12 +88,13 @@ name!(
     "tenant"
 );
 name!(
-    /// A site, rack, leaf switch or NVLink domain.
+    /// Name of a site, rack, leaf switch or NVLink domain.
     Unit,
     "site, rack, switch or NVLink domain"
 );
 
-/// Location and owner of a node. An unset field is unknown, and adds no domain.
+/// Location and owner of a node. If a field is not set, it is unknown, and the node is in no domain
+/// of that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Location {
@@ -118,7 +119,7 @@ impl Location {
         Self { pool, tenant: None, site: None, rack: None, leaf: None, nvlink: None }
     }
 
-    /// Takes the pool and every set field of `update`, and keeps the rest.
+    /// Takes the pool and every set field from `update`, and keeps the other fields.
     #[must_use]
     pub fn updated_with(self, update: &Self) -> Self {
         let update = update.clone();
@@ -132,12 +133,12 @@ impl Location {
         }
     }
 
-    /// `true` if any field besides the pool is set.
+    /// Whether any field besides the pool is set.
     pub fn has_more_than_pool(&self) -> bool {
         *self != Self::in_pool(self.pool.clone())
     }
 
-    /// Every domain that the node is in, from the fleet down to the smallest.
+    /// Every domain that the node is in, from the whole fleet to the NVLink domain.
     pub fn domains(&self) -> Vec<Domain> {
         let mut domains = vec![Domain::Fleet, Domain::Pool(self.pool.clone())];
         domains.extend(self.tenant.clone().map(Domain::Tenant));
@@ -169,12 +170,12 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// `true` if its nodes share equipment that can fail.
+    /// Whether its nodes share equipment that can fail.
     pub fn fails_as_one(&self) -> bool {
         matches!(self, Self::Site(_) | Self::Leaf(_) | Self::Rack(_) | Self::Nvlink(_))
     }
 
-    /// The kind, as in policies.
+    /// The kind of the domain, as policies use it.
     pub fn kind(&self) -> DomainKind {
         match self {
             Self::Fleet => DomainKind::Fleet,
@@ -191,7 +192,7 @@ impl Domain {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DomainError {
     #[error(
-        "`{0}` is no domain: `fleet`, or `pool:`, `tenant:`, `site:`, `leaf:`, `rack:` or `nvlink:` and a name"
+        "`{0}` is not a domain: expected `fleet`, or `pool:`, `tenant:`, `site:`, `leaf:`, `rack:` or `nvlink:` and a name"
     )]
     Kind(String),
     #[error(transparent)]
@@ -269,7 +270,7 @@ pub enum DomainKind {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Actor {
-    /// A person, by token name.
+    /// A user, by the name of their token.
     #[serde(alias = "person")]
     User(String),
     Node(NodeId),

@@ -1,4 +1,4 @@
-//! The fleet: events (inputs), state (a fold over them) and decisions.
+//! The fleet: events, the state that is folded from them, and decisions.
 //!
 //! ```text
 //! agents, operators, schedulers ─> Event ─┐
@@ -8,8 +8,9 @@
 //!                                                         log <── Event + Report ──┘
 //! ```
 //!
-//! The log is the source of truth. State is a fold over it, and a decision is a function of state,
-//! policy and `now`. Every input of a decision is an event, so a replay reaches the same decisions.
+//! The log is the source of truth. The state is a fold over the log, and a decision is a function
+//! of the state, the policy and `now`. Every input of a decision is an event, so a replay reaches
+//! the same decisions.
 
 pub mod access;
 pub mod decide;

@@ -11,31 +11,32 @@ use super::identity::NodeId;
 use super::reason::{Reason, bounded};
 use crate::health::GpuUuid;
 
-/// An order. A node has at most one at a time. The agent refuses a generation that is not higher
-/// than its last.
+/// An order. A node has at most one order at a time. The agent refuses an order whose generation is
+/// not higher than its last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
     pub node: NodeId,
-    /// Increases per node and never restarts. Node and generation identify an order.
+    /// Increases with each order of the node and never restarts. Node and generation together
+    /// identify an order.
     pub generation: u64,
     #[serde(alias = "what")]
     pub kind: OrderKind,
-    /// The boot that the order is valid in, if it must not outlive a reboot.
+    /// The boot in which the order is valid, if the order must not run after a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
     /// Deadline to start the order and to report its final status.
     pub lease_until: Timestamp,
-    /// Passed on to the scheduler as its reason, and to the node's log.
+    /// Why the order was issued. The agent passes it on to the scheduler and to the node's log.
     #[serde(deserialize_with = "reason_or_sentence")]
     pub reason: Reason,
 }
 
-/// Accepts a reason, or a sentence as in logs and journals of format 1.
+/// Accepts a reason or a sentence. In logs and journals of format 1, reasons were sentences.
 fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::Error> {
-    struct Either;
+    struct ReasonOrSentence;
 
-    impl<'de> Visitor<'de> for Either {
+    impl<'de> Visitor<'de> for ReasonOrSentence {
         type Value = Reason;
 
         fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,13 +52,13 @@ fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::E
         }
     }
 
-    from.deserialize_any(Either)
+    from.deserialize_any(ReasonOrSentence)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderKind {
-    /// Cordon the node, as Farrier.
+    /// Cordon the node, in the name of Farrier.
     Cordon,
     /// Wait until running work has ended or moved.
     Drain {
@@ -77,21 +78,21 @@ pub enum OrderKind {
         #[serde(alias = "rung")]
         level: VerificationLevel,
     },
-    /// Record a manual repair: the agent clears findings that wait for a part and resets its
-    /// counters.
+    /// Tell the agent about a manual repair. It clears findings that wait for a new component and
+    /// resets its counters.
     #[serde(alias = "note-repair")]
     AcknowledgeRepair {
         /// The operator's description of the repair.
         #[serde(alias = "what")]
         repair: String,
     },
-    /// Remove the cordon, only if Farrier set it.
+    /// Remove the cordon, but only if Farrier set it.
     Uncordon,
     /// Test the GPUs under load and report the results.
     Diag {
         /// Diag level, 1 to 3.
         level: u8,
-        /// Duration of the level 3 load.
+        /// Duration of the load in level 3.
         minutes: u32,
     },
     /// Apply a settings profile.
@@ -99,17 +100,17 @@ pub enum OrderKind {
         /// A built-in profile.
         profile: String,
     },
-    /// Collect a log bundle for an engineer, and upload it.
+    /// Collect a log bundle for an engineer and upload it.
     CollectLogs,
 }
 
 impl OrderKind {
-    /// `true` if both are of the same kind; ignores parameters.
+    /// Whether both are of the same kind, whatever their parameters.
     pub(crate) fn same_kind(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// For use in a reason: operator text is cut to the limit of reasons.
+    /// A copy for use in a reason. Operator text is cut to the limit of reasons.
     #[must_use]
     pub(crate) fn brief(&self) -> Self {
         match self {
@@ -120,7 +121,7 @@ impl OrderKind {
         }
     }
 
-    /// The properties of this kind, which decisions go by.
+    /// The properties of this kind of order. Decisions depend on them.
     pub fn spec(&self) -> OrderSpec {
         match self {
             Self::Cordon => OrderSpec::controller("cordon"),
@@ -154,17 +155,17 @@ impl OrderKind {
         }
     }
 
-    /// `true` if it changes the node beyond its cordon.
+    /// Whether the order changes more of the node than its cordon.
     pub fn changes(&self) -> bool {
         self.spec().effect != Effect::Observe
     }
 
-    /// `true` if only operators request it.
+    /// Whether only operators request this kind of order.
     pub fn is_operator_requested(&self) -> bool {
         self.spec().origin == Origin::Operator
     }
 
-    /// The verification level that the order's result counts as.
+    /// The verification level that the result of the order counts as.
     pub fn verifies(&self) -> Option<VerificationLevel> {
         self.spec().verifies
     }
@@ -174,8 +175,8 @@ impl OrderKind {
     }
 }
 
-/// Properties of an order kind. A new kind adds a variant and a row here; the agent adds an
-/// executor to its table.
+/// Properties of a kind of order. A new kind needs a variant and a row here, and an executor in the
+/// table of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderSpec {
     /// The stable code, as in JSON.
@@ -183,19 +184,19 @@ pub struct OrderSpec {
     pub effect: Effect,
     pub origin: Origin,
     pub node: NodeUse,
-    /// Time it may take on top of its pool's lease.
+    /// Time that the order may take, in addition to the lease of its pool.
     pub work_s: u32,
-    /// The verification level that its result counts as.
+    /// The verification level that the result of the order counts as.
     pub verifies: Option<VerificationLevel>,
-    /// `true` if the node uploads a file before it reports the result.
+    /// Whether the node uploads a file before it reports the result.
     pub has_artifact: bool,
-    /// `true` if the order waits long without an effect. An operator-requested order that runs on
-    /// any node then supersedes it, and the controller issues it again afterwards.
+    /// Whether the order can wait long without an effect. An operator-requested order that can run
+    /// on any node then supersedes it, and the controller issues it again afterwards.
     pub yields: bool,
 }
 
 impl OrderSpec {
-    /// An order of the controller that reads, or changes only the cordon.
+    /// An order from the controller that only reads, or changes only the cordon.
     fn controller(code: &'static str) -> Self {
         Self {
             code,
@@ -209,7 +210,7 @@ impl OrderSpec {
         }
     }
 
-    /// An order of the controller that is meant to clear a fault.
+    /// An order from the controller that is meant to clear a fault.
     fn repair(code: &'static str) -> Self {
         Self { effect: Effect::Repair, node: NodeUse::Idle, ..Self::controller(code) }
     }
@@ -222,7 +223,7 @@ impl OrderSpec {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Reads, or changes only the cordon.
+    /// Only reads, or changes only the cordon.
     Observe,
     /// Changes settings.
     Change,
@@ -234,13 +235,13 @@ pub enum Effect {
 pub enum Origin {
     /// The controller, by a decision.
     Controller,
-    /// An operator. It runs once and is not retried.
+    /// An operator. The order runs once and is not retried.
     Operator,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeUse {
-    /// Any node, also under load.
+    /// Any node, even under load.
     Any,
     /// A cordoned and drained node.
     Idle,
@@ -265,7 +266,7 @@ impl fmt::Display for OrderKind {
     }
 }
 
-/// A duration in the largest unit that divides it.
+/// A duration in the largest unit that divides it evenly.
 pub(crate) fn span(seconds: u32) -> String {
     match seconds {
         0 => "0 s".to_owned(),
@@ -304,19 +305,19 @@ impl fmt::Display for VerificationLevel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderStatus {
-    /// In the agent's journal; it will run.
+    /// The order is in the agent's journal and will run.
     Accepted,
-    /// It succeeded, or there was nothing to do. A verification passed.
+    /// The order succeeded, or there was nothing to do. A verification passed.
     Done {
-        /// The agent's observation afterwards.
+        /// What the agent observed afterwards.
         evidence: String,
     },
-    /// It ran and failed. A verification failed.
+    /// The order ran and failed. A verification failed.
     Failed {
         #[serde(alias = "why")]
         reason: String,
     },
-    /// It did not start, and nothing changed.
+    /// The order did not start, and nothing changed.
     Refused {
         #[serde(alias = "why")]
         reason: String,

@@ -1,5 +1,5 @@
-//! What the controller may decide alone, how fast, and for how many nodes at once. The defaults are
-//! conservative.
+//! The policy: what the controller may decide alone, how fast, and for how many nodes at once. The
+//! defaults are conservative.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use super::window::Window;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// How many nodes may be out of service at once, by kind of domain. Every matching budget
-    /// applies.
+    /// How many nodes may be out of service at once, by kind of domain. A node has to satisfy the
+    /// budgets of all its domains.
     #[serde(alias = "breakers")]
     pub disruption_budgets: BTreeMap<DomainKind, DisruptionBudget>,
-    /// For pools without an entry in `pools`.
+    /// Applies to pools without an entry in `pools`.
     pub pools_default: PoolPolicy,
     pub pools: BTreeMap<Pool, PoolPolicy>,
     /// When a shared failure domain explains a symptom.
@@ -60,7 +60,7 @@ impl Default for Policy {
 pub struct DisruptionBudget {
     /// Share of the domain's nodes, rounded down, but at least one node.
     pub share: f64,
-    /// Absolute limit. The lower of both applies.
+    /// Absolute limit. The lower of the two limits applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
 }
@@ -83,7 +83,7 @@ impl DisruptionBudget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Autonomy {
-    /// Reports what it would do, and orders nothing.
+    /// Reports what it would do, and issues only verifications.
     Observe,
     /// Takes nodes out of service, and leaves repairs to people.
     Quarantine,
@@ -95,13 +95,13 @@ pub enum Autonomy {
 #[serde(deny_unknown_fields, default)]
 pub struct PoolPolicy {
     pub autonomy: Autonomy,
-    /// `true` if a reboot needs an approval.
+    /// Whether a reboot needs an approval.
     #[serde(alias = "approve_reboot")]
     pub reboot_needs_approval: bool,
-    /// When repair orders may run; empty means any time. An approved repair does not wait for a
+    /// When repair orders may run. Empty means at any time. An approved repair does not wait for a
     /// window.
     pub repair_windows: Vec<Window>,
-    /// How long running work may take to end.
+    /// How long a drain waits for running work to end.
     #[serde(alias = "drain_wait_s")]
     pub drain_timeout_s: u32,
     /// How long heartbeats may be missing before the node is quarantined.
@@ -112,20 +112,21 @@ pub struct PoolPolicy {
     pub suspect_timeout_s: u32,
     /// How long findings may take to clear after a repair.
     pub settle_s: u32,
-    /// How long an order may stay unanswered. Drains add their own timeout.
+    /// How long an order may take until its final status is reported. Drains and other long orders
+    /// add their own time.
     pub lease_s: u32,
     /// How often a failing order is attempted.
     #[serde(alias = "tries")]
     pub max_attempts: u32,
-    /// Delay before the first retry; doubles with each failure.
+    /// Delay before the first retry. It doubles with each failure.
     #[serde(alias = "retry_s")]
     pub retry_backoff_s: u32,
     /// Levels that a node must pass to be in service.
     #[serde(alias = "prove")]
     pub required_verifications: Vec<VerificationLevel>,
-    /// `true` if joining nodes are cordoned until they are verified; meant for pools whose nodes
-    /// come up empty. Otherwise a joining node keeps taking work, so installing agents on a busy
-    /// fleet cordons nothing.
+    /// Whether joining nodes are cordoned until they are verified. This is meant for pools whose
+    /// nodes come up empty. Otherwise a joining node keeps taking work, so that installing agents
+    /// on a busy fleet cordons nothing.
     pub cordon_joining: bool,
 }
 
@@ -148,13 +149,14 @@ impl Default for PoolPolicy {
     }
 }
 
-/// When a shared failure domain, not its nodes, explains a symptom. All three conditions must hold.
+/// When a shared failure domain, and not its nodes, explains a symptom. All three conditions must
+/// hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommonCausePolicy {
-    /// Minimum number of affected nodes of the domain.
+    /// Minimum number of the domain's nodes that are affected.
     pub nodes: u32,
-    /// Minimum share of affected nodes of the domain.
+    /// Minimum share of the domain's nodes that are affected.
     pub share: f64,
     /// The nodes must begin to show the symptom within this time.
     pub window_s: u32,
@@ -170,26 +172,27 @@ impl Default for CommonCausePolicy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LemonPolicy {
-    /// Period to count quarantines over.
+    /// Period over which quarantines are counted.
     pub days: u32,
-    /// Quarantines in that period.
+    /// Number of quarantines in that period that make a node a lemon.
     pub quarantines: u32,
 }
 
 impl Default for LemonPolicy {
     fn default() -> Self {
-        // 28 days as Meta counts lemons; five remediations are NVSentinel's limit in a week.
+        // Meta counts lemons over 28 days. NVSentinel limits remediations to five in a week.
         Self { days: 28, quarantines: 5 }
     }
 }
 
 impl PoolPolicy {
-    /// Lease of an order, including the time that its work takes.
+    /// The lease of an order, including the time that its work takes.
     pub fn lease_for(&self, what: &OrderKind) -> u32 {
         self.lease_s.saturating_add(what.spec().work_s)
     }
 
-    /// Back-off after this many failures: exponential, capped at 64 times the initial delay.
+    /// Back-off after this many failures. It doubles with each failure, up to 64 times the first
+    /// delay.
     pub fn retry_backoff_after(&self, failures: u32) -> u32 {
         let doublings = failures.saturating_sub(1).min(6);
         self.retry_backoff_s.saturating_mul(1 << doublings)

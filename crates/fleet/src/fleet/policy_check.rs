@@ -1,4 +1,4 @@
-//! Validates a policy before it takes effect: rejects values that can only be typing errors.
+//! Checks a policy before it takes effect. Rejects values that can only be mistakes.
 
 use super::policy::{Policy, PoolPolicy};
 use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
@@ -8,17 +8,17 @@ use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 pub struct PolicyError {
     /// The field, such as `pools.train.heartbeat_timeout_s`.
     pub at: String,
-    /// The expected and the actual value.
+    /// What was expected and what was found.
     pub expected: String,
 }
 
 /// One year: the upper bound of every duration.
 const TIME_S_MAX: u32 = 365 * 86_400;
-/// Entries in `pools`, and in `services`.
+/// Most entries in `pools` and in `services`.
 const ENTRIES_MAX: usize = 10_000;
-/// Windows of one pool.
+/// Most repair windows of one pool.
 const WINDOWS_MAX: usize = 50;
-/// Length of unit names and finding codes.
+/// Longest unit name and finding code.
 const NAME_MAX: usize = 128;
 
 impl Policy {
@@ -32,7 +32,7 @@ impl Policy {
         for (name, policy) in &self.pools {
             pool(&format!("pools.{name}"), policy)?;
         }
-        // A single node cannot indicate a common cause.
+        // One node cannot show a common cause.
         number("common_cause.nodes", self.common_cause.nodes, 2, 1_000_000)?;
         share("common_cause.share", self.common_cause.share)?;
         number("common_cause.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;
@@ -89,10 +89,10 @@ fn number(at: &str, value: u32, minimum: u32, maximum: u32) -> Result<(), Policy
 
 fn count_within(at: &str, count: usize, minimum: usize, maximum: usize) -> Result<(), PolicyError> {
     let is_within = (minimum..=maximum).contains(&count);
-    ensure(is_within, at, || format!("expected {minimum} to {maximum} of them, found {count}"))
+    ensure(is_within, at, || format!("expected {minimum} to {maximum} entries, found {count}"))
 }
 
-/// Root restarts the unit on every node, so only a plain unit name is passed on.
+/// Every agent restarts the unit as root, so only a plain unit name is accepted.
 fn service(at: &str, unit: &str) -> Result<(), PolicyError> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "@._-".contains(letter);
     let stem = unit.strip_suffix(".service").unwrap_or_default();

@@ -1,22 +1,22 @@
 //! Reconnect limits that agents and the server share.
 
-/// Longest back-off of an agent, in seconds, between two connection attempts while nothing urgent
-/// waits.
+/// Longest time, in seconds, that an agent waits between two connection attempts while nothing
+/// urgent waits.
 ///
-/// 30 s bounds how long a node is disconnected after a server restart, and spreads the 20,000
-/// connections that one server takes over half a minute.
+/// With 30 s, a node reconnects soon after a server restart, and the 20,000 connections that one
+/// server accepts are spread over half a minute.
 pub const RECONNECT_WAIT_MAX_S: u32 = 30;
 
 /// Shortest heartbeat timeout (`heartbeat_timeout_s`) that a policy may set.
 ///
-/// A node becomes suspect after a third of its heartbeat timeout. That third must cover the longest
-/// back-off; otherwise a server restart makes healthy nodes suspect.
+/// A node becomes suspect after a third of its heartbeat timeout. That third must be at least the
+/// longest wait of an agent. Otherwise a server restart would make healthy nodes suspect.
 pub const HEARTBEAT_TIMEOUT_MIN_S: u32 = 3 * RECONNECT_WAIT_MAX_S;
 
-/// Seconds over which the agents of a fleet spread their first connection attempt after a lost
-/// session.
+/// Seconds over which the agents of a fleet spread their first connection attempt after they lost
+/// their session.
 ///
-/// A TLS handshake costs about a millisecond of one core, so 1,000 agents a second keep one core
+/// A TLS handshake costs about a millisecond of one core, so 1,000 agents per second keep one core
 /// busy.
 pub fn reconnect_spread_s(nodes: usize) -> u32 {
     let seconds = u32::try_from(nodes.div_ceil(1000)).unwrap_or(u32::MAX);

@@ -1,5 +1,5 @@
-//! Replays the log: the same inputs must lead to the same decisions and state, for batches that
-//! this version of the logic decided.
+//! Replays the log. For batches that this version of the logic decided, the same inputs must lead
+//! to the same decisions and state.
 
 use std::collections::BTreeSet;
 
@@ -19,37 +19,37 @@ pub struct Replay {
 #[error("the recorded decisions of the batch at entry {batch} differ from the replayed ones")]
 pub struct Divergence {
     pub batch: u64,
-    /// Decisions of the replay.
+    /// The decisions of the replay.
     pub decided: Vec<Event>,
-    /// Decisions in the log.
+    /// The decisions in the log.
     pub recorded: Vec<Event>,
 }
 
 impl Replay {
-    /// Starts from a state, such as the one an archive ends with.
+    /// Starts from a state, such as the state at the end of an archive.
     pub fn from_state(state: FleetState) -> Self {
         Self { state, batch: Vec::new(), not_rederived: 0 }
     }
 
-    /// The state after all entries so far.
+    /// Checks the last batch, and returns the state after all entries so far.
     pub fn state(&mut self) -> Result<&FleetState, Box<Divergence>> {
         self.check_batch()?;
         Ok(&self.state)
     }
 
-    /// Continues from another state: the base snapshot of the next log.
+    /// Continues from another state, such as the base snapshot of the next log.
     #[must_use]
     pub fn continue_from(self, state: FleetState) -> Self {
         Self { state, ..self }
     }
 
-    /// Entries of batches that another version of the logic decided. They are applied, not decided
-    /// again.
+    /// The number of entries in batches that another version of the logic decided. They are
+    /// applied, but not decided again.
     pub fn not_rederived(&self) -> u64 {
         self.not_rederived
     }
 
-    /// Applies the next entry. Decisions are compared once their batch is complete.
+    /// Takes the next entry. The decisions of a batch are compared when the batch is complete.
     pub fn apply(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
         let starts_batch = self.batch.first().is_some_and(|first| first.batch != entry.batch);
         if starts_batch {

@@ -1,4 +1,4 @@
-//! Repair windows of a pool: weekly, in UTC, so that a replay decides the same everywhere.
+//! Weekly repair windows of a pool. They are in UTC, so that a replay decides the same everywhere.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Days on which it opens; empty means every day.
+    /// Days on which the window opens. Empty means every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub days: Vec<Day>,
     /// Opening time in UTC, such as `22:00`.
@@ -55,12 +55,12 @@ impl fmt::Display for Window {
     }
 }
 
-/// When the next window opens. `None` if one is open, or if there are no windows.
+/// Returns when the next window opens, or `None` if one is open or there are no windows.
 pub(super) fn opens(windows: &[Window], now: Timestamp) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
     let today = now.to_zoned(TimeZone::UTC).date();
     for window in windows {
-        // Yesterday's window may still be open. Within a week every window has opened.
+        // Yesterday's window may still be open. Every window opens within the next seven days.
         for ahead in -1..=7_i64 {
             let Ok(day) = today.checked_add(SignedDuration::from_hours(24 * ahead)) else {
                 continue;
@@ -72,10 +72,10 @@ pub(super) fn opens(windows: &[Window], now: Timestamp) -> Option<Timestamp> {
             let Ok(start) = TimeZone::UTC.to_timestamp(day.to_datetime(window.from)) else {
                 continue;
             };
-            let open = SignedDuration::from_hours(i64::from(window.hours));
+            let duration = SignedDuration::from_hours(i64::from(window.hours));
             if start > now {
                 next = Some(next.map_or(start, |earliest| earliest.min(start)));
-            } else if start.checked_add(open).is_ok_and(|end| now < end) {
+            } else if start.checked_add(duration).is_ok_and(|end| now < end) {
                 return None;
             }
         }

@@ -9,51 +9,53 @@ use super::observation::{NvmlXid, Subject};
 use super::signal::Signal;
 
 /// ID of the server's own finding about a node: 2^53 - 1, the largest integer that every JSON
-/// parser keeps exact. Agents number their findings from 0 and stay below it.
+/// parser keeps exactly. Agents number their findings from 0 and stay below it.
 pub const SERVER_FINDING_ID: u64 = (1 << 53) - 1;
 
-/// Something that is, or was, wrong. There is one per code, subject and detail.
+/// Something that is, or was, wrong. There is one finding per code, subject and detail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
-    /// Unique on the node, in order of opening.
+    /// Unique on the node. Findings are numbered in the order in which they open.
     pub id: u64,
-    /// The rule, such as `gpu.ecc-uncorrected`.
+    /// Code of the rule, such as `gpu.ecc-uncorrected`.
     pub code: String,
-    /// Distinguishes findings of one rule and subject, such as `Xid 48`; often empty.
+    /// Distinguishes findings of the same rule and subject, such as `Xid 48`. Often empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
     pub subject: Subject,
     /// A fault, or advice to improve performance.
     pub kind: FindingKind,
     pub severity: Severity,
-    /// Severity before a configuration override; `None` if there is none. Checkpoint requests use
-    /// it, because the override only sets what the operator wants alerts for.
+    /// Severity before a configuration override. `None` without an override. Checkpoint requests
+    /// use it, because the override only sets what the operator wants alerts for.
     #[serde(rename = "own_severity", default, skip_serializing_if = "Option::is_none")]
     pub default_severity: Option<Severity>,
-    /// Meaning of the finding.
+    /// What the finding means.
     pub text: String,
     pub action: Action,
-    /// A more specific fix than the action, if one is known.
+    /// A more specific remedy than the action, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// The rule's action, before the driver's takes precedence.
+    /// The action of the rule, before the action of the driver takes precedence.
     pub rule_action: Action,
-    /// Source of the action. The driver's recovery action takes precedence over the rule's.
+    /// Where the action comes from. The recovery action of the driver takes precedence over that of
+    /// the rule.
     pub action_by: ActionBy,
-    /// Observations behind it, newest last.
+    /// The observations that the finding is based on, newest last.
     pub evidence: Vec<Evidence>,
     pub first_seen: Timestamp,
-    /// When it last happened, or its condition was last true.
+    /// When the finding last happened, or when its condition was last true.
     pub last_seen: Timestamp,
-    /// Boot in which it opened, and the time within it. `None` from agents that predate the field.
+    /// The boot in which the finding opened, and the time within it. `None` from agents that are
+    /// older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_in: Option<InBoot>,
-    /// Boot in which it last happened, and the time within it. `None` from agents that predate the
-    /// field.
+    /// The boot in which the finding last happened, and the time within it. `None` from agents that
+    /// are older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_in: Option<InBoot>,
-    /// How often it happened, or was detected again.
+    /// How often the finding happened or was detected again.
     pub count: u64,
     /// What would clear it.
     #[serde(rename = "clears")]
@@ -67,8 +69,8 @@ impl Finding {
         self.cleared.is_none()
     }
 
-    /// Estimates its size in the log, which is JSON: its texts plus a fixed part. Few findings are
-    /// larger.
+    /// Estimates the size of the finding in the log, which is JSON: its texts plus a fixed size.
+    /// Few findings are larger than the estimate.
     pub fn estimated_bytes(&self) -> usize {
         let texts = [&self.code, &self.detail, &self.text, &self.clears_when];
         let reason = self.cleared.as_ref().map(|cleared| &cleared.reason);
@@ -79,23 +81,23 @@ impl Finding {
     }
 }
 
-/// Fixed part of a finding: times, numbers, subject and field names.
+/// Fixed size of a finding: times, numbers, subject and field names.
 const FINDING_BYTES: usize = 512;
-/// Fixed part of a piece of evidence.
+/// Fixed size of a piece of evidence.
 const EVIDENCE_BYTES: usize = 256;
 
-/// Length of a text in JSON, without quotation marks.
+/// Length of a text in JSON, without the quotation marks.
 fn json_bytes(text: &str) -> usize {
     let bytes = |byte| match byte {
         b'"' | b'\\' => 2,
-        // Such as \u0000.
+        // Escaped, such as \u0000.
         0..0x20 => 6,
         _ => 1,
     };
     text.bytes().map(bytes).sum()
 }
 
-/// A time within a boot. Wall clock changes do not affect it.
+/// A time within a boot. Changes of the wall clock do not affect it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InBoot {
@@ -126,14 +128,14 @@ pub enum Evidence {
     /// A value of a signal, as the rule saw it.
     Signal {
         signal: Signal,
-        /// A description; empty from agents that predate the field.
+        /// A description of the value. Empty from agents that are older than this field.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         text: String,
-        /// How the value was computed, such as `rate over 60 s`; empty for the latest value.
+        /// How the value was computed, such as `mean over 60 s`. Empty for the latest value.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         measure: String,
         value: Reading<f64>,
-        /// The limit that the rule compared it with.
+        /// The limit that the rule compared the value with.
         limit: f64,
         /// Details that the number lacks, such as the call that is stuck.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,9 +144,9 @@ pub enum Evidence {
     },
     /// A line of the kernel log.
     Kernel {
-        /// The decoded event's text.
+        /// Text of the decoded event.
         text: String,
-        /// The line, or the first of several; long lines are cut.
+        /// The line, or the first of several lines. Long lines are cut.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         line: String,
         /// The process that the line names.
@@ -154,11 +156,11 @@ pub enum Evidence {
         process: Option<String>,
         at: Timestamp,
     },
-    /// An Xid that NVML reported and the kernel log did not. Journals of version 1 store it as
-    /// `kernel`.
+    /// An Xid that NVML reported, but that is not in the kernel log. Journals of version 1 store it
+    /// as `kernel`.
     Nvml {
         xid: NvmlXid,
-        /// The decoded event's text.
+        /// Text of the decoded event.
         text: String,
         at: Timestamp,
     },
@@ -171,7 +173,7 @@ impl Evidence {
         let optional = |text: &Option<String>| text.as_deref().map_or(0, json_bytes);
         let texts = match self {
             Self::Signal { text, measure, value, note, .. } => {
-                // In JSON it has field names beside its text.
+                // In JSON, the error has field names beside its text.
                 let unreadable = value.why_unreadable().map(ToString::to_string);
                 let unreadable = unreadable.map_or(0, |text| 2 * json_bytes(&text));
                 json_bytes(text) + json_bytes(measure) + unreadable + optional(note)
@@ -194,12 +196,12 @@ pub struct Cleared {
     pub reason: String,
 }
 
-/// A change of a finding, with its new content.
+/// A change of a finding. It has the new content of the finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     Opened(Finding),
-    /// It got worse, happened again, or its action changed.
+    /// The finding got worse, happened again, or its action changed.
     Updated(Finding),
     Cleared(Finding),
 }

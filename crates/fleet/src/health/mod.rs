@@ -1,8 +1,8 @@
 //! Health of a node: signals, rules and findings.
 //!
-//! `signal` lists what is measured, `observation` holds what collectors read, and `rule` and
-//! `rules` (with the data in `rules/`) define what is wrong. `engine` applies the rules, and
-//! `finding` is its result.
+//! `signal` lists what is measured, and `observation` holds what collectors read. `rule` and
+//! `rules` define what is wrong, with the data in `rules/`. `engine` applies the rules, and
+//! `finding` is the result.
 
 pub mod engine;
 pub mod finding;

@@ -13,15 +13,16 @@ use super::signal::Signal;
 
 /// When something was observed.
 ///
-/// Windows use `steady_ms`, which wall clock changes do not affect. Output shows the wall time.
+/// Windows use `steady_ms`, which changes of the wall clock do not affect. Output shows the wall
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Milliseconds since the node started; negative for observations before that.
+    /// Milliseconds since the node started. Negative for observations from before the start.
     pub steady_ms: i64,
     pub wall: Timestamp,
 }
 
-/// A GPU's UUID with its `GPU-` prefix. It stays the same wherever the GPU is installed.
+/// The UUID of a GPU, with its `GPU-` prefix. It stays the same wherever the GPU is installed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GpuUuid(pub String);
@@ -30,13 +31,13 @@ pub struct GpuUuid(pub String);
 const UNKNOWN_UUID_PREFIX: &str = "unknown, GPU ";
 
 impl GpuUuid {
-    /// Placeholder UUID of a GPU that never answered. Only its index is known, and only while
-    /// indices stay the same.
+    /// Placeholder for the UUID of a GPU that never answered. Only its index is known, and only
+    /// while indices stay the same.
     pub fn placeholder(index: u32) -> Self {
         Self(format!("{UNKNOWN_UUID_PREFIX}{index}"))
     }
 
-    /// `true` if it is a placeholder for an unknown UUID.
+    /// Whether this is a placeholder for an unknown UUID.
     pub fn is_placeholder(&self) -> bool {
         self.0.starts_with(UNKNOWN_UUID_PREFIX)
     }
@@ -60,12 +61,12 @@ pub enum Subject {
         link: u32,
     },
     Nic {
-        /// Such as `mlx5_0`.
+        /// Device name, such as `mlx5_0`.
         device: String,
-        /// From 1.
+        /// Port number, from 1.
         port: u32,
     },
-    /// A PCI device that matches no GPU in the inventory, as `0000:1b:00`.
+    /// A PCI device that matches no GPU in the inventory, such as `0000:1b:00`.
     Pci(String),
 }
 
@@ -93,25 +94,26 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A value of a signal. Absent: the part does not have it. Unreadable: it is unknown now.
+/// A value of a signal. Absent means that the subject does not have the signal. Unreadable means
+/// that the value is unknown now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub subject: Subject,
     pub signal: Signal,
     pub reading: Reading<f64>,
-    /// Details that the number lacks, such as the call that is stuck. Findings based on the value
-    /// show it.
+    /// Details that the number lacks, such as the call that is stuck. Findings that are based on
+    /// the value show them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// An Xid that NVML reported and the kernel log did not.
+/// An Xid that NVML reported, but that is not in the kernel log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmlXid {
     pub code: u32,
     pub gpu: GpuUuid,
-    /// NVML index of that GPU. `None` if it has left the inventory.
+    /// NVML index of that GPU. `None` if the GPU has left the inventory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
 }
@@ -131,7 +133,7 @@ impl fmt::Display for NvmlXid {
 pub enum EventSource {
     /// The kernel log.
     KernelLog {
-        /// The line, or the first of several, in printable form.
+        /// The line, or the first of several lines, in printable form.
         line: String,
     },
     /// NVML, because the kernel log could not be read or lost lines.
@@ -143,15 +145,16 @@ pub enum EventSource {
 pub struct KernelEvent {
     pub event: decode::Event,
     pub source: EventSource,
-    /// The boot in which it was logged. Separates repeats within a boot from repeats after a
-    /// reboot.
+    /// The boot in which the event was logged. It separates repeats within a boot from repeats
+    /// after a reboot.
     pub boot: String,
-    /// When it happened, by the steady clock. Lines of the ring buffer may be older than the batch.
+    /// When the event happened. Lines from the ring buffer may be older than the batch.
     pub at: Moment,
 }
 
 impl KernelEvent {
-    /// The event of an Xid that NVML reported. `pci` is the address of its GPU, if NVML knows it.
+    /// Makes an event of an Xid that NVML reported. `pci` is the address of its GPU, if NVML knows
+    /// it.
     pub fn from_nvml(
         facts: &XidFacts,
         xid: NvmlXid,
@@ -164,7 +167,7 @@ impl KernelEvent {
         Self { event, source: EventSource::Nvml(xid), boot, at }
     }
 
-    /// The GPU, if the source names it by more than an address.
+    /// The GPU, if the source names it by more than its address.
     pub fn gpu(&self) -> Option<&GpuUuid> {
         match &self.source {
             EventSource::KernelLog { .. } => None,
@@ -176,12 +179,12 @@ impl KernelEvent {
 /// A problem that a node check found. It stays open until a later check no longer reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckItem {
-    /// The check's own code, such as `module-not-loaded-version`.
+    /// The code of the check itself, such as `module-not-loaded-version`.
     pub code: String,
     pub severity: Severity,
     pub action: Action,
     pub text: String,
-    /// A fix with its command, if the check knows one.
+    /// A remedy with its command, if the check knows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -195,12 +198,12 @@ pub struct GpuIdentity {
     pub minor: Option<u32>,
     /// PCI address in the kernel's form, `0000:1b:00.0`. `None` if NVML does not report it.
     pub pci: Option<String>,
-    /// NVML's name for it. `None` if NVML does not report it.
+    /// NVML's name for the GPU. `None` if NVML does not report it.
     pub name: Option<String>,
 }
 
 impl GpuIdentity {
-    /// `true` if it has this PCI address, with or without the function.
+    /// Whether the GPU has this PCI address, with or without the function.
     pub fn has_pci_address(&self, address: &str) -> bool {
         let without_function =
             |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
@@ -211,11 +214,11 @@ impl GpuIdentity {
 /// Observations since the last batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// The GPUs, if they were enumerated again.
+    /// The GPUs, if they were enumerated again since the last batch.
     pub inventory: Option<Vec<GpuIdentity>>,
     pub samples: Vec<Sample>,
     /// Kernel log events, and Xids that only NVML reported.
     pub kernel: Vec<KernelEvent>,
-    /// All problems that a node check found, if one ran.
+    /// All problems that a node check found. `None` if no check ran.
     pub checks: Option<Vec<CheckItem>>,
 }

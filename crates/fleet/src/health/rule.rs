@@ -1,5 +1,5 @@
-//! A rule: the signals or events that it watches, its condition, severity and action. Rules are
-//! data in `rules/`.
+//! A rule: the signals or events that it watches, its condition, its severity and its action. Rules
+//! are data in `rules/`.
 
 mod parse;
 
@@ -14,23 +14,23 @@ use super::rules::RuleOverride;
 use super::signal::{Scope, Signal};
 use parse::{ClauseToml, LimitToml};
 
-/// A rule. It has clauses over signals (`when`), or a pattern of kernel events (`on`), or neither:
-/// then it represents results of node checks.
+/// A rule. It has clauses over signals (`when`) or a pattern of kernel events (`on`). A rule with
+/// neither stands for the results of node checks.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Stable ID, which findings carry.
+    /// Stable ID of the rule. Findings carry it.
     pub code: String,
     /// Defaults to a fault.
     #[serde(default = "fault")]
     pub kind: FindingKind,
-    /// `None` takes the severity of the event or check.
+    /// `None` if the severity comes from the event or check.
     pub severity: Option<Severity>,
-    /// `None` takes the action of the event or check.
+    /// `None` if the action comes from the event or check.
     pub action: Option<Action>,
-    /// Meaning of the finding and what to do. `None` takes the text of the event or check.
+    /// What the finding means and what to do. `None` if the text comes from the event or check.
     pub text: Option<String>,
-    /// A more specific fix than the action, shown first.
+    /// A more specific remedy than the action. It is shown first.
     pub remedy: Option<String>,
     /// All clauses must hold.
     #[serde(default)]
@@ -38,33 +38,33 @@ pub struct Rule {
     /// How long the clauses must hold without a break before a finding opens.
     #[serde(default)]
     pub for_s: u32,
-    /// How long they must be false without a break before the finding clears.
+    /// How long a clause must be false without a break before the finding clears.
     #[serde(default = "clear_for_s")]
     pub clear_for_s: u32,
     /// Kernel events to count.
     pub on: Option<EventPattern>,
-    /// `true` if the finding stays open until the node reboots, the driver is reloaded, the GPU's
-    /// counters restart, or the driver withdraws its recovery action.
+    /// Whether the finding stays open until the node reboots, the driver is reloaded, the counters
+    /// of the GPU restart, or the driver withdraws its recovery action.
     #[serde(default)]
     pub until_recovery: bool,
-    /// Finding of another rule on the same subject that reports the same fault and more. It
-    /// suppresses this one while it is open.
+    /// A finding of another rule on the same subject that reports the same fault and more. While it
+    /// is open, it suppresses the finding of this rule.
     pub suppressed_by: Option<SuppressedBy>,
-    /// Only GPUs whose name contains one of these; empty means all.
+    /// The rule applies only to GPUs whose name contains one of these. Empty means all GPUs.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Not GPUs whose name contains one of these.
+    /// The rule does not apply to GPUs whose name contains one of these.
     #[serde(default)]
     pub except_models: Vec<String>,
-    /// Severity that a configuration sets; it takes precedence.
+    /// Severity that the configuration sets. It takes precedence.
     #[serde(skip)]
     pub severity_override: Option<Severity>,
-    /// Configuration overrides for single events, by code such as `xid.95`.
+    /// Overrides in the configuration for single events, by code such as `xid.95`.
     #[serde(skip)]
     pub event_overrides: BTreeMap<String, RuleOverride>,
-    /// The source of the rule.
+    /// Where the rule comes from.
     pub origin: Origin,
-    /// How to trigger it on a simulated node.
+    /// How to trigger the rule on a simulated node.
     pub case: Case,
 }
 
@@ -78,12 +78,12 @@ fn clear_for_s() -> u32 {
 }
 
 impl Rule {
-    /// Scope of its findings.
+    /// The scope of the rule's signals. `None` without clauses.
     pub fn scope(&self) -> Option<Scope> {
         self.when.first().map(|clause| clause.signal.scope())
     }
 
-    /// `true` if it counts occurrences in a window, instead of checking a current state. Its
+    /// Whether the rule counts occurrences in a window, and does not check a current state. Its
     /// condition becomes false when the window has passed.
     pub fn is_windowed(&self) -> bool {
         let looks_back = |clause: &Clause| match clause.measure {
@@ -97,8 +97,8 @@ impl Rule {
         self.when.iter().any(looks_back)
     }
 
-    /// The effective severity, and `own` if a configuration overrides it. `own` is the severity of
-    /// the rule, event or check.
+    /// Returns the effective severity, and `own` if the configuration overrides it. `own` is the
+    /// severity of the rule, event or check.
     pub(super) fn effective_severity(
         &self,
         event: Option<&str>,
@@ -112,27 +112,27 @@ impl Rule {
         (effective, (effective != own).then_some(own))
     }
 
-    /// `true` if a configuration disables this event.
+    /// Whether the configuration disables this event.
     pub(super) fn is_muted(&self, event: &str) -> bool {
         self.event_overrides
             .get(event)
             .is_some_and(|event_override| event_override.enabled == Some(false))
     }
 
-    /// `true` if it applies to a GPU with this name.
+    /// Whether the rule applies to a GPU with this name.
     pub fn is_for_model(&self, name: &str) -> bool {
         let lists = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
         (self.models.is_empty() || lists(&self.models)) && !lists(&self.except_models)
     }
 }
 
-/// A finding that suppresses another.
+/// A finding that suppresses another one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuppressedBy {
-    /// Its rule.
+    /// Code of its rule.
     pub code: String,
-    /// Its detail.
+    /// Detail of the finding.
     pub detail: String,
 }
 
@@ -143,15 +143,15 @@ pub struct Clause {
     pub signal: Signal,
     /// The statistic that is compared with the limit.
     pub measure: Measure,
-    /// Counts as 1 while any of these bits is set, otherwise as 0.
+    /// For a mask: the value counts as 1 while any of these bits is set, and as 0 otherwise.
     pub bits: Option<u64>,
     pub comparison: Comparison,
     pub limit: Limit,
-    /// Limit while the finding is open: hysteresis against flapping.
+    /// Limit while the finding is open. It differs from `limit` so that the finding does not flap.
     pub clear: Option<f64>,
 }
 
-/// A statistic of a signal, which is compared with the limit.
+/// A statistic of a signal. It is compared with the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The latest value.
@@ -173,7 +173,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// How far back it looks.
+    /// How far back the measure looks.
     pub fn lookback_s(self) -> u32 {
         match self {
             Self::Last => 0,
@@ -186,7 +186,7 @@ impl Measure {
         }
     }
 
-    /// A description, such as `rate over 60 s`; empty for the latest value.
+    /// Describes the measure, such as `mean over 60 s`. Empty for the latest value.
     pub fn describe(self) -> String {
         match self {
             Self::Last => String::new(),
@@ -235,7 +235,7 @@ impl Comparison {
     }
 }
 
-/// Compared values are integers, so no wider tolerance is needed.
+/// The compared values are integers, so no wider tolerance is needed.
 fn is_equal(value: f64, limit: f64) -> bool {
     (value - limit).abs() < f64::EPSILON
 }
@@ -247,42 +247,42 @@ pub enum Limit {
     /// Another signal of the same subject.
     Signal {
         signal: Signal,
-        /// Factor.
+        /// Factor by which the value is multiplied.
         times: f64,
     },
-    /// The median of the same measure over the other subjects for which the rule's other clauses
-    /// hold.
+    /// The median of the same measure over the other subjects for which the other clauses of the
+    /// rule hold.
     Peers {
-        /// Factor.
+        /// Factor by which the median is multiplied.
         times: f64,
     },
 }
 
-/// Fewest peers for a meaningful median.
+/// Fewest other subjects that give a meaningful median.
 pub const PEERS_MIN: usize = 3;
 
 /// Kernel events to count. All conditions must hold.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventPattern {
-    /// Kinds; empty means all.
+    /// Kinds of events. Empty means all kinds.
     #[serde(default)]
     pub kinds: Vec<decode::Kind>,
-    /// Codes, such as `xid.79`; empty means all.
+    /// Codes, such as `xid.79`. Empty means all codes.
     #[serde(default)]
     pub codes: Vec<String>,
     /// Minimum severity.
     pub severity: Option<Severity>,
-    /// Number of occurrences.
+    /// How often an event has to occur.
     #[serde(default = "once")]
     pub times: u32,
-    /// Period of the occurrences. Required if `times` is more than one.
+    /// Period in which the events have to occur. Required if `times` is more than one.
     #[serde(default)]
     pub within_s: u32,
-    /// Events with at most this gap between them are one burst and count once.
+    /// Events that follow each other within this time are one burst and count once.
     #[serde(default)]
     pub merge_s: u32,
-    /// The attributes that events must share to count together.
+    /// What events must have in common to count together.
     #[serde(default)]
     pub same: Same,
     /// Minimum number of different subjects.
@@ -300,7 +300,7 @@ fn once() -> u32 {
     1
 }
 
-/// One hour: jobs commonly restart, and hit the fault again, within it.
+/// One hour: within it, jobs commonly restart and meet the fault again.
 fn clear_after_s() -> u32 {
     3600
 }
@@ -323,7 +323,7 @@ pub enum Same {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// GPU model of the node; `None` means H100.
+    /// GPU model of the simulated node. `None` means H100.
     pub sku: Option<String>,
     /// Steps, in order:
     ///

@@ -1,4 +1,4 @@
-//! The rules in force: the embedded ones, with configuration overrides.
+//! The rules in force: the embedded rules, with overrides from the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::finding::{Action, Severity};
 use super::rule::{EventPattern, Limit, Measure, Rule, Same};
 use super::signal::Behaviour;
 
-/// The embedded rules, one file per subject; `build.rs` lists them.
+/// The embedded rules, one file per subject. `build.rs` lists the files.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rule_files.rs"));
 
 #[derive(Debug, Clone, PartialEq)]
@@ -18,11 +18,11 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// Configuration of a rule.
+/// What the configuration changes about a rule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleOverride {
-    /// `false` disables it.
+    /// `false` disables the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub struct RuleOverride {
     /// Replaces the limit of the first clause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// Replaces how long it must hold.
+    /// Replaces how long the condition must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u32>,
 }
@@ -74,7 +74,7 @@ impl Rules {
         Self::from_rules(rules)
     }
 
-    /// Validates the rules: each must be well formed and have a unique code.
+    /// Validates the rules. Each must be well formed and have a unique code.
     pub fn from_rules(rules: Vec<Rule>) -> Result<Self, RulesError> {
         let mut codes = BTreeSet::new();
         for rule in &rules {
@@ -87,10 +87,10 @@ impl Rules {
         Ok(Self { rules })
     }
 
-    /// The embedded rules with overrides. Returns all errors, not only the first.
+    /// The embedded rules with overrides. Returns all errors, and not only the first.
     pub fn configured(overrides: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         let mut rules = Self::embedded().map_err(|err| vec![err])?;
-        // Disabled rules are removed last, so that overrides of their events still resolve.
+        // Disabled rules are removed last, so that overrides of their events can still be resolved.
         let (off, on): (Vec<_>, Vec<_>) =
             overrides.iter().partition(|(_, rule_override)| rule_override.enabled == Some(false));
         let ordered = on.into_iter().chain(off);
@@ -127,7 +127,8 @@ impl Rules {
                     && is_quantity(clause.signal.behaviour()) =>
             {
                 clause.limit = Limit::Number(limit);
-                // A hysteresis limit chosen for another limit may be on the wrong side of this one.
+                // A clear limit that was chosen for the old limit may be on the wrong side of the
+                // new one.
                 clause.clear = None;
                 Ok(())
             }
@@ -135,7 +136,8 @@ impl Rules {
         }
     }
 
-    /// Index of the rule that `gpu.xid.95` belongs to, and the event's code, such as `xid.95`.
+    /// Returns the index of the rule that a code such as `gpu.xid.95` belongs to, and the code of
+    /// the event, such as `xid.95`.
     fn resolve_event(&self, code: &str) -> Option<(usize, String)> {
         let (rule_code, number) = code.rsplit_once('.')?;
         let number: u32 = number.parse().ok()?;
@@ -144,8 +146,8 @@ impl Rules {
         Some((index, format!("{prefix}.{number}")))
     }
 
-    /// The rule that a configuration names, by its code or by that of one of its events, such as
-    /// `gpu.xid.95`.
+    /// The rule that a configuration names, by its own code or by the code of one of its events,
+    /// such as `gpu.xid.95`.
     pub fn resolve(&self, code: &str) -> Option<&Rule> {
         self.get(code).or_else(|| self.resolve_event(code).map(|(index, _)| self.at(index)))
     }
@@ -158,7 +160,7 @@ impl Rules {
         self.rules.iter().find(|rule| rule.code == code)
     }
 
-    /// Index of a code, in the order of [`Self::iter`].
+    /// The index of a code, in the order of [`Self::iter`].
     pub(super) fn index(&self, code: &str) -> Option<usize> {
         self.rules.iter().position(|rule| rule.code == code)
     }
@@ -169,7 +171,8 @@ impl Rules {
     }
 }
 
-/// Prefix before the number in the codes of a rule's events, if all have one.
+/// The prefix before the number in the codes of a rule's events, if all events have the same
+/// prefix.
 fn event_prefix(pattern: &EventPattern) -> Option<&'static str> {
     match pattern.kinds.as_slice() {
         [Kind::Xid] if pattern.codes.is_empty() => Some("xid"),
@@ -197,12 +200,12 @@ fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
     Ok(toml::from_str::<File>(text).map_err(parse_error)?.rule)
 }
 
-/// `true` if it can be compared with an arbitrary limit. A flag compared with 5 never fires.
+/// Whether the signal can be compared with any limit. A flag that is compared with 5 never matches.
 fn is_quantity(behaviour: Behaviour) -> bool {
     matches!(behaviour, Behaviour::Gauge | Behaviour::Counter)
 }
 
-/// Why a rule is invalid.
+/// Returns why a rule is invalid.
 fn validation_error(rule: &Rule) -> Option<String> {
     if rule.origin.source.is_empty() {
         return Some("`origin` names no source".to_owned());
@@ -266,7 +269,7 @@ fn clause_error(clause: &super::rule::Clause) -> Option<String> {
     None
 }
 
-/// The interval at which the journal stores repeats of an event (`engine::events`).
+/// The journal stores repeats of an event at this interval (`engine::events`).
 const MERGE_S_MIN: u32 = 60;
 
 fn pattern_error(pattern: &super::rule::EventPattern) -> Option<String> {

@@ -1,16 +1,17 @@
-//! Recent history of a signal, in a bounded number of buckets.
+//! The recent history of a signal, in a limited number of buckets.
 
 use std::collections::VecDeque;
 
 use super::rule::Measure;
 
-/// Default number of buckets in a window. The window's length is then off by at most a thirtieth.
+/// Default number of buckets in a window. The length of the window is then off by at most a
+/// thirtieth.
 const BUCKETS: u32 = 30;
 
-/// Reported as growth from a rate of zero, because JSON cannot represent infinity.
+/// Stands for the growth from a rate of zero, because JSON cannot represent infinity.
 const GROWTH_MAX: f64 = 1e9;
 
-/// History of one signal for one clause.
+/// The history of one signal for one clause of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Series {
     measure: Measure,
@@ -47,7 +48,7 @@ impl Series {
         }
     }
 
-    /// Adds a value. A counter that fell was reset, so all of its value is growth.
+    /// Adds a value. If a counter fell, it was reset, and its whole new value is growth.
     pub(super) fn push(&mut self, at_ms: i64, value: f64) {
         let before = self.last.replace((at_ms, value));
         if before.is_none() {
@@ -62,7 +63,7 @@ impl Series {
         if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
             self.buckets.push_back(Bucket { number, sum: 0.0, count: 0, grown: 0.0, falls: 0 });
         }
-        // A value older than the newest bucket counts in that bucket.
+        // If a value is older than the newest bucket, it counts in that bucket.
         let Some(bucket) = self.buckets.back_mut() else { return };
         bucket.sum += value;
         bucket.count += 1;
@@ -73,7 +74,7 @@ impl Series {
         }
     }
 
-    /// The measure at `now`. `None` while the history is too short.
+    /// The measure at `now_ms`. `None` while the history is too short.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
     pub(super) fn measure(&self, now_ms: i64) -> Option<f64> {
         let (_, newest) = self.last?;
@@ -81,8 +82,8 @@ impl Series {
         let grown = |from_s: u32, to_s: u32| {
             self.within(now_ms, from_s, to_s).map(|bucket| bucket.grown).sum::<f64>()
         };
-        // Half a window is enough at first: waiting for all of it would hide a fault right after
-        // the start.
+        // At first, half a window is enough. Waiting for the whole window would hide a fault right
+        // after the start.
         let enough = |over_s: u32| covered_s >= f64::from(over_s) / 2.0;
         let span = |over_s: u32| f64::from(over_s).min(covered_s.max(1.0));
         match self.measure {
@@ -130,8 +131,8 @@ impl Series {
         if self.last.is_some() { now_ms - self.first_ms } else { 0 }
     }
 
-    /// Share of the growth over a gap that counts in the window of a rate. After a gap all growth
-    /// arrives at once.
+    /// Share of the growth over a gap that counts in the window of a rate. After a gap, all growth
+    /// arrives at once, but part of it happened before the window.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
     fn counted_share(&self, gap_ms: i64) -> f64 {
         let window_ms = match self.measure {
@@ -145,7 +146,7 @@ impl Series {
         i64::from(self.measure.lookback_s()) * 1000
     }
 
-    /// Buckets that began in the last `from_s` seconds, but not in the last `to_s`.
+    /// Buckets that began in the last `from_s` seconds, but not in the last `to_s` seconds.
     fn within(&self, now_ms: i64, from_s: u32, to_s: u32) -> impl Iterator<Item = &Bucket> {
         let number = |ago_s: u32| (now_ms - i64::from(ago_s) * 1000).div_euclid(self.bucket_ms);
         let (from, to) = (number(from_s), number(to_s));
@@ -155,7 +156,7 @@ impl Series {
     }
 }
 
-/// The median; sorts the values. `None` if there are none.
+/// The median. Sorts the values. `None` if there are no values.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -1,4 +1,4 @@
-//! The signals: name, scope and behaviour of each.
+//! The signals: the name, scope and behaviour of each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub enum Scope {
 pub enum Behaviour {
     /// Goes up and down.
     Gauge,
-    /// Only grows, until its source resets.
+    /// Only grows, until its source resets it.
     Counter,
     /// 0 or 1.
     Flag,
@@ -196,7 +196,7 @@ signals! {
     // PCIe, fabric and NVLink.
     /// PCIe replays.
     GpuPcieReplays = "gpu.pcie_replays", Gpu, Counter;
-    /// Expected maximum of PCIe replays a minute for the link's generation and width, at a bit
+    /// Expected maximum of PCIe replays per minute for the link's generation and width, at a bit
     /// error rate of 1e-12.
     GpuPcieReplayLimit = "gpu.pcie_replay_limit_per_min", Gpu, Gauge;
     /// Current PCIe generation.

@@ -1,4 +1,4 @@
-//! Wall clock steps, and pauses of the server.
+//! How steps of the wall clock and pauses of the server affect freezes, leases and timeouts.
 
 use farrier_fleet::fleet::event::{Cordon, OperatorRequest};
 use farrier_fleet::fleet::{Domain, Event, NodePhase, OrderKind};
@@ -30,11 +30,11 @@ fn freeze_for_2h(fleet: &mut TestFleet) {
     fleet.request(OperatorRequest::Freeze { domain: Domain::Fleet, until, reason });
 }
 
-/// Completes orders of the node until none is pending.
-fn orders_done(fleet: &mut TestFleet, index: usize) -> Vec<OrderKind> {
+/// Completes orders of the node until none is pending, and returns these orders.
+fn complete_orders(fleet: &mut TestFleet, index: usize) -> Vec<OrderKind> {
     let mut done = Vec::new();
-    while let Some(what) = order(fleet, index) {
-        done.push(what);
+    while let Some(kind) = order(fleet, index) {
+        done.push(kind);
         fleet.act(&Act::OrderStatus(index, true));
     }
     done
@@ -48,10 +48,10 @@ fn a_freeze_stays_in_effect_while_the_clock_is_stepped() {
         fleet.act(&Act::ClockStep(step_s));
         fleet.act(&Act::Wait(3600));
         fleet.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
-        let done = orders_done(&mut fleet, 3);
+        let done = complete_orders(&mut fleet, 3);
         assert!(
             !done.contains(&OrderKind::Reboot),
-            "rebooted in a freeze after {step_s} s: {done:?}"
+            "rebooted in a freeze after a step of {step_s} s: {done:?}"
         );
         fleet.replay();
     }
@@ -78,14 +78,14 @@ fn a_clock_step_neither_expires_an_order_nor_extends_it_by_days() {
         fleet.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
         assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon));
         fleet.act(&Act::ClockStep(step_s));
-        assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon), "after {step_s} s");
+        assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon), "after a step of {step_s} s");
         fleet.act(&Act::Wait(599));
-        assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon), "after {step_s} s and 599 s");
+        assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon), "599 s after a step of {step_s} s");
         fleet.act(&Act::Wait(2));
         let is_cancelled = |event: &Event| matches!(event, Event::OrderCancelled { .. });
         assert!(
             fleet.log.iter().any(|entry| is_cancelled(&entry.event)),
-            "it waits for days: {step_s} s"
+            "the order did not expire after a step of {step_s} s"
         );
         fleet.replay();
     }
@@ -103,7 +103,11 @@ fn a_heartbeat_timeout_counts_only_time_in_which_the_server_ran() {
     fleet.act(&Act::Wait(198));
     assert_eq!(phase(&fleet, 3), NodePhase::Suspect);
     fleet.act(&Act::Wait(1));
-    assert_eq!(phase(&fleet, 3), NodePhase::Quarantined, "300 s without the pause");
+    assert_eq!(
+        phase(&fleet, 3),
+        NodePhase::Quarantined,
+        "300 s have passed, not counting the pause"
+    );
     fleet.replay();
 }
 
@@ -129,17 +133,17 @@ fn a_node_that_another_owner_releases_is_cordoned_before_it_is_verified() {
     assert_eq!(
         order(&fleet, 3),
         Some(OrderKind::Cordon),
-        "it takes work with an open fatal finding"
+        "without a cordon, the faulty node would take work"
     );
     fleet.act(&Act::Clear(3, 1));
-    let done = orders_done(&mut fleet, 3);
+    let done = complete_orders(&mut fleet, 3);
     assert_eq!(done.last(), Some(&OrderKind::Uncordon), "{done:?}");
     assert_eq!(phase(&fleet, 3), NodePhase::InService);
     fleet.replay();
 }
 
 #[test]
-fn a_pool_may_have_its_nodes_cordoned_until_they_are_verified() {
+fn a_pool_can_have_joining_nodes_cordoned_until_they_are_verified() {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
     let mut policy = fleet.state.policy.clone();
@@ -149,7 +153,7 @@ fn a_pool_may_have_its_nodes_cordoned_until_they_are_verified() {
     fleet.act(&Act::Enrol(3));
     fleet.act(&Act::Boot(3));
     assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon));
-    let done = orders_done(&mut fleet, 3);
+    let done = complete_orders(&mut fleet, 3);
     assert_eq!((done.first(), done.last()), (Some(&OrderKind::Cordon), Some(&OrderKind::Uncordon)));
     assert_eq!(phase(&fleet, 3), NodePhase::InService);
     fleet.replay();
@@ -157,7 +161,8 @@ fn a_pool_may_have_its_nodes_cordoned_until_they_are_verified() {
 
 #[test]
 fn a_temporarily_wrong_clock_does_not_delay_timeouts_by_days() {
-    // The clock steps forward and back while the server runs, or is ahead when it starts.
+    // The clock steps forward while the server runs, or is ahead after a pause of the server. Then
+    // it steps back.
     for begin in [Act::ClockStep(TEN_DAYS_S), Act::Pause(TEN_DAYS_S.unsigned_abs())] {
         let mut fleet = fleet_in_service();
         fleet.act(&Act::HeartbeatLost(3));
@@ -209,7 +214,7 @@ fn a_controller_that_pauses_repeatedly_still_detects_a_dead_node() {
 }
 
 #[test]
-fn uncounted_time_before_a_heartbeat_loss_does_not_lengthen_it() {
+fn uncounted_time_before_a_heartbeat_loss_does_not_extend_its_timeout() {
     let mut fleet = fleet_in_service();
     fleet.act(&Act::Fault(3, 1, Severity::Warning, Action::ResetGpu, 0));
     assert_eq!(phase(&fleet, 3), NodePhase::Suspect);
@@ -230,7 +235,11 @@ fn a_small_step_back_expires_no_timer() {
     fleet.act(&Act::HeartbeatLost(3));
     fleet.act(&Act::ClockStep(-3));
     fleet.act(&Act::Wait(1));
-    assert_eq!(phase(&fleet, 3), NodePhase::Suspect, "only 1 of 900 s has passed");
+    assert_eq!(
+        phase(&fleet, 3),
+        NodePhase::Suspect,
+        "only 1 s of either timeout, 300 s and 900 s, has passed"
+    );
     fleet.replay();
 }
 
@@ -238,26 +247,26 @@ fn a_small_step_back_expires_no_timer() {
 fn a_cordon_is_tried_until_it_succeeds_and_so_is_an_uncordon() {
     let mut fleet = fleet_in_service();
     fleet.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
-    let fails_and_is_tried_again = |fleet: &mut TestFleet, what: OrderKind| {
+    let fail_ten_times = |fleet: &mut TestFleet, kind: OrderKind| {
         for times in 0..10 {
-            assert_eq!(order(fleet, 3), Some(what.clone()), "after {times} failures");
+            assert_eq!(order(fleet, 3), Some(kind.clone()), "after {times} failures");
             fleet.act(&Act::OrderStatus(3, false));
-            let why = fleet.state.nodes[&node(3)].phase.deferred().cloned();
+            let deferred = fleet.state.nodes[&node(3)].phase.deferred().cloned();
             assert_eq!(
-                why.is_some_and(|rationale| rationale.unblocked_by.changes_at().is_some()),
+                deferred.is_some_and(|rationale| rationale.unblocked_by.changes_at().is_some()),
                 times >= 2,
-                "{times}"
+                "after {times} earlier failures"
             );
             fleet.act(&Act::Wait(24 * 3600));
         }
     };
-    fails_and_is_tried_again(&mut fleet, OrderKind::Cordon);
+    fail_ten_times(&mut fleet, OrderKind::Cordon);
     fleet.act(&Act::OrderStatus(3, true));
     fleet.act(&Act::Clear(3, 1));
     while order(&fleet, 3).is_some_and(|order| order != OrderKind::Uncordon) {
         fleet.act(&Act::OrderStatus(3, true));
     }
-    fails_and_is_tried_again(&mut fleet, OrderKind::Uncordon);
+    fail_ten_times(&mut fleet, OrderKind::Uncordon);
     fleet.act(&Act::OrderStatus(3, true));
     assert_eq!(phase(&fleet, 3), NodePhase::InService);
     fleet.replay();

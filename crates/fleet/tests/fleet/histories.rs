@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::test_fleet::{Act, NODES, TestFleet};
 
 fn act() -> impl Strategy<Value = Act> {
-    let who = 0..NODES;
+    let node = 0..NODES;
     let severity =
         prop_oneof![Just(Severity::Warning), Just(Severity::Critical), Just(Severity::Fatal)];
     let action = prop_oneof![
@@ -16,23 +16,27 @@ fn act() -> impl Strategy<Value = Act> {
         Just(Action::DrainAndReplace)
     ];
     prop_oneof![
-        2 => who.clone().prop_map(Act::Boot),
-        6 => (who.clone(), 0..3_u64, severity, action, 0..3_usize).prop_map(|(a, b, c, d, e)| Act::Fault(a, b, c, d, e)),
-        4 => (who.clone(), 0..3_u64).prop_map(|(a, b)| Act::Clear(a, b)),
-        2 => who.clone().prop_map(Act::HeartbeatLost),
-        2 => who.clone().prop_map(Act::HeartbeatRestored),
-        1 => who.clone().prop_map(Act::Revoke),
-        1 => who.clone().prop_map(Act::ExternalCordon),
-        1 => who.clone().prop_map(Act::ExternalUncordon),
-        30 => (who.clone(), prop::bool::weighted(0.8)).prop_map(|(a, b)| Act::OrderStatus(a, b)),
-        1 => who.clone().prop_map(Act::Hold),
-        1 => who.clone().prop_map(Act::Release),
-        1 => who.clone().prop_map(Act::Repaired),
-        1 => who.clone().prop_map(Act::Retire),
-        1 => who.clone().prop_map(Act::Enrol),
+        2 => node.clone().prop_map(Act::Boot),
+        6 => (node.clone(), 0..3_u64, severity, action, 0..3_usize)
+            .prop_map(|(node, number, severity, action, code)| {
+                Act::Fault(node, number, severity, action, code)
+            }),
+        4 => (node.clone(), 0..3_u64).prop_map(|(node, number)| Act::Clear(node, number)),
+        2 => node.clone().prop_map(Act::HeartbeatLost),
+        2 => node.clone().prop_map(Act::HeartbeatRestored),
+        1 => node.clone().prop_map(Act::Revoke),
+        1 => node.clone().prop_map(Act::ExternalCordon),
+        1 => node.clone().prop_map(Act::ExternalUncordon),
+        30 => (node.clone(), prop::bool::weighted(0.8))
+            .prop_map(|(node, succeeds)| Act::OrderStatus(node, succeeds)),
+        1 => node.clone().prop_map(Act::Hold),
+        1 => node.clone().prop_map(Act::Release),
+        1 => node.clone().prop_map(Act::Repaired),
+        1 => node.clone().prop_map(Act::Retire),
+        1 => node.clone().prop_map(Act::Enrol),
         1 => (1..2000_u32).prop_map(Act::Freeze),
-        1 => (who.clone(), 0..3_u8).prop_map(|(a, b)| Act::RequestedOrder(a, b)),
-        1 => who.prop_map(Act::Approve),
+        1 => (node.clone(), 0..3_u8).prop_map(|(node, which)| Act::RequestedOrder(node, which)),
+        1 => node.prop_map(Act::Approve),
         6 => (1..2000_u32).prop_map(Act::Wait),
         1 => (1..2000_u32).prop_map(Act::Pause),
         1 => (-900_000..900_000_i32).prop_map(Act::ClockStep),

@@ -22,7 +22,7 @@ fn order(fleet: &TestFleet, index: usize) -> Option<OrderKind> {
     fleet.state.nodes[&node(index)].orders.pending().map(|pending| pending.order.kind.clone())
 }
 
-fn cordon_is(fleet: &mut TestFleet, index: usize, cordon: Cordon) {
+fn observe_cordon(fleet: &mut TestFleet, index: usize, cordon: Cordon) {
     let id = node(index);
     fleet.batch(vec![(Actor::Node(id.clone()), Event::CordonObserved { node: id, cordon })]);
 }
@@ -37,29 +37,30 @@ fn a_node_with_thousands_of_findings_has_small_decisions() {
         finding
     });
     let record = Record { journal: "first".to_owned(), number: 9 };
-    let resynced = Event::FindingsSnapshot { node: id.clone(), record, open: open.collect() };
-    fleet.batch(vec![(Actor::Node(id), resynced)]);
+    let all_findings = Event::FindingsSnapshot { node: id.clone(), record, open: open.collect() };
+    fleet.batch(vec![(Actor::Node(id), all_findings)]);
     for _ in 0..10 {
         fleet.act(&Act::OrderStatus(3, true));
-        cordon_is(&mut fleet, 3, Cordon::None);
+        observe_cordon(&mut fleet, 3, Cordon::None);
     }
-    // Decisions repeat other texts of nodes too: of an external cordon and of a failed verification.
+    // Decisions also quote other texts from nodes: the reason of an external cordon, and the reason
+    // why an order failed.
     let reason = "x".repeat(16_000);
-    cordon_is(
+    observe_cordon(
         &mut fleet,
         4,
         Cordon::External { owner: "slurm".to_owned(), reason: reason.clone() },
     );
-    cordon_is(&mut fleet, 4, Cordon::None);
+    observe_cordon(&mut fleet, 4, Cordon::None);
     for _ in 0..4 {
         let id = node(4);
         let generation = fleet.state.nodes[&id].orders.generation();
-        let answer = OrderStatus::Failed { reason: reason.clone() };
-        let answered = Event::OrderStatusReported { node: id.clone(), generation, status: answer };
-        fleet.batch(vec![(Actor::Node(id), answered)]);
+        let status = OrderStatus::Failed { reason: reason.clone() };
+        let report = Event::OrderStatusReported { node: id.clone(), generation, status };
+        fleet.batch(vec![(Actor::Node(id), report)]);
         fleet.act(&Act::Wait(600));
     }
-    assert!(fleet.state.nodes[&node(4)].orders.failures().is_some(), "it failed to cordon");
+    assert!(fleet.state.nodes[&node(4)].orders.failures().is_some(), "the cordon failed");
     let decided = fleet.log.iter().filter(|entry| entry.event.is_decision());
     let largest = decided.map(|entry| entry.encode().unwrap().len()).max();
     assert!(largest.is_some_and(|bytes| bytes < 4096), "{largest:?}");
@@ -75,8 +76,8 @@ fn a_node_that_was_never_in_service_uses_up_no_disruption_budget() {
         fleet.act(&Act::ExternalCordon(index));
         assert_eq!(phase(&fleet, index), NodePhase::Held);
     }
-    // Its cordon is removed, and it answers no verification.
-    cordon_is(&mut fleet, 0, Cordon::None);
+    // The cordon of one node is removed, and the node reports no status of its verification.
+    observe_cordon(&mut fleet, 0, Cordon::None);
     assert_eq!(phase(&fleet, 0), NodePhase::Verifying);
     fleet.act(&Act::Fault(5, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(phase(&fleet, 5), NodePhase::Quarantined);
@@ -93,16 +94,20 @@ fn a_cordon_that_is_removed_during_a_drain_is_ordered_again_at_once() {
     fleet.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
     fleet.act(&Act::OrderStatus(3, true));
     assert!(matches!(order(&fleet, 3), Some(OrderKind::Drain { .. })));
-    cordon_is(&mut fleet, 3, Cordon::None);
+    observe_cordon(&mut fleet, 3, Cordon::None);
     fleet.act(&Act::OrderStatus(3, false));
-    assert_eq!(order(&fleet, 3), Some(OrderKind::Cordon), "it takes work until then");
+    assert_eq!(
+        order(&fleet, 3),
+        Some(OrderKind::Cordon),
+        "the node takes work until it is cordoned"
+    );
     fleet.act(&Act::OrderStatus(3, false));
     assert_eq!(order(&fleet, 3), None, "the cordon itself is retried with back-off");
     fleet.replay();
 }
 
 #[test]
-fn an_uncordon_is_withdrawn_when_the_node_becomes_unfit() {
+fn an_uncordon_is_cancelled_when_the_node_becomes_faulty() {
     let mut fleet = fleet_in_service();
     fleet.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
     fleet.act(&Act::OrderStatus(3, true));
@@ -116,7 +121,7 @@ fn an_uncordon_is_withdrawn_when_the_node_becomes_unfit() {
     fleet.replay();
 }
 
-/// Drains that failed do not delay the cordon of a node that takes work again.
+/// Earlier failed drains do not delay the cordon of a node that takes work again.
 #[test]
 fn a_failed_cordon_is_retried_as_if_no_other_order_had_failed() {
     let mut fleet = fleet_in_service();
@@ -127,7 +132,7 @@ fn a_failed_cordon_is_retried_as_if_no_other_order_had_failed() {
         fleet.act(&Act::OrderStatus(3, false));
         fleet.act(&Act::Wait(3600));
     }
-    cordon_is(&mut fleet, 3, Cordon::None);
+    observe_cordon(&mut fleet, 3, Cordon::None);
     while order(&fleet, 3) != Some(OrderKind::Cordon) {
         fleet.act(&Act::OrderStatus(3, false));
     }
@@ -136,7 +141,7 @@ fn a_failed_cordon_is_retried_as_if_no_other_order_had_failed() {
     fleet.replay();
 }
 
-/// A connected node may still be unhealthy: its findings do not reach the server.
+/// The node is connected, but the server cannot read its findings. The node may be unhealthy.
 #[test]
 fn a_node_with_unreadable_findings_is_suspect_until_they_are_readable() {
     let mut fleet = fleet_in_service();

@@ -1,8 +1,10 @@
-//! Decision logic has a version: changing decisions without raising it fails here.
+//! The decision logic has a version, [`LOGIC_VERSION`]. These tests fail if decisions change and
+//! the version does not.
 //!
-//! Decisions on fixed histories are recorded as a digest per version. Sentences are not part of it
-//! and may change. After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet
-//! --test fleet logic_version`.
+//! `testdata/logic.txt` records, for each version, a digest of the decisions on fixed histories.
+//! The digest does not cover the sentences that describe a decision, so these may change. After you
+//! raise the version, `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet logic_version`
+//! records its digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,17 +16,18 @@ use crate::recorded_histories::HISTORIES;
 
 const RECORDED: &str = include_str!("testdata/logic.txt");
 
-/// Decisions of this logic on the inputs of recorded histories. Their order statuses date from the
-/// recording; it only matters that they stay the same.
+/// Decisions of the current logic on the inputs of recorded histories. These inputs include
+/// statuses of orders that the current logic may not issue. This does not matter, because the
+/// digest only needs inputs that stay the same.
 fn histories() -> Vec<Vec<Entry>> {
-    HISTORIES.iter().map(|history| decided_again(history)).collect()
+    HISTORIES.iter().map(|history| decide_again(history)).collect()
 }
 
-fn decided_again(history: &str) -> Vec<Entry> {
+fn decide_again(history: &str) -> Vec<Entry> {
     let entries = history.lines().map(|line| Entry::decode(line.as_bytes()).unwrap());
     let inputs: Vec<Entry> = entries.filter(|entry| !entry.event.is_decision()).collect();
     let (mut state, mut log) = (FleetState::default(), Vec::new());
-    for batch in inputs.chunk_by(|one, next| one.batch == next.batch) {
+    for batch in inputs.chunk_by(|previous, next| previous.batch == next.batch) {
         let mut dirty = BTreeSet::new();
         for entry in batch {
             dirty.extend(state.apply(entry));
@@ -51,8 +54,8 @@ fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
     digest
 }
 
-/// The reason why a digest does not match this version.
-fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
+/// Why `digest` is not the recorded digest of `version`. `None` if it is.
+fn digest_problem(recorded: &str, version: u32, digest: u64) -> Option<String> {
     let versions: BTreeMap<u32, &str> = recorded
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -70,7 +73,7 @@ fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
 fn decisions_match_the_recorded_digest_of_their_version() {
     let histories = histories();
     let found = digest(histories.iter().flatten());
-    let problem = forgotten(RECORDED, LOGIC_VERSION, found);
+    let problem = digest_problem(RECORDED, LOGIC_VERSION, found);
     let is_new = !RECORDED.lines().any(|line| line.starts_with(&format!("{LOGIC_VERSION} ")));
     if is_new && std::env::var_os("FARRIER_BLESS").is_some() {
         let mut recorded = RECORDED.to_owned();
@@ -82,7 +85,7 @@ fn decisions_match_the_recorded_digest_of_their_version() {
     assert_eq!(problem, None);
 }
 
-/// Tests the guard: it detects an added, a missing or a different decision.
+/// Tests the check itself: it detects a removed decision and a changed order.
 #[test]
 fn a_changed_decision_without_a_version_bump_is_detected() {
     let histories = histories();
@@ -96,7 +99,7 @@ fn a_changed_decision_without_a_version_bump_is_detected() {
             Event::OrderIssued { order } => order.lease_until = entries[0].at,
             _ => drop(changed.remove(at)),
         }
-        let problem = forgotten(RECORDED, LOGIC_VERSION, digest(changed.iter()));
+        let problem = digest_problem(RECORDED, LOGIC_VERSION, digest(changed.iter()));
         assert!(problem.is_some_and(|problem| problem.contains("raise LOGIC_VERSION")));
     }
 }

@@ -13,13 +13,13 @@ use farrier_fleet::health::{Action, GpuUuid, Severity};
 
 use crate::test_fleet::{Act, TestFleet, node};
 
-/// All nodes in service, with a large disruption budget.
+/// A fleet with all nodes in service and a large disruption budget.
 fn fleet_in_service() -> TestFleet {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
-    let roomy = [DomainKind::Fleet, DomainKind::Pool]
+    let large_budgets = [DomainKind::Fleet, DomainKind::Pool]
         .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None }));
-    let policy = Policy { disruption_budgets: roomy.into(), ..Policy::default() };
+    let policy = Policy { disruption_budgets: large_budgets.into(), ..Policy::default() };
     fleet.set_policy(policy);
     assert!(fleet.state.nodes.values().all(|node| node.phase() == NodePhase::InService));
     fleet
@@ -44,11 +44,11 @@ fn a_faulty_gpu_is_reset_and_its_node_verified_before_it_returns_to_service() {
     fleet.act(&fatal(3, Action::ResetGpu));
     assert_eq!(phase(&fleet, &id), NodePhase::Quarantined);
     let mut orders = Vec::new();
-    while let Some(what) = order(&fleet, &id) {
-        if what.is_repair() {
+    while let Some(kind) = order(&fleet, &id) {
+        if kind.is_repair() {
             fleet.act(&Act::Clear(3, 1));
         }
-        orders.push(what);
+        orders.push(kind);
         fleet.act(&Act::OrderStatus(3, true));
     }
     let gpu = farrier_fleet::health::GpuUuid("GPU-1".to_owned());
@@ -75,33 +75,34 @@ fn a_failed_repair_leads_to_the_next_one_and_then_to_an_operator() {
     let mut repairs = Vec::new();
     for _ in 0..40 {
         match order(&fleet, &id) {
-            Some(what) => {
-                repairs.extend(what.is_repair().then_some(what));
+            Some(kind) => {
+                repairs.extend(kind.is_repair().then_some(kind));
                 fleet.act(&Act::OrderStatus(0, true));
             }
             None => fleet.act(&Act::Wait(200)),
         }
     }
-    assert_eq!(repairs.len(), 2, "a reset, then a reboot: {repairs:?}");
+    assert_eq!(repairs.len(), 2, "expected a reset and a reboot: {repairs:?}");
     assert_eq!(repairs[1], OrderKind::Reboot);
-    let why = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
-    let is_last =
-        matches!(why.reason, Reason::NeedsRepair { attempted: RepairsAttempted::All, .. });
-    assert!(is_last, "{why:?}");
+    let rationale = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
+    let all_attempted =
+        matches!(rationale.reason, Reason::NeedsRepair { attempted: RepairsAttempted::All, .. });
+    assert!(all_attempted, "{rationale:?}");
     fleet.act(&Act::Repaired(0));
     fleet.act(&Act::Clear(0, 1));
     fleet.complete_all_orders();
     assert_eq!(phase(&fleet, &id), NodePhase::InService);
 }
 
-/// Completes orders up to and including a repair, and returns that repair.
-fn repaired(fleet: &mut TestFleet, index: usize) -> Option<OrderKind> {
+/// Completes orders up to and including the first repair, and returns this repair. `None` if no
+/// repair is ordered.
+fn complete_next_repair(fleet: &mut TestFleet, index: usize) -> Option<OrderKind> {
     for _ in 0..20 {
         match order(fleet, &node(index)) {
-            Some(what) => {
+            Some(kind) => {
                 fleet.act(&Act::OrderStatus(index, true));
-                if what.is_repair() {
-                    return Some(what);
+                if kind.is_repair() {
+                    return Some(kind);
                 }
             }
             None => fleet.act(&Act::Wait(200)),
@@ -115,15 +116,15 @@ fn each_fault_gets_one_reboot() {
     let mut fleet = fleet_in_service();
     let fault = |number| Act::Fault(0, number, Severity::Fatal, Action::RebootNode, 0);
     fleet.act(&fault(1));
-    assert_eq!(repaired(&mut fleet, 0), Some(OrderKind::Reboot));
-    // Repaired; before verification another GPU has the fault for the first time.
+    assert_eq!(complete_next_repair(&mut fleet, 0), Some(OrderKind::Reboot));
+    // The repair succeeds. Before verification, another GPU has the same fault for the first time.
     fleet.act(&Act::Clear(0, 1));
     fleet.act(&fault(2));
-    assert_eq!(repaired(&mut fleet, 0), Some(OrderKind::Reboot));
+    assert_eq!(complete_next_repair(&mut fleet, 0), Some(OrderKind::Reboot));
     fleet.act(&Act::Clear(0, 2));
-    // The first GPU again: a reboot does not help.
+    // The first GPU has the fault again, so another reboot would not help.
     fleet.act(&fault(1));
-    assert_eq!(repaired(&mut fleet, 0), None);
+    assert_eq!(complete_next_repair(&mut fleet, 0), None);
     let text = |fleet: &TestFleet| {
         fleet.state.nodes[&node(0)].phase.deferred().cloned().unwrap().reason.to_string()
     };
@@ -135,10 +136,10 @@ fn each_fault_gets_one_reboot() {
     // A series of different faults does not reboot a node forever.
     fleet.act(&Act::Clear(0, 1));
     fleet.act(&fault(3));
-    assert_eq!(repaired(&mut fleet, 0), Some(OrderKind::Reboot));
+    assert_eq!(complete_next_repair(&mut fleet, 0), Some(OrderKind::Reboot));
     fleet.act(&Act::Clear(0, 3));
     fleet.act(&fault(4));
-    assert_eq!(repaired(&mut fleet, 0), None);
+    assert_eq!(complete_next_repair(&mut fleet, 0), None);
     let spent = "`reboot` already ran 3 times since the node was last in service";
     assert!(text(&fleet).contains(spent), "{}", text(&fleet));
     // A manual repair resets the attempts.
@@ -179,7 +180,7 @@ fn a_gpu_is_described_by_location_even_after_it_left_the_inventory() {
     );
     let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
     assert_eq!(current_node(&fleet).describe_order(&reset), "reset GPU 1 at 0000:1b:00.0");
-    // In another boot it is remembered while it has an open finding.
+    // After a boot, the inventory still lists the missing GPU while it has an open finding.
     fleet.batch(vec![(Actor::Node(id.clone()), inventory(&[0], "next"))]);
     assert_eq!(current_node(&fleet).inventory.as_ref().unwrap().missing_gpus.len(), 1);
     fleet.act(&Act::Clear(3, 1));
@@ -211,7 +212,7 @@ fn the_agent_acknowledges_a_manual_repair_before_verification() {
     let mut fleet = fleet_in_service();
     let id = node(0);
     fleet.act(&fatal(0, Action::DrainAndReplace));
-    fleet.complete_orders_until(&id, |what| matches!(what, OrderKind::Drain { .. }));
+    fleet.complete_orders_until(&id, |kind| matches!(kind, OrderKind::Drain { .. }));
     assert_eq!((phase(&fleet, &id), order(&fleet, &id)), (NodePhase::Repairing, None));
     fleet.act(&Act::Repaired(0));
     let acknowledge = OrderKind::AcknowledgeRepair { repair: "board".to_owned() };
@@ -221,9 +222,9 @@ fn the_agent_acknowledges_a_manual_repair_before_verification() {
     fleet.act(&Act::Clear(0, 1));
     fleet.complete_all_orders();
     assert_eq!(phase(&fleet, &id), NodePhase::InService);
-    // An older agent refuses to acknowledge repairs, and is verified anyway.
+    // An older agent does not acknowledge the repair. Its node is verified anyway.
     fleet.act(&fatal(0, Action::DrainAndReplace));
-    fleet.complete_orders_until(&id, |what| matches!(what, OrderKind::Drain { .. }));
+    fleet.complete_orders_until(&id, |kind| matches!(kind, OrderKind::Drain { .. }));
     fleet.act(&Act::Repaired(0));
     fleet.act(&Act::OrderStatus(0, false));
     assert_eq!(order(&fleet, &id), Some(OrderKind::Verify { level: VerificationLevel::V0 }));
@@ -235,19 +236,22 @@ fn a_revoked_node_is_held_at_once_and_returns_after_enrolment_and_verification()
     let mut fleet = fleet_in_service();
     let id = node(3);
     fleet.act(&Act::Revoke(3));
-    let why = fleet.state.nodes[&id].phase.rationale().clone();
+    let rationale = fleet.state.nodes[&id].phase.rationale().clone();
     assert_eq!(phase(&fleet, &id), NodePhase::Held);
     assert!(
-        why.reason.to_string().starts_with("its certificate was revoked at 2026-11-15T00:00:00Z"),
-        "{why:?}"
+        rationale
+            .reason
+            .to_string()
+            .starts_with("its certificate was revoked at 2026-11-15T00:00:00Z"),
+        "{rationale:?}"
     );
     assert!(
-        why.unblocked_by.to_string().contains("token create --pool serve --node n03"),
-        "{why:?}"
+        rationale.unblocked_by.to_string().contains("token create --pool serve --node n03"),
+        "{rationale:?}"
     );
     assert_eq!(fleet.state.domain_counts[&Domain::Fleet].out, 1);
-    // Its earlier state does not count, no other request admits it, and its lost heartbeats do not
-    // count as a symptom of a switch.
+    // A hold and a release do not return the node to service. Lost heartbeats of revoked nodes do
+    // not count as symptoms of a domain fault.
     fleet.act(&Act::Hold(3));
     fleet.act(&Act::Release(3));
     for index in 0..3 {
@@ -256,7 +260,7 @@ fn a_revoked_node_is_held_at_once_and_returns_after_enrolment_and_verification()
     }
     fleet.act(&Act::Wait(5000));
     assert_eq!((phase(&fleet, &id), order(&fleet, &id)), (NodePhase::Held, None));
-    assert_eq!(*fleet.state.nodes[&id].phase.rationale(), why);
+    assert_eq!(*fleet.state.nodes[&id].phase.rationale(), rationale);
     assert_eq!(fleet.state.domain_faults.len(), 0);
     fleet.act(&Act::HeartbeatRestored(3));
     assert_eq!(phase(&fleet, &id), NodePhase::Verifying);
@@ -268,14 +272,14 @@ fn a_revoked_node_is_held_at_once_and_returns_after_enrolment_and_verification()
 #[test]
 fn the_disruption_budget_keeps_the_other_nodes_in_service_with_a_reason() {
     let mut fleet = fleet_in_service();
-    fleet.set_policy(Policy::default()); // A tenth of the fleet: one node.
+    fleet.set_policy(Policy::default()); // One node, a tenth of the fleet, may be out of service.
     fleet.act(&fatal(0, Action::RebootNode));
     fleet.act(&fatal(1, Action::RebootNode));
     assert_eq!(phase(&fleet, &node(0)), NodePhase::Quarantined);
     assert_eq!(phase(&fleet, &node(1)), NodePhase::Suspect);
-    let why = fleet.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
+    let rationale = fleet.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert_eq!(
-        why.reason.to_string(),
+        rationale.reason.to_string(),
         "disruption budget of the fleet used up: 1 of 12 nodes are out of service, 1 allowed"
     );
     fleet.act(&Act::Clear(0, 1));
@@ -303,7 +307,8 @@ fn an_external_cordon_is_never_removed() {
 #[test]
 fn the_domain_that_explains_most_nodes_is_the_only_domain_fault() {
     let mut fleet = fleet_in_service();
-    // All of rack r0 is behind leaf switch l0, and half of rack r1; one node there still works.
+    // Rack r0 and half of rack r1 are behind leaf switch l0. All of these nodes but one, in rack
+    // r1, have the fault.
     fleet.ports_down(0..5);
     let domain_faults: Vec<String> =
         fleet.state.domain_faults.keys().map(ToString::to_string).collect();
@@ -318,14 +323,19 @@ fn nodes_of_a_faulty_rack_stay_in_service() {
     }
     let domain_faults: Vec<String> =
         fleet.state.domain_faults.keys().map(ToString::to_string).collect();
-    assert_eq!(domain_faults, ["rack r0"], "all of the rack, and not all behind the leaf switch");
+    assert_eq!(
+        domain_faults,
+        ["rack r0"],
+        "every node of the rack has the fault, not every node behind the leaf switch"
+    );
     assert_eq!(phase(&fleet, &node(3)), NodePhase::Suspect);
-    let why = fleet.state.nodes[&node(3)].phase.deferred().cloned().unwrap();
+    let rationale = fleet.state.nodes[&node(3)].phase.deferred().cloned().unwrap();
     assert!(
-        why.reason
+        rationale
+            .reason
             .to_string()
             .contains("has a fault (network faults); the node itself is not the cause"),
-        "{why:?}"
+        "{rationale:?}"
     );
     for index in 0..4 {
         fleet.act(&Act::Clear(index, 1));
@@ -340,22 +350,25 @@ fn a_repaired_node_waits_for_the_domain_fault_and_not_for_an_operator() {
     for index in 0..4 {
         fleet.act(&Act::Fault(index, 1, Severity::Critical, Action::Investigate, 1));
     }
-    // One of them also has its own fault, which a reboot fixes.
+    // One of these nodes also has a fault of its own, which a reboot repairs.
     let id = node(3);
     fleet.act(&Act::Fault(3, 2, Severity::Fatal, Action::RebootNode, 0));
     fleet.complete_orders_until(&id, OrderKind::is_repair);
     fleet.act(&Act::Clear(3, 2));
     fleet.complete_all_orders();
-    // Findings get the settle time to clear.
+    // Wait until the settle time, in which findings may clear, is over.
     fleet.act(&Act::Wait(1000));
     fleet.complete_all_orders();
     assert_eq!(phase(&fleet, &id), NodePhase::Repairing);
-    let why = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
+    let rationale = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(
-        why.reason.to_string().ends_with("rack r0 has a fault, the node itself is not the cause"),
-        "{why:?}"
+        rationale
+            .reason
+            .to_string()
+            .ends_with("rack r0 has a fault, the node itself is not the cause"),
+        "{rationale:?}"
     );
-    assert_eq!(why.unblocked_by.to_string(), "rack r0 is repaired");
+    assert_eq!(rationale.unblocked_by.to_string(), "rack r0 is repaired");
     for index in 0..4 {
         fleet.act(&Act::Clear(index, 1));
     }
@@ -378,11 +391,11 @@ fn a_lemon_waits_for_an_operator() {
     fleet.act(&fatal(2, Action::RebootNode));
     fleet.complete_all_orders();
     assert_eq!(phase(&fleet, &id), NodePhase::Repairing);
-    let why = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
+    let rationale = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(
-        why.reason.to_string().contains("out of service 5 times in 28 days")
-            || why.reason.to_string().contains("6 times"),
-        "{why:?}"
+        rationale.reason.to_string().contains("out of service 5 times in 28 days")
+            || rationale.reason.to_string().contains("6 times"),
+        "{rationale:?}"
     );
 }
 
@@ -429,18 +442,14 @@ fn orders_resume_when_a_freeze_expires() {
     assert_eq!(order(&fleet, &id), None);
     fleet.act(&Act::Wait(1));
     assert_eq!(order(&fleet, &id), Some(OrderKind::Reboot));
-    assert_eq!(
-        fleet.state.nodes[&id].phase.deferred(),
-        None,
-        "what is ordered is held back no more"
-    );
+    assert_eq!(fleet.state.nodes[&id].phase.deferred(), None, "an issued order is not deferred");
 }
 
-/// A fleet whose repairs wait for a window that opens in an hour.
+/// A fleet whose repair window begins in an hour.
 fn fleet_outside_its_window() -> TestFleet {
     let mut fleet = fleet_in_service();
-    let opens = fleet.now + jiff::SignedDuration::from_hours(1);
-    let from = opens.to_zoned(jiff::tz::TimeZone::UTC).time();
+    let begin = fleet.now + jiff::SignedDuration::from_hours(1);
+    let from = begin.to_zoned(jiff::tz::TimeZone::UTC).time();
     let mut policy = fleet.state.policy.clone();
     policy.pools_default.repair_windows = vec![Window { days: Vec::new(), from, hours: 2 }];
     fleet.set_policy(policy);
@@ -454,13 +463,14 @@ fn a_repair_waits_for_the_window_and_a_quarantine_does_not() {
     fleet.act(&fatal(4, Action::RebootNode));
     fleet.complete_all_orders();
     assert_eq!((phase(&fleet, &id), order(&fleet, &id)), (NodePhase::Repairing, None));
-    let why = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
-    assert_eq!(why.reason.to_string(), "`reboot` waits for a repair window of pool train");
+    let rationale = fleet.state.nodes[&id].phase.deferred().cloned().unwrap();
+    assert_eq!(rationale.reason.to_string(), "`reboot` waits for a repair window of pool train");
     assert!(
-        why.unblocked_by
+        rationale
+            .unblocked_by
             .to_string()
             .ends_with("or an approver approves it (`farrier fleet approve`)"),
-        "{why:?}"
+        "{rationale:?}"
     );
     fleet.act(&Act::Wait(3600));
     assert_eq!(order(&fleet, &id), Some(OrderKind::Reboot));
@@ -485,8 +495,8 @@ fn a_pool_that_only_observes_gets_no_orders() {
     fleet.set_policy(policy);
     fleet.act(&fatal(6, Action::RebootNode));
     assert_eq!((phase(&fleet, &node(6)), order(&fleet, &node(6))), (NodePhase::Suspect, None));
-    let why = fleet.state.nodes[&node(6)].phase.deferred().cloned().unwrap();
-    assert!(why.reason.to_string().contains("the pool only observes"), "{why:?}");
+    let rationale = fleet.state.nodes[&node(6)].phase.deferred().cloned().unwrap();
+    assert!(rationale.reason.to_string().contains("the pool only observes"), "{rationale:?}");
 }
 
 #[test]
@@ -511,9 +521,8 @@ fn a_status_of_an_order_that_is_not_pending_changes_nothing() {
     fleet.act(&fatal(8, Action::RebootNode));
     let generation = fleet.state.nodes[&id].orders.generation();
     let before = fleet.state.nodes[&id].clone();
-    let answer = OrderStatus::Done { evidence: "old".to_owned() };
-    let late =
-        Event::OrderStatusReported { node: id.clone(), generation: generation - 1, status: answer };
+    let status = OrderStatus::Done { evidence: "old".to_owned() };
+    let late = Event::OrderStatusReported { node: id.clone(), generation: generation - 1, status };
     fleet.batch(vec![(Actor::Node(id.clone()), late)]);
     assert_eq!(fleet.state.nodes[&id], before);
 }
@@ -523,7 +532,7 @@ fn a_repeated_record_is_applied_once() {
     let mut fleet = fleet_in_service();
     let id = node(9);
     fleet.act(&Act::Fault(9, 1, Severity::Warning, Action::Investigate, 0));
-    let twice = fleet
+    let repeated = fleet
         .log
         .iter()
         .rfind(|entry| matches!(entry.event, Event::FindingsReported { .. }))
@@ -531,7 +540,7 @@ fn a_repeated_record_is_applied_once() {
         .clone();
     fleet.act(&Act::Clear(9, 1));
     let before = fleet.state.nodes[&id].clone();
-    fleet.batch(vec![(twice.by, twice.event)]);
+    fleet.batch(vec![(repeated.by, repeated.event)]);
     assert_eq!(fleet.state.nodes[&id], before, "cleared findings stay cleared");
 }
 
@@ -546,7 +555,7 @@ fn a_new_journal_replaces_all_findings() {
     fleet.batch(vec![(Actor::Node(id.clone()), open)]);
     assert!(fleet.state.nodes[&id].findings().is_empty());
     assert!(fleet.state.nodes[&id].reports.has(&record));
-    assert_eq!(phase(&fleet, &id), NodePhase::Verifying, "verified first");
+    assert_eq!(phase(&fleet, &id), NodePhase::Verifying, "the node is verified first");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Entries of every format stay readable: `testdata/v1.jsonl` to `v3.jsonl` hold one of each kind,
-//! as that format wrote it.
+//! Entries in every format stay readable. `testdata/v1.jsonl` to `v3.jsonl` hold entries with every
+//! kind of event, as each format wrote them.
 //!
-//! `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded` appends lines. Existing
-//! lines are never changed.
+//! `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded` appends missing lines.
+//! Recorded lines are never changed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ const RECORDED_V1: &str = include_str!("testdata/v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/v2.jsonl");
 const RECORDED: &str = include_str!("testdata/v3.jsonl");
 
-fn why() -> Rationale {
+fn rationale() -> Rationale {
     Rationale::new(reason(), UnblockedBy::Repair)
 }
 
@@ -70,7 +70,7 @@ fn node_events() -> Vec<Event> {
     ]
 }
 
-fn findings() -> Vec<Event> {
+fn finding_events() -> Vec<Event> {
     let open = finding(7, Severity::Fatal, Action::ResetGpu, "gpu.xid", start());
     let mut closed = open.clone();
     closed.cleared = Some(Cleared { at: start(), reason: "a reset".to_owned() });
@@ -86,19 +86,16 @@ fn findings() -> Vec<Event> {
 fn cordon_and_order_status_events() -> Vec<Event> {
     let external = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
     let cordons = [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, external];
-    let answers = [
+    let statuses = [
         OrderStatus::Accepted,
         OrderStatus::Done { evidence: "drained".to_owned() },
         OrderStatus::Failed { reason: "job 5 runs on".to_owned() },
         OrderStatus::Refused { reason: "the lease is over".to_owned() },
     ];
     let observed = cordons.map(|cordon| Event::CordonObserved { node: node(1), cordon });
-    let answered = answers.map(|answer| Event::OrderStatusReported {
-        node: node(1),
-        generation: 4,
-        status: answer,
-    });
-    observed.into_iter().chain(answered).collect()
+    let reported =
+        statuses.map(|status| Event::OrderStatusReported { node: node(1), generation: 4, status });
+    observed.into_iter().chain(reported).collect()
 }
 
 fn operator_request_events() -> Vec<Event> {
@@ -117,15 +114,15 @@ fn operator_request_events() -> Vec<Event> {
         OperatorRequest::Unfreeze { domain },
         OperatorRequest::Verify { node: id, level: VerificationLevel::V1 },
     ];
-    requests.map(|what| Event::OperatorRequested { request: what }).into_iter().collect()
+    requests.map(|request| Event::OperatorRequested { request }).into_iter().collect()
 }
 
-fn ordered(what: OrderKind) -> Event {
+fn ordered(kind: OrderKind) -> Event {
     Event::OrderIssued {
         order: Order {
             node: node(1),
             generation: 4,
-            kind: what,
+            kind,
             boot: Some("b1".to_owned()),
             lease_until: start(),
             reason: reason(),
@@ -144,9 +141,9 @@ fn decision_events() -> Vec<Event> {
         OrderKind::Verify { level: VerificationLevel::V0 },
         OrderKind::Uncordon,
     ];
-    let ordered = kinds.map(ordered);
-    let moved =
-        NodePhase::ALL.map(|to| Event::PhaseChanged { node: node(1), to, rationale: why() });
+    let orders = kinds.map(ordered);
+    let phase_changes =
+        NodePhase::ALL.map(|to| Event::PhaseChanged { node: node(1), to, rationale: rationale() });
     let symptoms =
         [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
     let domain = Domain::Leaf("l1".parse().unwrap());
@@ -154,22 +151,23 @@ fn decision_events() -> Vec<Event> {
         domain: domain.clone(),
         symptom,
         nodes: vec![node(1), node(2)],
-        rationale: why(),
+        rationale: rationale(),
     });
-    let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(domain_faults).collect();
+    let mut events: Vec<Event> =
+        orders.into_iter().chain(phase_changes).chain(domain_faults).collect();
     events.push(Event::OrderCancelled { node: id.clone(), generation: 4, reason: reason() });
-    events.push(Event::Deferred { node: id.clone(), rationale: why() });
-    // Every `Reason` and `UnblockedBy`, at least once.
+    events.push(Event::Deferred { node: id.clone(), rationale: rationale() });
+    // Every `Reason` once, and every `UnblockedBy` in turn.
     let mut unblocked_by = samples::unblocked_by().into_iter().cycle();
     for reason in samples::reasons() {
-        let why = Rationale::new(reason, unblocked_by.next().unwrap());
-        events.push(Event::Deferred { node: id.clone(), rationale: why });
+        let rationale = Rationale::new(reason, unblocked_by.next().unwrap());
+        events.push(Event::Deferred { node: id.clone(), rationale });
     }
-    events.push(Event::DomainFaultCleared { domain, rationale: why() });
+    events.push(Event::DomainFaultCleared { domain, rationale: rationale() });
     events
 }
 
-fn access() -> Vec<Event> {
+fn access_events() -> Vec<Event> {
     let changes = [
         AccessChange::JoinTokenCreated {
             token: 1,
@@ -189,13 +187,14 @@ fn access() -> Vec<Event> {
         AccessChange::TokenRevoked { token: 2, name: Some("ann".to_owned()) },
         AccessChange::CertificateRevoked { node: node(1) },
     ];
-    let event = |(number, what)| Event::AccessChanged { number, at: start(), change: what };
+    let event = |(number, change)| Event::AccessChanged { number, at: start(), change };
     (1..).zip(changes).map(event).collect()
 }
 
-/// Later kinds are appended, so that recorded lines keep their numbers.
+/// Events that were added after the first recording. They come last, so that the recorded lines
+/// keep their sequence numbers.
 fn events_of_later_versions() -> Vec<Event> {
-    let placed = AccessChange::JoinTokenCreated {
+    let token_with_location = AccessChange::JoinTokenCreated {
         token: 3,
         pool: "train".parse().unwrap(),
         node: None,
@@ -206,7 +205,7 @@ fn events_of_later_versions() -> Vec<Event> {
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
     let tune = OrderKind::Tune { profile: "training".to_owned() };
     vec![
-        Event::AccessChanged { number: 5, at: start(), change: placed },
+        Event::AccessChanged { number: 5, at: start(), change: token_with_location },
         Event::OrderGenerationObserved { node: node(1), generation: 41 },
         Event::OperatorRequested {
             request: OperatorRequest::RunOrder { node: node(1), order: diag.clone() },
@@ -237,22 +236,22 @@ fn policy_with_a_window() -> Policy {
     policy
 }
 
-/// One event of each kind, with every field set.
+/// Entries with at least one event of each kind, with every field set.
 fn samples() -> Vec<Entry> {
     let mut events = node_events();
-    events.extend(findings());
+    events.extend(finding_events());
     events.extend(cordon_and_order_status_events());
     events.extend(operator_request_events());
     events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
     events.push(Event::PolicySet { policy: Box::new(policy_with_a_window()) });
     events.push(Event::Tick);
     events.extend(decision_events());
-    events.extend(access());
+    events.extend(access_events());
     events.extend(events_of_later_versions());
     let by = [Actor::Server, Actor::Node(node(1)), Actor::User("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;
-        // Any version works: lines are not recorded again when the logic version changes.
+        // The logic version is constant, so that a new version needs no new lines.
         let (by, logic) = (by[index % by.len()].clone(), 1);
         Entry { seq, batch: seq, at: start(), by, logic, event }
     };
@@ -296,13 +295,12 @@ fn entries_of_every_format_still_decode() {
 }
 
 #[test]
-fn an_unknown_event_kind_is_rejected_by_name() {
+fn an_entry_in_a_newer_format_is_rejected() {
     let mut line = String::from_utf8(samples()[0].encode().unwrap()).unwrap();
     line = line.replacen("{\"v\":3", "{\"v\":4", 1);
     assert!(matches!(Entry::decode(line.as_bytes()), Err(DecodeError::Newer { found: 4 })));
 }
 
-/// The kind that [`Event::kind`] names is the key in JSON.
 #[test]
 fn the_event_kind_is_the_json_key() {
     for line in RECORDED.lines() {

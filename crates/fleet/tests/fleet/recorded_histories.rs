@@ -1,5 +1,5 @@
-//! Logs of generated histories, as format 1 wrote them. They are read and folded, and their
-//! decisions are not derived again.
+//! Logs of generated histories, as format 1 wrote them. A replay reads and folds them, and does not
+//! derive their decisions again.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
@@ -33,7 +33,8 @@ fn histories_of_format_1_are_folded() {
     }
 }
 
-/// A log that spans logic versions: only decisions of this version are derived again.
+/// In a log with entries of several logic versions, a replay derives only the decisions of the
+/// current version again.
 #[test]
 fn a_forged_decision_is_detected_after_entries_of_another_version() {
     let replayed = |forge: bool, logic: u32| {

@@ -1,5 +1,5 @@
-//! An in-memory controller and the inputs of its fleet. Every decision is checked against the
-//! invariants.
+//! A controller with an in-memory log, and the inputs from its fleet. It checks every decision
+//! against the invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,26 +84,33 @@ fn requested_order(index: usize, which: u8) -> Event {
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Boot(usize),
+    /// A finding opens: node, finding number, severity, action, and index of the finding code.
     Fault(usize, u64, Severity, Action, usize),
+    /// A finding clears: node and finding number.
     Clear(usize, u64),
     HeartbeatLost(usize),
     HeartbeatRestored(usize),
     Revoke(usize),
     ExternalCordon(usize),
     ExternalUncordon(usize),
+    /// A node reports that its pending order is done (`true`) or failed.
     OrderStatus(usize, bool),
     Hold(usize),
     Release(usize),
     Repaired(usize),
     Retire(usize),
     Enrol(usize),
+    /// The fleet is frozen for this many seconds.
     Freeze(u32),
     Approve(usize),
+    /// An operator requests an order for a node: 0 to tune, 1 for a diagnostic, otherwise to
+    /// collect logs.
     RequestedOrder(usize, u8),
+    /// This many seconds pass.
     Wait(u32),
     /// The server is paused for this many seconds.
     Pause(u32),
-    /// The wall clock is stepped.
+    /// The wall clock steps by this many seconds.
     ClockStep(i32),
 }
 
@@ -134,7 +141,7 @@ impl TestFleet {
         fleet
     }
 
-    /// Applies inputs, decides, checks the decisions, and applies them.
+    /// Applies the inputs, then checks and applies the decisions on them.
     pub(crate) fn batch(&mut self, inputs: Vec<(Actor, Event)>) {
         let batch = self.state.seq + 1;
         let mut dirty = BTreeSet::new();
@@ -144,7 +151,8 @@ impl TestFleet {
         let Decision { events, .. } = decide(&self.state, &dirty, self.now);
         assert!(
             events.len() <= 16 * dirty.len().max(1),
-            "a decision does not terminate: {events:#?}"
+            "too many events for {} nodes: {events:#?}",
+            dirty.len()
         );
         for event in events {
             self.check(&event);
@@ -170,7 +178,7 @@ impl TestFleet {
         dirty
     }
 
-    /// Checks the invariants for a decision, on the state before it.
+    /// Checks that a decision keeps the invariants. The state does not contain the decision yet.
     fn check(&mut self, event: &Event) {
         match event {
             Event::PhaseChanged { node, to, .. } => {
@@ -195,8 +203,9 @@ impl TestFleet {
                         passed(VerificationLevel::V0) && passed(VerificationLevel::V1);
                     assert!(!out || is_verified, "{node} returns to service unverified");
                 }
-                let was_in = before.phase().in_service() || before.phase() == NodePhase::Joining;
-                if was_in && *to == NodePhase::Quarantined {
+                let was_not_out =
+                    before.phase().in_service() || before.phase() == NodePhase::Joining;
+                if was_not_out && *to == NodePhase::Quarantined {
                     for domain in before.location.domains() {
                         self.check_disruption_budget(&domain);
                     }
@@ -206,11 +215,14 @@ impl TestFleet {
                 let node = &self.state.nodes[&order.node];
                 assert!(node.orders.pending().is_none(), "two orders at once on {}", order.node);
                 let last = self.generations.insert(order.node.clone(), order.generation);
-                assert!(last.is_none_or(|last| last < order.generation), "a generation went back");
+                assert!(
+                    last.is_none_or(|last| last < order.generation),
+                    "a generation did not increase"
+                );
                 let is_external = node.scheduling.external_cordon().is_some();
                 assert!(
                     !(is_external && order.kind == OrderKind::Uncordon),
-                    "an external cordon is removed"
+                    "the order would remove an external cordon"
                 );
                 let in_service = matches!(node.phase(), NodePhase::InService | NodePhase::Suspect);
                 let verifies = matches!(order.kind, OrderKind::Verify { .. });
@@ -218,14 +230,14 @@ impl TestFleet {
                 assert!(!in_service || reads, "{:?} ordered on a node in service", order.kind);
                 assert!(
                     !order.kind.is_repair() || node.scheduling.is_drained(),
-                    "{:?} where work may run",
+                    "{:?} ordered on a node that is not drained",
                     order.kind
                 );
                 let verifying = node.phase() == NodePhase::Verifying && verifies;
                 let cordoned = node.scheduling.is_cordoned();
                 assert!(!verifying || cordoned, "{} is verified while it takes work", order.node);
                 let frozen = self.state.freezes.values().any(|freeze| freeze.until > self.now);
-                assert!(!(order.kind.changes() && frozen), "a change during a freeze");
+                assert!(!(order.kind.changes() && frozen), "a change ordered during a freeze");
             }
             _ => {}
         }
@@ -239,7 +251,7 @@ impl TestFleet {
         assert!(counts.out < budget.limit(counts.members), "{domain}: {counts:?}");
     }
 
-    /// Moves the clock. Returns the previous time.
+    /// Moves the clock by `seconds`, which may be negative. Returns the previous time.
     fn advance(&mut self, seconds: i64) -> Timestamp {
         let before = self.now;
         self.now += SignedDuration::from_secs(seconds);
@@ -388,7 +400,7 @@ impl TestFleet {
         self.batch(inputs);
     }
 
-    /// A change of a finding, as the next record of the node's journal.
+    /// Reports a change of a finding as the next record of the node's journal.
     fn finding_report(&self, id: &NodeId, change: Change) -> Event {
         let last = self.state.nodes.get(id).and_then(|node| node.reports.record());
         let number = last.map_or(0, |record| record.number) + 1;
@@ -402,7 +414,7 @@ impl TestFleet {
         self.batch(vec![(Actor::Node(id), report)]);
     }
 
-    /// Ports of several nodes go down at once.
+    /// The network ports of several nodes go down in one batch.
     pub(crate) fn ports_down(&mut self, nodes: impl Iterator<Item = usize>) {
         let down = finding(1, Severity::Critical, Action::Investigate, "nic.down", self.now);
         let reports = nodes.map(node).map(|id| {
@@ -420,7 +432,7 @@ impl TestFleet {
         self.batch(vec![(ann(), operator_request(request))]);
     }
 
-    /// Completes every pending order, until there is none.
+    /// Completes up to 20 orders of each node, one after the other.
     pub(crate) fn complete_all_orders(&mut self) {
         for _ in 0..20 {
             for index in 0..NODES {
@@ -429,7 +441,7 @@ impl TestFleet {
         }
     }
 
-    /// Completes orders of a node, up to and including the first for which `is_last` holds.
+    /// Completes orders of a node, up to and including the first order for which `is_last` holds.
     pub(crate) fn complete_orders_until(
         &mut self,
         id: &NodeId,

@@ -1,5 +1,5 @@
-//! No node waits forever: failed, refused, forbidden or early actions are retried, or an operator
-//! has to act.
+//! No node waits forever. If an action fails, is refused, is not allowed or has to wait, either the
+//! controller tries it again, or the node waits for an operator and says so.
 
 use farrier_fleet::fleet::event::{Cordon, Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -15,9 +15,9 @@ use crate::test_fleet::{Act, NODES, TestFleet, finding, node};
 fn fleet_in_service() -> TestFleet {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
-    let room = [DomainKind::Fleet, DomainKind::Pool]
+    let large_budgets = [DomainKind::Fleet, DomainKind::Pool]
         .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None }));
-    fleet.set_policy(Policy { disruption_budgets: room.into(), ..Policy::default() });
+    fleet.set_policy(Policy { disruption_budgets: large_budgets.into(), ..Policy::default() });
     fleet
 }
 
@@ -38,8 +38,8 @@ fn reboot(index: usize) -> Act {
     Act::Fault(index, 1, Severity::Fatal, Action::RebootNode, 0)
 }
 
-/// Completes orders until a verification is issued, and fails that.
-fn not_passed(fleet: &mut TestFleet, index: usize) {
+/// Completes orders until a verification is ordered, and lets this verification fail.
+fn fail_next_verification(fleet: &mut TestFleet, index: usize) {
     for _ in 0..10 {
         match order(fleet, index) {
             Some(OrderKind::Verify { .. }) => return fleet.act(&Act::OrderStatus(index, false)),
@@ -55,10 +55,10 @@ fn a_verification_that_fails_without_a_finding_leads_to_a_repair_and_then_to_an_
     fleet.act(&Act::Hold(3));
     fleet.act(&Act::OrderStatus(3, true));
     fleet.act(&Act::Release(3));
-    not_passed(&mut fleet, 3);
+    fail_next_verification(&mut fleet, 3);
     let id = node(3);
-    fleet.complete_orders_until(&id, |what| *what == OrderKind::Reboot);
-    not_passed(&mut fleet, 3);
+    fleet.complete_orders_until(&id, |kind| *kind == OrderKind::Reboot);
+    fail_next_verification(&mut fleet, 3);
     for _ in 0..20 {
         fleet.complete_all_orders();
         fleet.act(&Act::Wait(300));
@@ -83,7 +83,7 @@ fn a_joining_node_that_fails_verification_is_verified_again() {
     fleet.act(&Act::Retire(2));
     fleet.act(&Act::Enrol(2));
     fleet.act(&Act::Boot(2));
-    not_passed(&mut fleet, 2);
+    fail_next_verification(&mut fleet, 2);
     assert_eq!((phase(&fleet, 2), order(&fleet, 2)), (NodePhase::Joining, None));
     let why = deferred(&fleet, 2);
     assert!(
@@ -92,7 +92,7 @@ fn a_joining_node_that_fails_verification_is_verified_again() {
     );
     for _ in 0..8 {
         fleet.act(&Act::Wait(3840));
-        not_passed(&mut fleet, 2);
+        fail_next_verification(&mut fleet, 2);
     }
     fleet.act(&Act::Wait(3840));
     fleet.complete_all_orders();
@@ -103,7 +103,8 @@ fn a_joining_node_that_fails_verification_is_verified_again() {
 fn a_faulty_joining_node_is_quarantined_only_as_budget_and_pool_allow() {
     for autonomy in [Autonomy::Repair, Autonomy::Observe] {
         let mut fleet = fleet_in_service();
-        let mut policy = Policy::default(); // A tenth of the fleet: one node.
+        // One node, a tenth of the fleet, may be out of service.
+        let mut policy = Policy::default();
         policy.pools_default.autonomy = autonomy;
         fleet.set_policy(policy);
         for index in 0..NODES {
@@ -118,8 +119,12 @@ fn a_faulty_joining_node_is_quarantined_only_as_budget_and_pool_allow() {
         }
         let out = fleet.state.nodes.values().filter(|node| node.phase() == NodePhase::Quarantined);
         assert_eq!(out.count(), usize::from(autonomy == Autonomy::Repair), "{autonomy:?}");
-        let words = if autonomy == Autonomy::Observe { "only observes" } else { "used up" };
-        assert!(deferred(&fleet, NODES - 1).contains(words), "{}", deferred(&fleet, NODES - 1));
+        let expected_text = if autonomy == Autonomy::Observe { "only observes" } else { "used up" };
+        assert!(
+            deferred(&fleet, NODES - 1).contains(expected_text),
+            "{}",
+            deferred(&fleet, NODES - 1)
+        );
     }
 }
 
@@ -149,7 +154,7 @@ fn nodes_with_different_clocks_share_a_domain_fault() {
     let domain_faults: Vec<String> =
         fleet.state.domain_faults.keys().map(ToString::to_string).collect();
     assert_eq!(domain_faults, ["rack r0"]);
-    // All but one have recovered: the last one is decided on its own.
+    // Three of the four nodes recover. The remaining finding is then a fault of its own node.
     for index in 0..3 {
         fleet.act(&Act::Clear(index, 1));
     }
@@ -172,8 +177,8 @@ fn a_domain_fault_clears_when_the_domain_has_no_nodes() {
 #[test]
 fn a_new_policy_applies_to_nodes_that_already_wait() {
     let mut fleet = fleet_in_service();
-    let doubt = Act::Fault(5, 1, Severity::Warning, Action::ResetGpu, 0);
-    fleet.act(&doubt);
+    let warning = Act::Fault(5, 1, Severity::Warning, Action::ResetGpu, 0);
+    fleet.act(&warning);
     assert_eq!(phase(&fleet, 5), NodePhase::Suspect);
     let mut policy = fleet.state.policy.clone();
     policy.pools_default.suspect_timeout_s = 60;
@@ -192,7 +197,7 @@ fn an_unreachable_node_is_cordoned_when_its_heartbeat_returns() {
     }
     assert!(
         fleet.state.nodes[&node(5)].orders.failures().unwrap().count.get() >= 3,
-        "the node does not answer"
+        "the node reports no order status"
     );
     fleet.act(&Act::HeartbeatLost(5));
     fleet.act(&Act::HeartbeatRestored(5));
@@ -233,14 +238,14 @@ fn a_hold_or_a_freeze_cancels_orders_that_were_not_accepted() {
 #[test]
 fn a_node_in_service_is_verified_on_request() {
     let mut fleet = fleet_in_service();
-    let ask = |fleet: &mut TestFleet| {
+    let request_verification = |fleet: &mut TestFleet| {
         fleet.request(OperatorRequest::Verify { node: node(1), level: VerificationLevel::V1 })
     };
-    ask(&mut fleet);
+    request_verification(&mut fleet);
     assert_eq!(order(&fleet, 1), Some(OrderKind::Verify { level: VerificationLevel::V1 }));
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::InService, None));
-    ask(&mut fleet);
+    request_verification(&mut fleet);
     fleet.act(&Act::OrderStatus(1, false));
     assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
 }
@@ -249,9 +254,9 @@ fn a_node_in_service_is_verified_on_request() {
 fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
     let tune = OrderKind::Tune { profile: "training".to_owned() };
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
-    let ended =
+    let last_result =
         |fleet: &TestFleet| fleet.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
-    let is_done = |answer: &OrderStatus| matches!(answer, OrderStatus::Done { .. });
+    let is_done = |status: &OrderStatus| matches!(status, OrderStatus::Done { .. });
     let mut fleet = fleet_in_service();
     // A held node is cordoned by Farrier first.
     fleet.act(&Act::Hold(1));
@@ -259,30 +264,36 @@ fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
     assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon));
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&fleet, 1), Some(tune.clone()));
-    let given = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
-    assert_eq!(given.reason.to_string(), "requested by ann");
-    assert!(given.boot.is_some(), "a change is bound to this boot");
+    let issued = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
+    assert_eq!(issued.reason.to_string(), "requested by ann");
+    assert!(issued.boot.is_some(), "a change is valid only in the current boot");
     fleet.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&fleet, 1), None, "once");
-    assert!(is_done(&ended(&fleet).status) && ended(&fleet).order == tune);
-    // A change waits for the end of a freeze, a read does not; its lease covers its duration.
+    assert_eq!(order(&fleet, 1), None, "the order is not issued again");
+    assert!(is_done(&last_result(&fleet).status) && last_result(&fleet).order == tune);
+    // A change waits for the end of a freeze. A diagnostic changes nothing and does not wait. Its
+    // lease covers its duration.
     fleet.act(&Act::Freeze(1000));
     request_order(&mut fleet, 1, &tune);
     assert_eq!(order(&fleet, 1), None);
     let why = fleet.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().contains("frozen by ann"), "{why:?}");
     request_order(&mut fleet, 1, &diag);
-    let given = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
+    let issued = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
     assert_eq!(
-        (&given.kind, given.lease_until >= fleet.now + SignedDuration::from_secs(600)),
+        (&issued.kind, issued.lease_until >= fleet.now + SignedDuration::from_secs(600)),
         (&diag, true)
     );
-    // Whatever the result, a held node stays held, and the order is not retried.
+    // A held node stays held whatever the result, and a failed diagnostic is not retried.
     fleet.act(&Act::OrderStatus(1, false));
     assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Held, None));
-    assert!(!is_done(&ended(&fleet).status));
-    assert_eq!(fleet.state.nodes[&node(1)].requests.results.len(), 2, "the last of each kind");
-    // A failed level must pass before the node returns, although its pool does not require it.
+    assert!(!is_done(&last_result(&fleet).status));
+    assert_eq!(
+        fleet.state.nodes[&node(1)].requests.results.len(),
+        2,
+        "the last result of each kind is stored"
+    );
+    // The failed level must pass before the node returns to service, although the pool does not
+    // require this level.
     fleet.act(&Act::Release(1));
     for level in [VerificationLevel::V0, VerificationLevel::V1, VerificationLevel::V3] {
         assert_eq!(order(&fleet, 1), Some(OrderKind::Verify { level }));
@@ -290,9 +301,13 @@ fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
     }
     assert!(!phase(&fleet, 1).in_service());
     fleet.request(OperatorRequest::Repaired { node: node(1), repair: "a new board".to_owned() });
-    let is_v3 = |what: &OrderKind| *what == OrderKind::Verify { level: VerificationLevel::V3 };
+    let is_v3 = |kind: &OrderKind| *kind == OrderKind::Verify { level: VerificationLevel::V3 };
     fleet.complete_orders_until(&node(1), is_v3);
-    assert_eq!(order(&fleet, 1), Some(OrderKind::Uncordon), "only after verification");
+    assert_eq!(
+        order(&fleet, 1),
+        Some(OrderKind::Uncordon),
+        "the uncordon comes only after verification"
+    );
     fleet.complete_all_orders();
     assert_eq!(phase(&fleet, 1), NodePhase::InService);
     fleet.act(&Act::Wait(1001));
@@ -312,7 +327,7 @@ fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
             .any(|result| result.order == diag && !is_done(&result.status))
     );
     assert_eq!(order(&fleet, 3), Some(tune));
-    // A node in service is not tested.
+    // A diagnostic does not run on a node in service.
     request_order(&mut fleet, 2, &diag);
     assert_eq!(order(&fleet, 2), None);
     let why = fleet.state.nodes[&node(2)].phase.deferred().cloned().unwrap();
@@ -325,7 +340,7 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     let mut fleet = fleet_in_service();
     request_order(&mut fleet, 1, &logs);
     assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::InService, Some(logs.clone())));
-    // The node must be quarantined, which does not wait for the logs.
+    // A fatal finding quarantines the node, and the cordon does not wait for the logs.
     fleet.act(&Act::Fault(1, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
     assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon));
@@ -334,13 +349,13 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
         _ => None,
     });
     assert_eq!(cancelled, Some(Reason::OrderSuperseded { by: OrderKind::Cordon }));
-    // The request stays, and does not wait for the drain.
+    // The request for logs remains, and runs before the drain.
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&fleet, 1), Some(logs.clone()));
     fleet.act(&Act::OrderStatus(1, true));
     assert!(matches!(order(&fleet, 1), Some(OrderKind::Drain { .. })));
-    // Nor does it wait for a running drain, which may last for hours: the drain restarts
-    // afterwards.
+    // A new request does not wait for a running drain, which may last for hours. The drain is
+    // ordered again afterwards.
     request_order(&mut fleet, 1, &logs);
     assert_eq!(order(&fleet, 1), Some(logs.clone()));
     fleet.act(&Act::OrderStatus(1, true));
@@ -349,11 +364,11 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
         fleet.state.nodes[&node(1)].orders.failures().is_none(),
         "a superseded order is not a failure"
     );
-    let ended = &fleet.state.nodes[&node(1)].requests.results;
-    assert_eq!(ended.iter().map(|result| result.order.clone()).collect::<Vec<_>>(), [logs]);
+    let results = &fleet.state.nodes[&node(1)].requests.results;
+    assert_eq!(results.iter().map(|result| result.order.clone()).collect::<Vec<_>>(), [logs]);
 }
 
-/// In a large incident operators request the logs of these nodes.
+/// In a large incident, operators request the logs of nodes that the budget keeps in service.
 #[test]
 fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases_end() {
     let mut fleet = TestFleet::new();
@@ -367,7 +382,7 @@ fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases
     assert_eq!(deferred(&fleet, 1), waits, "the deferral is still recorded");
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&fleet, 1), None);
-    // Orders that need an idle node do not run in service.
+    // Orders that need an idle node do not run while the node is in service.
     request_order(&mut fleet, 1, &OrderKind::Diag { level: 2, minutes: 0 });
     assert_eq!((order(&fleet, 1), deferred(&fleet, 1)), (None, waits.clone()));
     request_order(&mut fleet, 1, &OrderKind::CollectLogs);
@@ -375,8 +390,8 @@ fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases
     let left_s = lease_until.duration_since(fleet.now).as_secs();
     fleet.act(&Act::Wait(u32::try_from(left_s).unwrap() + 1));
     assert_eq!((order(&fleet, 1), deferred(&fleet, 1)), (None, waits));
-    let ended = fleet.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
-    assert!(matches!(ended.cancelled, Some(Reason::OrderExpired { .. })), "{ended:?}");
+    let result = fleet.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
+    assert!(matches!(result.cancelled, Some(Reason::OrderExpired { .. })), "{result:?}");
     fleet.replay();
 }
 
@@ -393,7 +408,7 @@ fn a_joining_node_that_the_budget_keeps_from_quarantine_is_cordoned_and_sends_lo
     policy.pools_default.cordon_joining = true;
     fleet.set_policy(policy);
     fleet.act(&reboot(1));
-    // The verification that was ordered before the fault.
+    // The verification that was ordered before the fault passes.
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Joining, Some(OrderKind::Cordon)));
     request_order(&mut fleet, 1, &OrderKind::CollectLogs);
@@ -421,8 +436,8 @@ fn a_suspect_node_that_the_budget_keeps_in_service_is_verified_on_request() {
     fleet.replay();
 }
 
-fn request_order(fleet: &mut TestFleet, index: usize, what: &OrderKind) {
-    fleet.request(OperatorRequest::RunOrder { node: node(index), order: what.clone() });
+fn request_order(fleet: &mut TestFleet, index: usize, order: &OrderKind) {
+    fleet.request(OperatorRequest::RunOrder { node: node(index), order: order.clone() });
 }
 
 #[test]
@@ -435,7 +450,7 @@ fn an_expired_freeze_is_removed() {
     fleet.batch(vec![(Actor::Server, Event::Tick)]);
 }
 
-/// Farrier's cordon is removed while the drain runs, so new work may have started.
+/// If Farrier's cordon is removed while the drain runs, new work may have started.
 #[test]
 fn a_drain_that_ends_without_a_cordon_does_not_count() {
     let mut fleet = fleet_in_service();
@@ -448,7 +463,7 @@ fn a_drain_that_ends_without_a_cordon_does_not_count() {
     let gone = Event::CordonObserved { node: node(1), cordon: Cordon::None };
     fleet.batch(vec![(Actor::Server, gone)]);
     fleet.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon), "not the requested test");
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon), "not the requested diagnostic");
     fleet.act(&Act::OrderStatus(1, true));
     assert!(is_drain(&fleet));
     fleet.act(&Act::OrderStatus(1, true));

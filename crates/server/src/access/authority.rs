@@ -23,23 +23,23 @@ use crate::clock::WallClock;
 use crate::log::Hash;
 use crate::run::log_path;
 
-/// Agents see a start of validity this long before the issue.
+/// The start of validity that agents see is this long before the issue.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
-/// 2026-01-01T00:00:00Z. The authority and node certificates are valid from here, not from their
-/// issue, so they survive a clock that was ahead then. An earlier clock is wrong, because no
-/// version of this program is that old.
+/// 2026-01-01T00:00:00Z. The authority and node certificates are valid from this time, and not from
+/// their issue, so they stay valid if the clock was ahead at the issue. A clock that shows an
+/// earlier time is wrong, because no version of this program is that old.
 const VALID_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
-/// Default validity of a node's certificate. A node renews at two thirds of it. A node that was off
-/// for longer has to enrol again.
+/// Default validity of a node's certificate. A node renews its certificate after two thirds of this
+/// time. A node that was off until its certificate expired has to enrol again.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// The server issues itself a new certificate at each start, each week, and after a clock step. It
-/// is valid this long into the past and the future, which tolerates as much clock skew of clients.
-/// Some clients, such as Apple's, refuse more than 825 days.
+/// The server issues itself a new certificate at each start, each week, and after a clock step. The
+/// certificate is valid this long into the past and the future, so that clients with clock skew
+/// accept it. Some clients, such as Apple's, refuse more than 825 days.
 const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// Replacing it means that every node has to enrol again.
+/// When the authority is replaced, every node has to enrol again.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 
-/// Neither file is useful without the other.
+/// An authority needs both files.
 const FILES: [&str; 2] = ["ca.key", "ca.pem"];
 
 #[derive(Debug, thiserror::Error)]
@@ -105,9 +105,9 @@ impl PublicKeyData for Point<'_> {
 }
 
 impl Authority {
-    /// Opens the authority in the server's folder, or creates it under a lock. A fleet has an
-    /// authority from its first log entry on. If there is a log but no authority, it was lost, and
-    /// is only replaced on request.
+    /// Opens the authority in the data directory, or creates it under a lock. A fleet has an
+    /// authority before its first log entry. If there is a log but no authority, the authority was
+    /// lost, and this fails: only [`Self::open_or_replace`] replaces it.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let is_whole = FILES.iter().all(|name| dir.join(name).exists());
         if log_path(dir).exists() && !is_whole {
@@ -116,8 +116,9 @@ impl Authority {
         Self::open_or_create(dir, now)
     }
 
-    /// Like [`Self::open`], but replaces a lost authority: every node has to enrol again, and every
-    /// user has to log in again. Remaining files are renamed.
+    /// Like [`Self::open`], but replaces a lost authority. Every node then has to enrol again, and
+    /// every user has to log in again. A file that remains of the old authority gets the suffix
+    /// `.lost`.
     pub fn open_or_replace(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         if FILES.iter().any(|name| !dir.join(name).exists()) {
             for name in FILES.iter().filter(|name| dir.join(name).exists()) {
@@ -131,46 +132,47 @@ impl Authority {
 
     fn open_or_create(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let (key_path, path) = (dir.join("ca.key"), dir.join("ca.pem"));
-        if let Some(there) = Self::read(&key_path, &path)? {
-            return Ok(there);
+        if let Some(authority) = Self::read(&key_path, &path)? {
+            return Ok(authority);
         }
         let lock_path = dir.join("ca.lock");
         let mut lock = OpenOptions::new();
         lock.write(true).create(true).truncate(false).mode(0o600);
         let lock = lock.open(&lock_path).and_then(|lock| lock.lock().map(|()| lock));
         let _lock = lock.map_err(|err| AuthorityError::File { path: lock_path, err })?;
-        // Another process may have created it meanwhile.
+        // Another process may have created the authority before this one had the lock.
         match Self::read(&key_path, &path)? {
-            Some(there) => Ok(there),
+            Some(authority) => Ok(authority),
             None => Self::create(&key_path, &path, now),
         }
     }
 
-    /// Reads the files. The certificate is written last and read first, so if it exists, its key
-    /// does too.
+    /// Reads the files. The certificate is written last and read first, so if the certificate
+    /// exists, its key exists too.
     fn read(key_path: &Path, path: &Path) -> Result<Option<Self>, AuthorityError> {
         let text = |path: &Path| {
             fs::read_to_string(path)
                 .map_err(|err| AuthorityError::File { path: path.to_owned(), err })
         };
         let certificate = match text(path) {
-            // A key without a certificate is left by a crash during creation, and was never used.
+            // If there is a key without a certificate, a crash interrupted the creation. The key
+            // was never used.
             Err(AuthorityError::File { err, .. }) if err.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
             read => read?,
         };
         let key = text(key_path)?;
-        let foreign =
+        let invalid =
             |path: &Path, what| AuthorityError::InvalidFile { path: path.to_owned(), what };
         let key = pem::read(pem::PRIVATE_KEY, &key).into_iter().next();
-        let key = key.ok_or_else(|| foreign(key_path, "private key"))?;
-        let key = parse_key(&key).map_err(|_| foreign(key_path, "private key"))?;
+        let key = key.ok_or_else(|| invalid(key_path, "private key"))?;
+        let key = parse_key(&key).map_err(|_| invalid(key_path, "private key"))?;
         let certificate = pem::read(pem::CERTIFICATE, &certificate).into_iter().next();
-        let certificate = certificate.ok_or_else(|| foreign(path, "certificate"))?;
+        let certificate = certificate.ok_or_else(|| invalid(path, "certificate"))?;
         let certificate = CertificateDer::from(certificate);
         let read = EndEntityCert::try_from(&certificate);
-        let point = read.map_err(|_| foreign(path, "certificate"))?.subject_public_key_info();
+        let point = read.map_err(|_| invalid(path, "certificate"))?.subject_public_key_info();
         if *point != *key.subject_public_key_info() {
             let (key, certificate) = (key_path.to_owned(), path.to_owned());
             return Err(AuthorityError::KeyMismatch { key, certificate });
@@ -202,7 +204,7 @@ impl Authority {
         Hash::digest(&self.certificate).to_string()
     }
 
-    /// Issues a node certificate for a public key whose possession was proven.
+    /// Issues a node certificate for a public key. The node has proven that it has the private key.
     pub fn certify(
         &self,
         identity: &Identity,
@@ -217,15 +219,15 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        // Agents of earlier versions renew relative to the start of validity, so this reports the
-        // issue time.
+        // Agents of earlier versions compute when to renew from the start of validity, so
+        // `not_before` is close to the issue.
         let (not_before, not_after) = (now - BACKDATED, now + life);
         set_validity(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
         Ok(Issued { certificate, not_before, not_after })
     }
 
-    /// Issues a server certificate with a fresh key that is never stored.
+    /// Issues a server certificate with a new key that is never stored.
     pub fn certify_server(
         &self,
         names: &[String],
@@ -254,7 +256,7 @@ fn parse_key(pkcs8: &[u8]) -> Result<KeyPair, rcgen::Error> {
     KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(pkcs8), &PKCS_ECDSA_P256_SHA256)
 }
 
-/// Parameters of the authority, derived from its key.
+/// Certificate parameters of the authority, derived from its key.
 fn params(key: &KeyPair) -> CertificateParams {
     let digest = Hash::digest(key.public_key_raw()).to_string();
     let short = &digest[..8];
@@ -279,13 +281,13 @@ fn set_validity(
     params.not_after = at(until);
     let mut serial = [0; 16];
     SystemRandom::new().fill(&mut serial).map_err(|_| AuthorityError::Random)?;
-    // A positive number of 16 bytes.
+    // Makes the serial a positive number of 16 bytes.
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(())
 }
 
-/// Writes atomically, with mode `mode` from the start.
+/// Writes a file atomically. The file has mode `mode` from the start.
 fn write(path: &Path, mode: u32, text: &str) -> Result<(), AuthorityError> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -310,8 +312,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether a node certificate issued at `made` is valid at `at`.
-    fn holds(made: Timestamp, at: Timestamp) -> bool {
+    /// Whether a node certificate that was issued at `made` is valid at `at`.
+    fn is_valid(made: Timestamp, at: Timestamp) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::open(folder.path(), made).unwrap();
         let identity: Identity = "farrier:node:a?3".parse().unwrap();
@@ -336,9 +338,14 @@ mod tests {
         for (hours, is_good) in
             [(-24 * 300, true), (-1, true), (0, true), (1, true), (24 * 31, false)]
         {
-            assert_eq!(holds(now, now + SignedDuration::from_hours(hours)), is_good, "{hours} h");
+            assert_eq!(
+                is_valid(now, now + SignedDuration::from_hours(hours)),
+                is_good,
+                "{hours} h"
+            );
         }
-        // Issued by a clock ahead by a day, and by one behind by less than the validity.
+        // Issued when the clock was ahead by a day, and when it was behind by less than the
+        // validity.
         for hours in [24, -24 * 29] {
             assert!(holds(now + SignedDuration::from_hours(hours), now), "{hours} h");
         }
@@ -378,8 +385,8 @@ mod tests {
             Err(AuthorityError::InvalidFile { what: "private key", .. })
         ));
         fs::remove_file(folder.path().join("ca.key")).unwrap();
-        // A certificate without its key is not replaced silently: every node would have to enrol
-        // again.
+        // A certificate without its key is not replaced silently, because every node would then
+        // have to enrol again.
         assert!(matches!(Authority::open(folder.path(), now), Err(AuthorityError::File { .. })));
     }
     #[test]
@@ -413,8 +420,8 @@ mod tests {
         let mut last = first;
         for lost in FILES {
             fs::remove_file(folder.path().join(lost)).unwrap();
-            let gone = Authority::open(folder.path(), now);
-            assert!(matches!(gone, Err(AuthorityError::Missing(_))), "{gone:?}");
+            let opened = Authority::open(folder.path(), now);
+            assert!(matches!(opened, Err(AuthorityError::Missing(_))), "{opened:?}");
             let other = Authority::open_or_replace(folder.path(), now).unwrap().fingerprint();
             assert_ne!(other, last);
             assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), other);

@@ -1,6 +1,6 @@
-//! Records of changes in the access store. A change and its record are one transaction, made by the
-//! server or by the command line, which must not write to the log of a running server. The server
-//! copies each record into the log once.
+//! Records of the changes in the access store. A change and its record are one transaction. The
+//! command line records its changes here too, because it must not write to the log of a running
+//! server. The server copies each record into the log once.
 
 use std::fs;
 
@@ -20,17 +20,18 @@ pub struct AccessRecord {
     pub change: AccessChange,
 }
 
-/// Prefix of local actors. Token names have no colon.
+/// Prefix in the names of local users. User names of tokens have no colon.
 const LOCAL: &str = "local:";
 
-/// The local user who runs this program, with access to the files and without a token.
+/// The local user who runs this program. Such a user needs no token, because they have access to
+/// the files.
 pub fn local() -> Actor {
     let uid = current_uid();
     let name = uid.as_deref().and_then(user_name).or(uid).unwrap_or_else(|| "unknown".to_owned());
     Actor::User(format!("{LOCAL}{name}"))
 }
 
-/// Whether a local user did it, and not the holder of a token.
+/// Whether the actor is a local user, and not the holder of a token.
 pub fn is_local(by: &Actor) -> bool {
     matches!(by, Actor::User(name) if name.starts_with(LOCAL))
 }
@@ -52,7 +53,7 @@ fn user_name(uid: &str) -> Option<String> {
     names.next()
 }
 
-/// Records a change, under the next number unless one is given.
+/// Records a change with the given number, or with the next number if none is given.
 pub(super) fn record_change(
     transaction: &Transaction<'_>,
     number: Option<u64>,
@@ -68,7 +69,8 @@ pub(super) fn record_change(
 }
 
 impl Store {
-    /// Makes a change and records it in one transaction. `None` if there was nothing to change.
+    /// Makes a change and records it in one transaction. Returns `None` if there was nothing to
+    /// change.
     pub(super) fn change<T>(
         &self,
         what: &'static str,
@@ -88,7 +90,7 @@ impl Store {
         changed().map_err(failed(what))
     }
 
-    /// Changes after `after`, in order.
+    /// Returns up to 1000 changes after `after`, in order.
     pub fn changes(&self, after: u64) -> Result<Vec<AccessRecord>, AccessError> {
         let query = "SELECT number, by, at_s, what FROM changes WHERE number > ?1 ORDER BY number LIMIT 1000";
         let connection = self.connection();
@@ -117,8 +119,8 @@ impl Store {
         connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the last change"))
     }
 
-    /// Refuses a store that lacks changes of the log. A store with more is fine: they are logged
-    /// later.
+    /// Refuses a store that lacks changes that the log has. A store may have more changes than the
+    /// log: the server logs them later.
     pub fn check_not_behind(&self, logged: u64) -> Result<(), AccessError> {
         let found = self.last_change()?;
         if found < logged { Err(AccessError::Behind { found, logged }) } else { Ok(()) }
@@ -155,7 +157,7 @@ mod tests {
         assert!(matches!(changes[1].change, AccessChange::TokenRevoked { token: 1, name: None }));
         assert_eq!(store.changes(1).unwrap().len(), 1);
         assert!(!format!("{changes:?}").contains(secret.reveal()));
-        // A number of another kind of token.
+        // The number belongs to a token of the other kind.
         assert!(store.revoke_token_by(&ann, TokenKind::User, id, now()).is_err());
         store.create(&request, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();

@@ -1,4 +1,4 @@
-//! Join tokens: who may enrol under a name, and at which location.
+//! Join tokens: which node may enrol under a name, and at which location.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Location, NodeId, Pool};
@@ -10,8 +10,8 @@ use super::changes::record_change;
 use super::store::{AccessError, Store, failed, parse_location};
 use super::token::TokenDigest;
 
-/// Why a node may not join. All problems with a token look the same, so that they reveal nothing
-/// about existing tokens.
+/// Why a node may not join. All problems with a token give the same error, so that the error
+/// reveals nothing about existing tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("the token is invalid: it is wrong, used up, expired, revoked or for another node")]
@@ -25,32 +25,33 @@ pub enum JoinError {
 /// An accepted enrolment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Identity of its future certificates.
+    /// The identity that the certificates of the node will have.
     pub identity: Identity,
-    /// The token's location.
+    /// The location that the token gives.
     pub location: Location,
-    /// Whether that applies to an enrolled node.
+    /// How much of that location a node that is already enrolled takes over.
     pub location_update: LocationUpdate,
 }
 
-/// What an enrolment changes of an enrolled node's location.
+/// What an enrolment changes in the location of a node that is already enrolled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocationUpdate {
-    /// Nothing: an earlier enrolment set it, and an operator may have changed it since.
+    /// Nothing: an earlier enrolment set the location, and an operator may have changed it since.
     Keep,
     /// Everything but the pool.
     WithinPool,
-    /// The pool, too.
+    /// Everything, with the pool.
     Full,
 }
 
 impl Store {
-    /// Redeems a token for a node and its key. `member_of` is the pool of an enrolled node.
+    /// Redeems a token for a node and its key. `member_of` is the pool of a node that is already
+    /// enrolled.
     ///
-    /// Repeating a request with the same key gives the same answer, because the first may have been
-    /// lost. The name of an enrolled node is only given again to a token for that node, or after a
-    /// revocation, and only to a token of the node's own pool, unless a token for that node was
-    /// made by someone with the whole fleet as scope.
+    /// A repeated request with the same key gets the same result, because the first reply may have
+    /// been lost. Another key gets the name of an enrolled node only with a token for that node, or
+    /// after a revocation. The token must also be of the node's own pool, unless it is a token for
+    /// that node whose creator has the whole fleet as scope.
     pub fn join(
         &self,
         token: &TokenDigest,
@@ -74,12 +75,12 @@ struct Token {
     id: i64,
     location: Location,
     is_for_node: bool,
-    /// Whether its creator's scope is the whole fleet.
+    /// Whether the scope of its creator is the whole fleet.
     is_fleet_wide: bool,
     uses_left: u32,
 }
 
-/// Finds a token that is valid for the node, used up or not.
+/// Finds a token that is valid for the node. It may be used up.
 fn find_token(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
@@ -92,7 +93,8 @@ fn find_token(
         let for_node: Option<String> = row.get(2)?;
         let is_other = for_node.as_deref().is_some_and(|name| name != node.as_str());
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
-        // A token whose location is malformed is invalid: it would put nodes elsewhere.
+        // If the location is malformed, the token is invalid: it would put nodes at the wrong
+        // location.
         let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
             text => parse_location(text).filter(|location| Some(&location.pool) == pool.as_ref()),
@@ -114,7 +116,8 @@ fn find_token(
 struct CurrentIdentity {
     generation: u64,
     is_revoked: bool,
-    /// Pool of the last enrolment. `None` after retirement, and in stores of earlier versions.
+    /// Pool of the last enrolment. `None` after retirement, and in stores that earlier versions
+    /// wrote.
     pool: Option<Pool>,
 }
 
@@ -130,7 +133,7 @@ fn current(
     found.optional()
 }
 
-/// Reserves the name for a node of this pool, until it is retired.
+/// Reserves the name for a node of this pool until the node is retired.
 fn reserve_name(
     transaction: &Transaction<'_>,
     node: &NodeId,
@@ -173,7 +176,7 @@ fn redeem(
         return Ok(Err(JoinError::Token));
     }
     let may_move = token.is_for_node && token.is_fleet_wide;
-    // An enrolment that the fleet does not know yet also reserves the name.
+    // An enrolment also reserves the name while the fleet does not have the node yet.
     let enrolled_in = current
         .as_ref()
         .filter(|identity| !identity.is_revoked)
@@ -233,7 +236,7 @@ mod tests {
         let token = store.create(&request(2), now()).unwrap().digest();
         let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
         assert_eq!((first.location.pool.as_str(), first.identity.generation), ("train", 1));
-        // The same request again, also after a restart, costs no use.
+        // The same request again costs no use, even after a restart.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
         let again = store.join(&token, &node("a"), b"key a", Some(&train()), now()).unwrap();
@@ -252,10 +255,10 @@ mod tests {
         let good = store.create(&request(1), now()).unwrap().digest();
         let expired = join(&good, now() + SignedDuration::from_hours(1));
         let bound = NewJoinToken { node: Some(node("b")), ..request(1) };
-        let of_other = join(&store.create(&bound, now()).unwrap().digest(), now());
+        let for_other = join(&store.create(&bound, now()).unwrap().digest(), now());
         store.revoke_token(1, now()).unwrap();
         let revoked = join(&good, now());
-        for refused in [wrong, expired, of_other, revoked] {
+        for refused in [wrong, expired, for_other, revoked] {
             assert!(matches!(refused, Err(JoinError::Token)), "{refused:?}");
         }
         assert!(matches!(store.revoke_token(7, now()), Err(AccessError::NoSuchToken(7))));
@@ -269,12 +272,12 @@ mod tests {
         let stolen = store.join(&pool, &node("a"), b"two", Some(&train()), now());
         assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
         assert!(store.admits(&old).unwrap());
-        // A token for this node: it was reinstalled.
+        // A token for this node: the node was reinstalled.
         let own = NewJoinToken { node: Some(node("a")), ..request(1) };
         let own = store.create(&own, now()).unwrap().digest();
         let new = store.join(&own, &node("a"), b"two", Some(&train()), now()).unwrap().identity;
         assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
-        // After a revocation any token of the pool works, but repeating a request with the revoked
+        // After a revocation, any token of the pool works, but a repeated request with the revoked
         // key does not.
         store.revoke(&node("a"), now()).unwrap();
         assert!(!store.admits(&new).unwrap());
@@ -283,10 +286,10 @@ mod tests {
         let third =
             store.join(&pool, &node("a"), b"three", Some(&train()), now()).unwrap().identity;
         assert!(store.admits(&third).unwrap() && third.generation > new.generation);
-        // The fleet may not know it yet.
+        // The name is also taken if the fleet does not have the node yet.
         let raced = store.join(&pool, &node("a"), b"four", None, now());
         assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
-        // After retirement.
+        // Retirement frees the name.
         store.free_name(&node("a")).unwrap();
         store.join(&pool, &node("a"), b"four", None, now()).unwrap();
         assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
@@ -296,9 +299,9 @@ mod tests {
     fn a_node_moves_between_pools_only_with_a_fleet_wide_token_for_it() {
         let (_folder, store) = store();
         let serve: Pool = "serve".parse().unwrap();
-        let of_serve = NewJoinToken { location: Location::in_pool(serve.clone()), ..request(1) };
-        let of_serve = store.create(&of_serve, now()).unwrap().digest();
-        store.join(&of_serve, &node("gpu-7"), b"one", None, now()).unwrap();
+        let for_serve = NewJoinToken { location: Location::in_pool(serve.clone()), ..request(1) };
+        let for_serve = store.create(&for_serve, now()).unwrap().digest();
+        store.join(&for_serve, &node("gpu-7"), b"one", None, now()).unwrap();
         let scope = Domain::Pool(train());
         let by_pool =
             |for_node| NewJoinToken { node: for_node, scope: scope.clone(), ..request(9) };
@@ -307,8 +310,8 @@ mod tests {
             let joined = store.join(&token, &node("gpu-7"), b"two", Some(&serve), now());
             assert!(matches!(joined, Err(JoinError::Taken(_))), "{request:?}: {joined:?}");
         };
-        // While enrolled and after a revocation: by any token of the other pool, also one made for
-        // this node before it enrolled.
+        // Every token of the other pool is refused, even one for this node, both while the node is
+        // enrolled and after a revocation.
         for _ in 0..2 {
             refused(&by_pool(None));
             refused(&by_pool(Some(node("gpu-7"))));
@@ -328,7 +331,7 @@ mod tests {
             NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
         let tokens =
             [&request(9), &serve].map(|other| store.create(other, now()).unwrap().digest());
-        // The fleet knows neither yet.
+        // The fleet has neither node yet.
         let join = |store: &Store, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
         };
@@ -337,8 +340,8 @@ mod tests {
             let raced = join(&store, token, b"two");
             assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
         }
-        // The holder may ask again, also after a restart. Retirement frees the name for the first
-        // who asks.
+        // The node that has the name may ask again, even after a restart. When it is retired, the
+        // name goes to the next node that asks.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
         store.free_names(|other| *other == node("a")).unwrap();

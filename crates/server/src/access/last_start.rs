@@ -1,5 +1,5 @@
-//! The log and authority of the last start. Detects files of different servers in one folder, as
-//! after a mixed-up restore.
+//! The log and the certificate authority of the last start. They reveal when one data directory
+//! holds files of different servers, for example after a mixed-up restore.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -8,14 +8,15 @@ use crate::log::Hash;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastStart {
-    /// The log's last entry and its chain hash. `None` after another log was accepted.
+    /// The last entry of the log and its chain hash. `None` after another log was accepted.
     pub log: Option<(u64, Hash)>,
-    /// Fingerprint of the authority.
+    /// Fingerprint of the certificate authority.
     pub authority: String,
 }
 
 impl Store {
-    /// `None` if no server, or only one of an earlier version, has started with this store.
+    /// Returns `None` if no server has started with this store, or only a server of an earlier
+    /// version.
     pub fn last_start(&self) -> Result<Option<LastStart>, AccessError> {
         let query = "SELECT seq, hash, authority FROM last_start";
         let connection = self.connection();
@@ -34,7 +35,7 @@ impl Store {
         recorded.map(drop).map_err(failed("record the start"))
     }
 
-    /// Clears the recorded log, because another one is accepted.
+    /// Clears the recorded log, because the server will start with another log.
     pub fn clear_log(&self) -> Result<(), AccessError> {
         clear_log(&self.connection()).map_err(failed("clear the recorded log"))
     }

@@ -1,5 +1,5 @@
-//! Access control: join tokens, certificates, user tokens and revocations. Stored in `access`,
-//! beside the log in the server's folder.
+//! Access control: join tokens, certificates, user tokens and revocations. They are stored in the
+//! file `access`, beside the log in the data directory.
 //!
 //! ```text
 //! farrier server token create ─> token (stored as a hash) ─> agent ─ Enrol ─> Store::join
@@ -8,9 +8,9 @@
 //! farrier server user add ─────> user token with role and scope ─> Store::user, at each request
 //! ```
 //!
-//! Each change is recorded in its own transaction ([`AccessRecord`]), and the server copies it into
-//! the log. A store that lacks changes of the log is refused, and can be rebuilt from the log
-//! ([`Store::rebuild`]).
+//! Each change is one transaction with a record of it ([`AccessRecord`]), and the server copies the
+//! record into the log. The server refuses a store that lacks changes that the log has. Such a
+//! store can be rebuilt from the log ([`Store::rebuild`]).
 
 mod authority;
 mod changes;

@@ -1,12 +1,12 @@
-//! Serialises enrolment and retirement per name: whether a name is taken depends on both the fleet
-//! and the store.
+//! Serialises enrolment and retirement of each name, because whether a name is taken depends on
+//! both the fleet and the store.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use farrier_fleet::fleet::NodeId;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// More than concurrent enrolments, so that two names rarely share a lock.
+/// More than the number of concurrent enrolments, so that two names rarely share a lock.
 const LOCKS: usize = 64;
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Rebuilds a lost or outdated access store from the log: repeats revocations. Tokens known only to
-//! the lost store stay invalid.
+//! Rebuilds a lost or outdated access store from the log by repeating the changes in the log. Only
+//! the lost store had the hashes of its tokens, so these tokens become invalid.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
@@ -11,7 +11,8 @@ use super::last_start::clear_log;
 use super::store::{AccessError, Store, failed};
 use crate::log::{Log, LogError};
 
-/// Generation after a revocation if the log does not have the one before: higher than any issued.
+/// The generation after a revocation whose enrolment the log lacks. It is higher than any issued
+/// generation.
 const AFTER_UNKNOWN: u64 = 1 << 32;
 /// Entries per read.
 const PAGE: usize = 4096;
@@ -26,27 +27,27 @@ pub enum LostToken {
     },
     Join {
         location: Location,
-        /// The only node that may use it.
+        /// The only node that may use the token. `None` if any node may.
         node: Option<NodeId>,
         /// Remaining uses.
         uses: u32,
-        /// Its creator. The log does not have their scope, which limits what a token for one node
-        /// may do.
+        /// Who created the token. The log does not have the creator's scope, which limits what a
+        /// token for one node may do.
         by: Actor,
     },
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RebuildSummary {
-    /// Changes that were missing.
+    /// The number of changes that the store lacked.
     pub changes: u64,
     /// Nodes without a valid certificate.
     pub revoked: Vec<NodeId>,
-    /// Tokens that have to be created again, by number.
+    /// Tokens that have to be created again, with their numbers.
     pub lost: Vec<(i64, LostToken)>,
 }
 
-/// Changes of the access store in logs, in order.
+/// The changes of the access store that the logs have, in order.
 pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
     let mut changes = Vec::new();
     for log in logs {
@@ -67,7 +68,7 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
 }
 
 impl Store {
-    /// Applies changes that the log has and this store lacks, all or none.
+    /// Applies all changes that the log has and this store lacks, or none.
     pub fn rebuild(
         &self,
         logged: &[AccessRecord],
@@ -76,11 +77,11 @@ impl Store {
         let last = self.last_change()?;
         let known = self.all_changes()?;
         for change in logged.iter().filter(|change| change.number <= last) {
-            let same = |other: &AccessRecord| {
+            let is_same = |other: &AccessRecord| {
                 other.number == change.number && other.change == change.change
             };
-            let is_here = known.binary_search_by_key(&change.number, |change| change.number);
-            if is_here.is_ok_and(|at| !same(&known[at])) {
+            let found_at = known.binary_search_by_key(&change.number, |change| change.number);
+            if found_at.is_ok_and(|at| !is_same(&known[at])) {
                 return Err(AccessError::Diverged(change.number));
             }
         }
@@ -102,7 +103,8 @@ impl Store {
                 rebuilt.changes += 1;
             }
             rebuilt.revoked = revoked(&transaction)?;
-            // The store now belongs to this log, whichever the server had with it.
+            // The store now belongs to this log, even if the server used another log with it
+            // before.
             clear_log(&transaction)?;
             transaction.commit()?;
             Ok(rebuilt)
@@ -170,8 +172,8 @@ fn apply(
     Ok(())
 }
 
-/// A lost token keeps its number, so that no other gets it, but is invalid: its hash is random, and
-/// it is revoked.
+/// Inserts a lost token, so that no other token gets its number. The token is invalid: it gets a
+/// random hash and is revoked.
 fn insert_lost(
     transaction: &Transaction<'_>,
     id: i64,
@@ -229,21 +231,21 @@ mod tests {
         Identity { node: node.parse().unwrap(), generation }
     }
 
-    struct World {
+    struct Stores {
         _folders: [tempfile::TempDir; 2],
         store: Store,
         other: Store,
     }
 
-    fn world() -> World {
+    fn stores() -> Stores {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [store, other] = folders.each_ref().map(|folder| Store::open(folder.path()).unwrap());
-        World { _folders: folders, store, other }
+        Stores { _folders: folders, store, other }
     }
 
     #[test]
     fn a_rebuild_repeats_revocations_and_invalidates_lost_tokens() {
-        let World { _folders, store, other } = world();
+        let Stores { _folders, store, other } = stores();
         let ann = Actor::User("ann".to_owned());
         let day = now() + SignedDuration::from_hours(24);
         let pool = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), day) };
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(other.user(&secret.digest(), now()).unwrap(), None);
         assert!(join(&other, "new", b"x").is_err());
         assert_eq!(other.last_change().unwrap(), store.last_change().unwrap());
-        // Numbers continue, and a second rebuild does nothing.
+        // Token numbers continue, and a second rebuild changes nothing.
         let (next, _) = other.add_user(&ann, &viewer, now()).unwrap();
         assert_eq!(next, old + 1);
         let nothing = other.rebuild(&logged, now()).unwrap();
@@ -293,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_revocation_without_a_known_generation_refuses_all_generations() {
-        let World { _folders, other, .. } = world();
+        let Stores { _folders, other, .. } = stores();
         let what = AccessChange::CertificateRevoked { node: "a".parse().unwrap() };
         let change = AccessRecord { number: 4, by: Actor::Server, at: now(), change: what };
         other.rebuild(&[change], now()).unwrap();
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_store_of_another_log_is_refused() {
-        let World { _folders, store, other } = world();
+        let Stores { _folders, store, other } = stores();
         let ann = Actor::User("ann".to_owned());
         for (store, pool) in [(&store, "train"), (&other, "serve")] {
             let request =

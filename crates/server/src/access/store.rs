@@ -18,11 +18,11 @@ use crate::log::sqlite::open_private;
 
 /// Version of the tables.
 const FORMAT: i64 = 4;
-/// `fsta`: identifies an access store among SQLite databases.
+/// `fsta`: tells an access store apart from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
-/// `kind` separates join tokens from user tokens, which have a role and a scope. The scope of a
-/// join token is its creator's.
+/// `kind` separates join tokens from user tokens. A user token has a role and a scope. A join token
+/// has the scope of its creator.
 const TABLES: &str = "
 CREATE TABLE tokens (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT,
@@ -33,15 +33,16 @@ CREATE TABLE joins (token INTEGER NOT NULL, node TEXT NOT NULL, key BLOB NOT NUL
 CREATE TABLE identities (node TEXT PRIMARY KEY, generation INTEGER NOT NULL, revoked_s INTEGER);
 ";
 
-/// Since format 2: changes, for the log.
+/// Since format 2: the changes that are copied into the log.
 const TABLES_2: &str = "
 CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, by TEXT NOT NULL, at_s INTEGER NOT NULL, what TEXT NOT NULL);
 ";
 
-/// Since format 3: the location of a join token as JSON, or NULL if it only has a pool.
+/// Since format 3: the location of a join token as JSON. NULL if the token gives only a pool.
 const TABLES_3: &str = "ALTER TABLE tokens ADD COLUMN place TEXT;";
 
-/// Since format 4: the pool of a node's last enrolment until its retirement, and the last start.
+/// Since format 4: the pool of a node's last enrolment, until the node is retired, and the last
+/// start.
 const TABLES_4: &str = "
 ALTER TABLE identities ADD COLUMN pool TEXT;
 CREATE TABLE last_start (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER, hash BLOB, authority TEXT NOT NULL);
@@ -56,7 +57,7 @@ pub enum AccessError {
         #[source]
         err: rusqlite::Error,
     },
-    /// Revoked certificates and tokens would become valid again.
+    /// With this store, revoked certificates and tokens would become valid again.
     #[error(
         "the access store ends at change {found}, but the log has change {logged}: the store was lost or is an older copy, and revoked certificates and tokens would become valid again"
     )]
@@ -80,18 +81,18 @@ pub enum AccessError {
 /// A join token to create.
 #[derive(Debug, Clone)]
 pub struct NewJoinToken {
-    /// Location of the nodes that join with it.
+    /// Location of the nodes that join with the token.
     pub location: Location,
-    /// The only node that may use it, even if it is enrolled.
+    /// The only node that may use the token. That node may use it even if it is already enrolled.
     pub node: Option<NodeId>,
-    /// The creator's scope: only the whole fleet allows moving a node between pools.
+    /// Scope of the creator. Only the whole fleet allows a token to move a node between pools.
     pub scope: Domain,
     pub expires: Timestamp,
     pub uses: u32,
 }
 
 impl NewJoinToken {
-    /// For one node of a pool, with the whole fleet as scope.
+    /// A token for one use in a pool, with the whole fleet as scope.
     pub fn new(pool: Pool, expires: Timestamp) -> Self {
         Self {
             location: Location::in_pool(pool),
@@ -107,9 +108,9 @@ impl NewJoinToken {
 pub struct JoinTokenRow {
     pub id: i64,
     pub pool: Option<String>,
-    /// `None` if the token only has a pool.
+    /// `None` if the token gives only a pool.
     pub location: Option<Location>,
-    /// The only node that may use it.
+    /// The only node that may use the token.
     pub node: Option<String>,
     pub expires: Timestamp,
     pub uses_left: u32,
@@ -131,7 +132,7 @@ impl JoinTokenRow {
 #[derive(Debug)]
 pub struct Store {
     connection: Mutex<Connection>,
-    /// Held during enrolment and retirement of a name.
+    /// Held while a node enrols or is retired.
     pub(crate) names: NameLocks,
 }
 
@@ -140,7 +141,7 @@ pub(super) fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessEr
 }
 
 impl Store {
-    /// Opens the store in the server's folder, or creates it.
+    /// Opens the store in the data directory, or creates it.
     pub fn open(dir: &Path) -> Result<Self, AccessError> {
         let path = dir.join("access");
         let what = failed("open the access store");
@@ -227,7 +228,7 @@ impl Store {
         self.revoke_token_by(&local(), TokenKind::Join, id, now)
     }
 
-    /// Revokes a token. Repeating it has no effect.
+    /// Revokes a token. Has no effect if the token is already revoked.
     pub fn revoke_token_by(
         &self,
         by: &Actor,
@@ -237,13 +238,13 @@ impl Store {
     ) -> Result<(), AccessError> {
         let kind = if kind == TokenKind::Join { "join" } else { "person" };
         let found = "SELECT name, revoked_s IS NOT NULL FROM tokens WHERE id = ?1 AND kind = ?2";
-        let mut is_there = false;
+        let mut exists = false;
         self.change("revoke the token", by, now, |transaction| {
             let row = transaction.query_row(found, params![id, kind], |row| {
                 Ok((row.get::<_, Option<String>>(0)?, row.get::<_, bool>(1)?))
             });
             let Some((name, was_revoked)) = row.optional()? else { return Ok(None) };
-            is_there = true;
+            exists = true;
             if was_revoked {
                 return Ok(None);
             }
@@ -251,18 +252,19 @@ impl Store {
             transaction.execute(update, params![id, now.as_second()])?;
             Ok(Some(((), AccessChange::TokenRevoked { token: id, name })))
         })?;
-        if is_there { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
+        if exists { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
     }
 
-    /// Whether a certificate is valid: it is of the node's last enrolment, and not revoked.
+    /// Whether a certificate is valid: it belongs to the node's last enrolment and is not revoked.
     pub fn admits(&self, identity: &Identity) -> Result<bool, AccessError> {
         let oldest = self.oldest_admitted(&identity.node)?;
-        // An unknown certificate was signed by this authority, so the store is from an older
-        // backup.
+        // The authority signed this certificate for a node that the store does not have. The store
+        // is therefore from an older backup, and the certificate is accepted.
         Ok(oldest.is_none_or(|generation| identity.generation >= generation))
     }
 
-    /// The oldest valid certificate generation of a node. `None` if it never enrolled.
+    /// The oldest certificate generation of a node that is still valid. `None` if the node never
+    /// enrolled.
     pub(crate) fn oldest_admitted(&self, node: &NodeId) -> Result<Option<u64>, AccessError> {
         let query = "SELECT generation FROM identities WHERE node = ?1";
         let connection = self.connection();
@@ -308,8 +310,8 @@ impl Store {
         freed.map(drop).map_err(failed("free the node's name"))
     }
 
-    /// Frees the names of nodes outside the fleet, which a crash during retirement or enrolment
-    /// leaves behind.
+    /// Frees the names of nodes that the fleet does not have. A crash during enrolment or
+    /// retirement can leave such names reserved.
     pub fn free_names(&self, is_member: impl Fn(&NodeId) -> bool) -> Result<(), AccessError> {
         let query = "SELECT node FROM identities WHERE pool IS NOT NULL";
         let names = || -> rusqlite::Result<Vec<String>> {

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 
-/// The kind is the token's prefix, so that tokens are recognisable, also by secret scanners.
+/// The kind of a token. It is the token's prefix, so that people and secret scanners recognise
+/// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
     Join,
@@ -23,10 +24,11 @@ impl TokenKind {
     }
 }
 
+/// Longer texts are cut off here before they are hashed.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// A token in plain text, shown once to its creator. Does not implement `Display` or print in
-/// `Debug`.
+/// A token in plain text. Its creator sees it once. It has no `Display`, and its `Debug` does not
+/// print it.
 pub struct Secret(String);
 
 impl fmt::Debug for Secret {
@@ -36,7 +38,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// `None` if the system provides no random numbers.
+    /// Returns `None` if the system provides no random numbers.
     pub fn generate(kind: TokenKind) -> Option<Self> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes).ok()?;
@@ -52,8 +54,8 @@ impl Secret {
     }
 }
 
-/// The hash of a token. With 256 random bits it needs no salt, and lookup timing reveals nothing
-/// useful.
+/// The hash of a token. A token has 256 random bits, so the hash needs no salt, and the timing of a
+/// lookup reveals nothing useful.
 #[derive(Clone)]
 pub struct TokenDigest(pub(super) [u8; 32]);
 
@@ -64,7 +66,7 @@ impl TokenDigest {
     }
 }
 
-/// Constant-time comparison.
+/// Compares in constant time.
 impl PartialEq for TokenDigest {
     fn eq(&self, other: &Self) -> bool {
         let differences = self.0.iter().zip(&other.0).fold(0, |sum, (a, b)| sum | (a ^ b));

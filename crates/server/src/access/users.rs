@@ -12,7 +12,7 @@ use super::token::{Secret, TokenDigest, TokenKind};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Number of the token.
+    /// Number of the user's token.
     pub token: i64,
     pub name: String,
     pub role: Role,
@@ -38,7 +38,7 @@ pub enum UserError {
 }
 
 impl NewUser {
-    /// Validates the name, which appears in the log.
+    /// Checks the name, which will appear in the log, and the scope.
     pub fn new(
         name: &str,
         role: Role,
@@ -46,10 +46,10 @@ impl NewUser {
         expires: Timestamp,
     ) -> Result<Self, UserError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+@".contains(c);
-        let begins = name.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
-        // Reserved for the server's own actions.
-        let is_taken = name.eq_ignore_ascii_case("farrier");
-        if !begins || is_taken || name.len() > 63 || !name.chars().all(allowed) {
+        let starts_well = name.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
+        // This name stands for the server itself in the log.
+        let is_reserved = name.eq_ignore_ascii_case("farrier");
+        if !starts_well || is_reserved || name.len() > 63 || !name.chars().all(allowed) {
             return Err(UserError::Name(name.chars().take(63).collect()));
         }
         if !matches!(scope, Domain::Fleet | Domain::Pool(_) | Domain::Tenant(_)) {
@@ -95,7 +95,7 @@ impl fmt::Display for TokenState {
 
 const COLUMNS: &str = "id, name, role, scope, expires_s, digest, made_s, revoked_s IS NOT NULL";
 
-/// `None` if the row is malformed: such a token is invalid.
+/// Returns `None` if the row is malformed: its token is invalid.
 fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let name: Option<String> = row.get(1)?;
     let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|text| text.parse().ok());
@@ -139,13 +139,14 @@ impl Store {
         Ok((id.unwrap_or_default(), secret))
     }
 
-    /// The user of a valid token.
+    /// Returns the user of a valid token.
     pub fn user(&self, token: &TokenDigest, now: Timestamp) -> Result<Option<User>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE digest = ?1 AND kind = 'person'");
         let connection = self.connection();
         let read = || connection.prepare_cached(&query)?.query_row([token.0], user_row).optional();
         let found = read().map_err(failed("look up the token"))?.flatten();
-        // Compares the whole digest in constant time, after the index lookup.
+        // The index lookup is not in constant time, so the whole digest is compared again in
+        // constant time.
         let valid =
             found.filter(|(row, digest)| *digest == *token && row.state(now) == TokenState::Open);
         Ok(valid.map(|(row, _)| row.user))

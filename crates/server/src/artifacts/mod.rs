@@ -1,12 +1,12 @@
-//! Artifacts: files that nodes send for orders. They are checked against their hash, and kept for a
-//! while.
+//! Artifacts: files that nodes send for orders. The server checks them against their hash and keeps
+//! them for a while.
 //!
 //! ```text
 //! SendArtifact ─ receive (order pending? size, hash, disk space) ─> store ─> receipt
 //!                                      (temporary file, fsync, rename) └─> REST: list, download
 //! ```
 //!
-//! The content is never interpreted here: a node may send anything.
+//! The server never interprets the content, because a node may send anything.
 
 mod receive;
 mod store;

@@ -25,19 +25,21 @@ use crate::space::DiskSpace;
 
 const CONCURRENT_MAX: usize = 8;
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
-/// 32 MiB over a link of 0.5 Mbit/s.
+/// Enough for 32 MiB over a link of 0.5 Mbit/s.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
-/// How often the node's permission to send is checked again.
+/// How often the server checks whether the node may still send.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Chunks queued for the disk.
+/// Chunks that may wait for the disk.
 const CHUNKS_MAX: usize = 4;
-/// Attempts to send the artifact of one order, including failed ones. An agent whose attempts all
-/// fail makes about twenty within its lease.
+/// Attempts to send the artifact of one order. Failed attempts count too: an agent whose attempts
+/// all fail makes about twenty within its lease.
 const ATTEMPTS_MAX: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("{CONCURRENT_MAX} artifacts, or one of this node, are being received; try again")]
+    #[error(
+        "{CONCURRENT_MAX} artifacts, or one from this node, are already being received; try again"
+    )]
     Busy,
     #[error("disk space is low; try again later")]
     LowSpace,
@@ -63,7 +65,7 @@ enum Refusal {
     Stopping,
 }
 
-/// From a writer that panicked or was cancelled.
+/// The writer panicked or was cancelled.
 impl From<JoinError> for Refusal {
     fn from(err: JoinError) -> Self {
         if err.is_panic() { Self::Store(io::Error::other(err)) } else { Self::Stopping }
@@ -79,7 +81,7 @@ impl From<Refusal> for Status {
             Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
             Refusal::NoOrder(_) | Refusal::TooOften => Self::failed_precondition(text),
             Refusal::Revoked => Self::permission_denied(text),
-            // Retryable, because disk space may return while the order is pending.
+            // The node may try again, because disk space may return while the order is pending.
             Refusal::Store(err) => {
                 tracing::error!(%err, "failed to store an artifact");
                 Self::resource_exhausted(text)
@@ -96,23 +98,24 @@ pub(crate) struct Receiver {
     slots: Arc<Semaphore>,
     senders: Arc<Mutex<Senders>>,
     numbers: AtomicU64,
-    /// Bytes being received, for which the disk must have room.
+    /// Bytes of all uploads in progress. The disk must have room for them.
     expected_bytes: Arc<AtomicU64>,
 }
 
-/// By node and the entry of its enrolment.
+/// Keyed by the node and by the log entry of its enrolment.
 type Senders = BTreeMap<(NodeId, u64), NodeUploads>;
 
 #[derive(Debug, Default)]
 struct NodeUploads {
     is_sending: bool,
-    /// The last order with an artifact, and its number of attempts.
+    /// The last order for which the node sent an artifact.
     generation: u64,
+    /// How often the node tried to send that artifact.
     attempts: u32,
 }
 
-/// An upload in progress and its slot. The writer owns it, because a stream that is reset may end
-/// before the writer.
+/// A slot for an upload in progress. The writer owns it, because it may still run after the stream
+/// was reset.
 struct Upload {
     senders: Arc<Mutex<Senders>>,
     sender: (NodeId, u64),
@@ -130,7 +133,7 @@ fn lock(senders: &Mutex<Senders>) -> MutexGuard<'_, Senders> {
     senders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Disk space reserved for an upload.
+/// Disk space that is reserved for an upload.
 struct DiskReservation {
     expected_bytes: Arc<AtomicU64>,
     bytes: u64,
@@ -149,7 +152,8 @@ impl Receiver {
         Self { store, space, slots, senders, numbers: AtomicU64::new(0), expected_bytes }
     }
 
-    /// Allows one upload per node at a time, because slots are shared.
+    /// Takes a slot for an upload. A node gets one slot at a time, because all nodes share the
+    /// slots.
     fn begin_upload(&self, node: &NodeId, record: &ArtifactRecord) -> Result<Upload, Refusal> {
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| Refusal::Busy)?;
         let id = (node.clone(), record.first_seq);
@@ -173,8 +177,8 @@ impl Receiver {
         DiskReservation { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
     }
 
-    /// Receives an artifact that an order of this node requests. Durable when this returns.
-    /// `is_admitted` is true while the node's certificate is valid.
+    /// Receives an artifact that a pending order of this node requests. The artifact is durable
+    /// when this returns. `is_admitted` returns true while the node's certificate is valid.
     pub(crate) async fn receive(
         &self,
         controller: &Controller,
@@ -194,7 +198,8 @@ impl Receiver {
         self.receive_requested(node, parts, requested_by).await
     }
 
-    /// `requested_by` returns the record for a requested generation.
+    /// `requested_by` returns the record for the order with a generation, if that order requests an
+    /// artifact.
     async fn receive_requested<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,
@@ -223,11 +228,12 @@ impl Receiver {
             return Err(Refusal::LowSpace.into());
         }
         let (generation, record) = (header.generation, requested_by(header.generation).await?);
-        // Only for a node whose order requests one.
+        // A node gets a slot only if its order requests an artifact.
         let upload = self.begin_upload(node, &record)?;
         let (first_seq, reservation) = (record.first_seq, self.reserve(header.bytes));
         let (chunks, written) = self.writer(node.clone(), record, header, (upload, reservation));
-        // Meanwhile the order may end, and the node may be revoked or retired.
+        // While the artifact is received, the order may end, and the node may be revoked or
+        // retired.
         let check = || async {
             match requested_by(generation).await {
                 Ok(record) if record.first_seq == first_seq => Ok(()),
@@ -237,14 +243,15 @@ impl Receiver {
         };
         let sent = parts.send_to(&chunks, check).await;
         drop(chunks);
-        // Also after a refusal: the upload has ended before the node gets the status.
+        // Wait for the writer even after a refusal, so that the upload has ended before the node
+        // gets the status.
         let written = written.await.unwrap_or_else(|err| Err(Refusal::from(err)));
         sent?;
         written?;
         Ok(())
     }
 
-    /// Writes on a blocking thread.
+    /// Spawns a writer on a blocking thread. It writes the chunks that are sent to it.
     fn writer(
         &self,
         node: NodeId,
@@ -304,13 +311,13 @@ fn write(
             Some(WriterInput::End) => {
                 return Ok(Received { bytes, sha256: hash.finalize().into() });
             }
-            // The stream was aborted.
+            // The stream was aborted before its end.
             None => return Err(Refusal::Mismatch),
         }
     }
 }
 
-/// Reads parts, each within the timeout.
+/// Reads parts. Each part has to arrive within the timeout.
 struct PartReader<S>(S);
 
 impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
@@ -323,18 +330,18 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
         }
     }
 
-    /// Forwards the chunks and the end of the stream to the writer. Checks periodically, and at the
+    /// Passes the chunks and the end of the stream to the writer. Checks periodically, and at the
     /// end, whether the node may still send.
     async fn send_to<C: Future<Output = Result<(), Refusal>>>(
         &mut self,
         chunks: &mpsc::Sender<WriterInput>,
         check: impl Fn() -> C,
     ) -> Result<(), Status> {
-        let mut checked = Instant::now();
+        let mut last_check = Instant::now();
         while let Some(part) = self.next().await? {
-            if checked.elapsed() >= CHECK_INTERVAL {
+            if last_check.elapsed() >= CHECK_INTERVAL {
                 check().await?;
-                checked = Instant::now();
+                last_check = Instant::now();
             }
             let artifact_part::What::Chunk(chunk) = part else {
                 return Err(Refusal::Header.into());
@@ -342,19 +349,19 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
             if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
                 return Err(Refusal::Bounds.into());
             }
-            // The writer has failed.
+            // If the send fails, the writer has failed.
             if chunks.send(WriterInput::Chunk(chunk)).await.is_err() {
                 break;
             }
         }
         check().await?;
-        // Without this, as for an aborted stream, the writer discards the artifact.
+        // If the writer gets no `End`, as after an aborted stream, it discards the artifact.
         let _ = chunks.send(WriterInput::End).await;
         Ok(())
     }
 }
 
-/// The record for the node's pending order.
+/// Returns a record for the node's pending order, if that order requests an artifact.
 async fn requested_by(
     controller: &Controller,
     node: &NodeId,

@@ -1,6 +1,6 @@
 //! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin`
-//! beside it. The record is written last. Content without a record is invisible, and deleted at the
-//! next start.
+//! beside it. The record is written last. Content without a record is invisible, and the next start
+//! deletes it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 const PER_NODE_MAX: usize = 4;
-/// Of all artifacts. The oldest are deleted first.
+/// Limit on the bytes of all artifacts. The oldest are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
 const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
 const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -26,20 +26,21 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct ArtifactRecord {
     pub(crate) v: u32,
     pub(crate) generation: u64,
-    /// Code of the order that requested it.
+    /// Code of the order that requested the artifact.
     pub(crate) order: String,
     pub(crate) at: Timestamp,
     pub(crate) bytes: u64,
     pub(crate) sha256: String,
-    /// Entry of the node's enrolment, which differs for a later node of the same name.
+    /// Log entry of the node's enrolment. A later node with the same name has another one.
     pub(crate) first_seq: u64,
-    /// The node's location at that time: callers need it in scope to see the artifact.
+    /// Location of the node when it sent the artifact. Only callers with that location in their
+    /// scope see the artifact.
     #[serde(alias = "place")]
     pub(crate) location: Location,
 }
 
 impl ArtifactRecord {
-    /// Before anything is received.
+    /// A record before any content is received.
     pub(crate) fn new(
         generation: u64,
         order: String,
@@ -63,12 +64,13 @@ impl ArtifactRecord {
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
-    /// Nodes that were retired since the server started, with the entry of their enrolment: late
-    /// uploads of those are discarded. Locked during each change of the store.
+    /// Nodes that were retired since the server started, with the log entries of their enrolments.
+    /// Late uploads from these nodes are discarded. The lock is held during each change of the
+    /// store.
     retired: Mutex<BTreeMap<NodeId, u64>>,
 }
 
-/// An upload in progress, deleted unless finished.
+/// An upload in progress. Its file is deleted unless the upload is finished.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     file: File,
@@ -85,8 +87,8 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// Opens the store in a server's folder. Deletes content without a record, as left by a crash,
-    /// and artifacts beyond the limits.
+    /// Opens the store in the data directory. Deletes artifacts beyond the limits, and content
+    /// without a record, which a crash can leave behind.
     pub(crate) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
         let dir = dir.join("artifacts");
         make_dir(&dir)?;
@@ -96,7 +98,7 @@ impl ArtifactStore {
             _ => make_dir(&incoming)?,
         }
         for folder in node_folders(&dir)? {
-            // A folder that cannot be cleaned up must not prevent a start.
+            // A folder that cannot be cleaned up must not prevent the start.
             if let Err(err) = delete_orphans(&folder) {
                 tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
             }
@@ -125,15 +127,15 @@ impl ArtifactStore {
         &self.dir
     }
 
-    /// `number` must be unique among uploads in progress.
+    /// Starts an upload. `number` must be unique among the uploads in progress.
     pub(crate) fn begin(&self, number: u64) -> io::Result<Incoming> {
         let temporary = self.dir.join("incoming").join(number.to_string());
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Publishes a complete artifact, and replaces an earlier one of the same order. Discards it
-    /// and returns false if the node was retired meanwhile.
+    /// Publishes a complete artifact. It replaces an earlier artifact of the same order. If the
+    /// node was retired in the meantime, discards the artifact and returns false.
     pub(crate) fn finish(
         &self,
         node: &NodeId,
@@ -151,10 +153,11 @@ impl ArtifactStore {
         let content = folder.join(record.content_name());
         fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
-        // If this fails, the content has no record, and is deleted with the next artifact or at the
-        // next start.
+        // If this fails, the content has no record. The next upload of this node or the next start
+        // deletes it.
         write_record(&folder, record)?;
-        // The artifact is durable. A failed deletion is retried with the next one, or within a day.
+        // The artifact is durable. If a deletion fails, the next upload or the daily deletion tries
+        // it again.
         if let Err(err) = delete_orphans(&folder) {
             tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
         }
@@ -162,7 +165,7 @@ impl ArtifactStore {
         Ok(true)
     }
 
-    /// Deletes the artifacts of a retired node, which enrolled with entry `first_seq`.
+    /// Deletes the artifacts of a retired node. `first_seq` is the log entry of its enrolment.
     pub(crate) fn delete_node(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.insert(node.clone(), first_seq);
@@ -172,8 +175,8 @@ impl ArtifactStore {
         }
     }
 
-    /// Artifacts of a node since its enrolment, newest first. Expired ones are hidden, even before
-    /// they are deleted.
+    /// Returns the artifacts of a node since its enrolment, newest first. Expired artifacts are
+    /// left out, even before they are deleted.
     pub(crate) fn list(
         &self,
         node: &NodeId,
@@ -205,15 +208,15 @@ impl ArtifactStore {
     }
 
     fn folder(&self, node: &NodeId) -> PathBuf {
-        // The prefix keeps node names apart from other folders.
+        // The prefix keeps node names apart from other names, such as `incoming`.
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes artifacts beyond the limits. `latest`, a folder and a record in it, always stays,
-    /// even if it looks like the oldest because the wall clock was set back. A failed deletion
-    /// does not stop the others. The caller holds the lock.
+    /// Deletes artifacts beyond the limits. `latest` is a folder and a record in it. This record
+    /// always stays, even if it looks like the oldest because the wall clock was set back. If a
+    /// deletion fails, the others continue. The caller holds the lock.
     fn prune(&self, now: Timestamp, latest: Option<(&Path, &ArtifactRecord)>) {
-        let failed = |folder: &Path, err: &io::Error| {
+        let log_failure = |folder: &Path, err: &io::Error| {
             tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
         };
         let is_latest = |folder: &Path, record: &ArtifactRecord| {
@@ -222,7 +225,7 @@ impl ArtifactStore {
             })
         };
         let folders = node_folders(&self.dir).unwrap_or_else(|err| {
-            failed(&self.dir, &err);
+            log_failure(&self.dir, &err);
             Vec::new()
         });
         let mut artifacts = Vec::new();
@@ -232,7 +235,7 @@ impl ArtifactStore {
                     let ranked = records.into_iter().enumerate();
                     artifacts.extend(ranked.map(|(rank, record)| (folder.clone(), rank, record)));
                 }
-                Err(err) => failed(&folder, &err),
+                Err(err) => log_failure(&folder, &err),
             }
         }
         artifacts.sort_by_key(|(folder, _, record)| {
@@ -248,7 +251,7 @@ impl ArtifactStore {
                 && !is_latest(&folder, &record)
                 && let Err(err) = delete(&folder, &record)
             {
-                failed(&folder, &err);
+                log_failure(&folder, &err);
             }
         }
     }
@@ -266,8 +269,8 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Records in a folder, newest first: sorted by order, because the wall clock may have been set
-/// back.
+/// The records in a folder, newest first. They are sorted by the generation of their order, and not
+/// by time, because the wall clock may have been set back.
 fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -287,7 +290,7 @@ fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     Ok(records)
 }
 
-/// Writes a record, which makes its content visible.
+/// Writes a record. This makes its content visible.
 fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     let temporary = folder.join("record");
     let mut file =
@@ -298,7 +301,8 @@ fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Deletes content without a record. Unreadable and newer records keep their content.
+/// Deletes content without a record. If a record is unreadable or from a newer version, its content
+/// stays.
 fn delete_orphans(folder: &Path) -> io::Result<()> {
     let records = records(folder)?;
     for entry in fs::read_dir(folder)? {
@@ -320,7 +324,7 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The record goes first: content without one is invisible.
+/// Deletes the record first, because content without a record is invisible.
 fn delete(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     for name in [format!("{}.json", record.generation), record.content_name()] {
         match fs::remove_file(folder.join(name)) {
@@ -361,7 +365,7 @@ mod tests {
         put_at(store, node, (generation, first_seq), generation, 5);
     }
 
-    /// Stores an artifact whose record claims this size.
+    /// Stores an artifact. Its record claims the size `bytes`.
     fn put_at(
         store: &ArtifactStore,
         node: &str,
@@ -401,13 +405,13 @@ mod tests {
         file.read_to_string(&mut content).unwrap();
         assert_eq!((record.bytes, content.as_str()), (5, "bytes"));
         assert!(!store.folder(&node).join("1-ab.bin").exists());
-        // Content without a record, as a crash leaves it.
+        // Content without a record, as after a crash.
         let orphan = store.folder(&node).join("9-cd.bin");
         fs::write(&orphan, "x").unwrap();
         fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
         let store = open(&dir);
         assert!(!orphan.exists());
-        // A record of a newer version is invisible, but not deleted.
+        // A record from a newer version is invisible, but it is not deleted.
         let newer = store.folder(&node).join("8-ef.bin");
         fs::write(&newer, "x").unwrap();
         fs::write(store.folder(&node).join("8.json"), r#"{"v":2}"#).unwrap();
@@ -416,7 +420,7 @@ mod tests {
         assert!(newer.exists());
         store.delete_node(&node, 10).unwrap();
         assert!(store.list(&node, 10, START).unwrap().is_empty() && !store.folder(&node).exists());
-        // The next node of that name has its own.
+        // The next node with that name has its own artifacts.
         put(&store, "a", 1, 11);
         assert_eq!(store.list(&node, 11, START).unwrap().len(), 1);
     }
@@ -445,7 +449,7 @@ mod tests {
         assert!(store.list(&node, 10, late).unwrap().is_empty(), "hidden");
         assert!(store.read(&node, 10, 1, late).unwrap().is_none());
         assert!(exists("a"), "not deleted yet");
-        // A failed deletion does not stop the others.
+        // If a deletion fails, the others continue.
         for node in ["a", "b", "c"] {
             let content = store.folder(&node.parse().unwrap()).join("1-ab.bin");
             fs::remove_file(&content).unwrap();
@@ -484,7 +488,7 @@ mod tests {
         }
         put_at(&store, "a", (5, 10), 7, 5);
         assert_eq!(numbers("a"), [5, 4, 3, 2]);
-        // Other artifacts are deleted for it, whatever their time.
+        // Other artifacts are deleted to make room for the latest one, whatever their time.
         put_at(&store, "b", (1, 10), 2000, BYTES_MAX - 15);
         assert_eq!((numbers("a"), numbers("b")), (vec![4, 3, 2], vec![1]));
         put_at(&store, "a", (6, 10), 8, 50);

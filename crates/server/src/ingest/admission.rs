@@ -1,4 +1,4 @@
-//! Decides, at commit time, whether an event is new to the log.
+//! Decides at commit time whether an event is new to the log.
 
 use std::collections::HashMap;
 
@@ -11,23 +11,24 @@ use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 
 /// Limit on the estimated bytes of a node's open findings. One report has at most
-/// [`LOGGED_BYTES_MAX`], so a change after a full snapshot still fits.
+/// [`LOGGED_BYTES_MAX`], so changes still fit after a full report of all open findings.
 const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Admission {
     New,
-    /// The log already has it, or it changes nothing.
+    /// The log already has the event, or the event changes nothing.
     Duplicate,
     UnknownNode(NodeId),
-    /// The node would have more open findings than a snapshot can hold.
+    /// The node would have more open findings than one report can hold.
     TooManyFindings(NodeId),
-    /// It changes no decision, and disk space is low.
+    /// The event changes no decision, and disk space is low.
     LowValue,
 }
 
-/// Whether a report affects no decision: no critical or service-affecting finding changes, nor the
-/// node's boot, GPUs or driver. A new text or count of a known finding affects none.
+/// Whether a report affects no decision: it changes no critical or service-affecting finding, and
+/// not the boot, the GPUs or the driver of the node. A new text or count of a known finding affects
+/// no decision.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let matters =
         |finding: &Finding| finding.severity >= Severity::Critical || affects_service(finding);
@@ -36,8 +37,8 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
         Event::FindingsReported { changes, .. } => {
             !changes.iter().map(Change::finding).any(|change| {
                 let current = node.findings().get(&change.id);
-                // The previous version also counts: the finding may have become less severe, or
-                // cleared.
+                // The current version of the finding counts too: it may have been more severe, or
+                // the change may clear it.
                 let counts = matters(change) || current.is_some_and(matters);
                 counts && !current.is_some_and(|current| same_decision(current, change))
             })
@@ -50,11 +51,14 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
                     .get(&finding.id)
                     .is_some_and(|current| same_decision(current, finding))
             };
-            let is_there = |finding: &Finding| {
+            let is_still_open = |finding: &Finding| {
                 open.get(&finding.id).is_some_and(|now| same_decision(now, finding))
             };
             open.values().all(|finding| !matters(finding) || is_known(finding))
-                && node.findings().values().all(|finding| !matters(finding) || is_there(finding))
+                && node
+                    .findings()
+                    .values()
+                    .all(|finding| !matters(finding) || is_still_open(finding))
         }
         Event::InventoryReported { inventory, .. } => {
             node.reported_inventory().is_some_and(|current| {
@@ -67,7 +71,7 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     }
 }
 
-/// Whether both lead to the same decisions.
+/// Whether both findings lead to the same decisions.
 fn same_decision(one: &Finding, other: &Finding) -> bool {
     let key =
         |finding: &Finding| (finding.kind, finding.severity, finding.action, finding.is_open());
@@ -75,8 +79,8 @@ fn same_decision(one: &Finding, other: &Finding) -> bool {
         && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
 
-/// Classifies an input. The server's own events are always new. Operator requests are new unless
-/// already in effect.
+/// Classifies an input. Events that the server itself causes are always new. A request from an
+/// operator is new unless it is already in effect.
 pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admission {
     match event {
         Event::OperatorRequested { request } => return classify_request(state, by, request),
@@ -86,8 +90,8 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
     }
     if let Event::Enrolled { node, .. } = event {
         // A repeated enrolment must not reset the node.
-        let is_there = state.nodes.contains_key(node);
-        return if is_there { Admission::Duplicate } else { Admission::New };
+        let is_enrolled = state.nodes.contains_key(node);
+        return if is_enrolled { Admission::Duplicate } else { Admission::New };
     }
     let (Event::LocationChanged { node: id, .. }
     | Event::Retired { node: id, .. }
@@ -127,10 +131,10 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
         Event::FindingsReported { record, .. } => !node.reports.has(record),
         Event::FindingsSnapshot { record, open, .. } => {
             !is_older(node, record) && {
-                let same = |other: &Record| other == record;
-                let as_it_was = open.len() == node.findings().len()
+                let is_same = |other: &Record| other == record;
+                let is_unchanged = open.len() == node.findings().len()
                     && open.iter().all(|finding| node.findings().get(&finding.id) == Some(finding));
-                !(node.reports.record().is_some_and(same) && as_it_was)
+                !(node.reports.record().is_some_and(is_same) && is_unchanged)
             }
         }
         Event::QuotaExceeded { .. } => node.reports.over_quota_since().is_none(),
@@ -153,7 +157,8 @@ fn new_if(is_new: bool) -> Admission {
     if is_new { Admission::New } else { Admission::Duplicate }
 }
 
-/// A request repeated after a lost answer changes nothing.
+/// Classifies a request from an operator. If the reply was lost, the operator may repeat the
+/// request: it then changes nothing.
 fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Admission {
     let for_node = |id: &NodeId, is_new: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
         Some(node) => new_if(is_new(node)),
@@ -161,8 +166,8 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
     };
     match request {
         OperatorRequest::Hold { node, reason } => for_node(node, &|node| {
-            let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
-            !node.requests.hold.as_ref().is_some_and(same)
+            let is_same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
+            !node.requests.hold.as_ref().is_some_and(is_same)
         }),
         OperatorRequest::Release { node } => for_node(node, &|node| node.requests.hold.is_some()),
         OperatorRequest::Repaired { node, repair } => for_node(node, &|node| {
@@ -181,16 +186,16 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
                 .is_none_or(|requested_order| requested_order.order != *order)
         }),
         OperatorRequest::Freeze { domain, until, reason } => {
-            let same = |freeze: &Freeze| {
+            let is_same = |freeze: &Freeze| {
                 freeze.by == *by && freeze.until == *until && freeze.reason == *reason
             };
-            new_if(!state.freezes.get(domain).is_some_and(same))
+            new_if(!state.freezes.get(domain).is_some_and(is_same))
         }
         OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
     }
 }
 
-/// Whether the log has a later record of the same journal.
+/// Whether the log has a later record from the same journal.
 fn is_older(node: &Node, record: &Record) -> bool {
     let last = node.reports.record().filter(|other| other.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
@@ -337,12 +342,12 @@ mod tests {
     #[test]
     fn only_the_pending_order_gets_a_status() {
         let state = after(vec![enrolled()]);
-        let answer = Event::OrderStatusReported {
+        let status_reported = Event::OrderStatusReported {
             node: node(),
             generation: 1,
             status: OrderStatus::Accepted,
         };
-        assert_eq!(classify_as_ann(&state, &answer), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &status_reported), Admission::Duplicate);
     }
 
     #[test]
@@ -366,13 +371,13 @@ mod tests {
             let twice = after(vec![enrolled(), request()]);
             assert_eq!(classify_as_ann(&twice, &request()), Admission::Duplicate, "{what:?}");
         }
-        // Undoing what is not in effect, and requests for unknown nodes.
-        let idle = [
+        // Requests that undo something that is not in effect, and a request for an unknown node.
+        let without_effect = [
             OperatorRequest::Release { node: node() },
             OperatorRequest::Unfreeze { domain },
             OperatorRequest::Verify { node: node(), level: VerificationLevel::V0 },
         ];
-        for what in idle {
+        for what in without_effect {
             let request = Event::OperatorRequested { request: what };
             assert_eq!(
                 classify_as_ann(&after(vec![enrolled()]), &request),
@@ -384,7 +389,7 @@ mod tests {
             request: OperatorRequest::Hold { node: node(), reason: reason() },
         };
         assert_eq!(classify_as_ann(&FleetState::default(), &hold), Admission::UnknownNode(node()));
-        // Another user's hold replaces it.
+        // A hold by another user replaces the first one.
         let by_ann = after(vec![enrolled(), hold.clone()]);
         assert_eq!(classify(&by_ann, &Actor::User("bob".to_owned()), &hold), Admission::New);
     }
@@ -443,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_snapshot_leaves_room_for_the_next_change() {
+    fn a_full_report_of_open_findings_leaves_room_for_changes() {
         let finding = |id: u64, evidence: usize| -> Finding {
             let check =
                 serde_json::json!({ "check": { "text": "", "at": "2026-11-15T00:00:00Z" } });
@@ -456,7 +461,7 @@ mod tests {
             }))
             .unwrap()
         };
-        // The maximum amount of minimal evidence, which the estimate is furthest off for.
+        // The most evidence, each of minimal size: the estimate is furthest off for this.
         let each = finding(99, EVIDENCE_MAX).estimated_bytes();
         let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
         let open = convert::open_findings(convert::findings_message(1, open)).unwrap();
@@ -464,9 +469,9 @@ mod tests {
             open.iter().all(|finding| finding.evidence.len() == EVIDENCE_MAX),
             "all fit into one report"
         );
-        let snapshot = Event::FindingsSnapshot { node: node(), record: record("j", 1), open };
-        let state = after(vec![enrolled(), snapshot]);
-        // A change of the same size.
+        let all_open = Event::FindingsSnapshot { node: node(), record: record("j", 1), open };
+        let state = after(vec![enrolled(), all_open]);
+        // Changes of the same size.
         let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
         let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
         let next = Event::FindingsReported { node: node(), record: record("j", 2), changes };

@@ -1,4 +1,4 @@
-//! Ingest: turns messages of nodes into log events.
+//! Ingest: turns messages from nodes into log events.
 //!
 //! ```text
 //! AgentMessage ─ limits, decode ─> session ─ changes only ─> controller ─ admission ─> log

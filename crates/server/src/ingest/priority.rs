@@ -1,6 +1,6 @@
-//! Scheduling of reports for the controller. Urgent ones go straight to it. Others share a small
-//! part of its queue, and large ones go one at a time, so a fatal finding waits for one commit and
-//! not for a flood.
+//! Schedules reports for the controller. Urgent reports go straight to the controller. Ordinary
+//! reports share a small part of its queue, and large reports go one at a time. A fatal finding
+//! therefore waits for one commit, and not for a flood of other reports.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use farrier_fleet::fleet::event::Event;
 use farrier_fleet::health::{Finding, Severity};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A finding has about a kilobyte.
+/// Most bytes of an urgent report. A finding has about a kilobyte.
 const URGENT_BYTES_MAX: usize = 16 << 10;
-/// Decoding a report of this size takes milliseconds.
+/// A report is large from this size on. Decoding one takes milliseconds.
 pub(crate) const LARGE_BYTES: usize = 64 << 10;
-/// Bytes of ordinary reports that may be queued at once.
+/// Bytes of ordinary reports that may wait for the controller at once.
 const ORDINARY_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct ReportQueue {
     large: Arc<Semaphore>,
 }
 
-/// Held while a report is on its way to the controller.
+/// Held until the controller has committed the report.
 pub(crate) type QueuePermit = OwnedSemaphorePermit;
 
 impl Default for ReportQueue {
@@ -34,7 +34,7 @@ impl Default for ReportQueue {
 }
 
 impl ReportQueue {
-    /// A permit for a large report, before it is decoded. `None` if it is not large.
+    /// Waits for a permit for a large report. Returns `None` if the report is not large.
     pub(crate) async fn large(&self, bytes: usize) -> Option<QueuePermit> {
         if bytes < LARGE_BYTES {
             return None;
@@ -42,7 +42,7 @@ impl ReportQueue {
         Arc::clone(&self.large).acquire_owned().await.ok()
     }
 
-    /// A permit for an ordinary report.
+    /// Waits for a permit for an ordinary report.
     pub(crate) async fn ordinary(&self, bytes: usize) -> Option<QueuePermit> {
         let bytes = u32::try_from(bytes.clamp(1, LARGE_BYTES)).unwrap_or(u32::MAX);
         Arc::clone(&self.ordinary).acquire_many_owned(bytes).await.ok()
@@ -57,7 +57,7 @@ pub(crate) fn is_urgent(event: &Event, bytes: usize) -> bool {
             Event::FindingsReported { changes, .. } => {
                 changes.iter().any(|change| is_serious(change.finding()))
             }
-            // The first report of a session, or the one after throttling.
+            // The first report of a session, or the first after throttling.
             Event::FindingsSnapshot { open, .. } => open.iter().any(is_serious),
             Event::OrderStatusReported { .. }
             | Event::CordonObserved { .. }

@@ -1,6 +1,6 @@
-//! Report quota: a token bucket per node for bytes and entries of the log. A message may overdraw
-//! it, so that the largest allowed one passes. Reading resumes when the debt is paid. Unread
-//! reports wait on the node, so nothing is lost.
+//! Report quota: each node has a token bucket for log bytes and one for log entries. A message may
+//! overdraw a bucket, so that the largest allowed message passes. The server then reads from the
+//! node again when the debt is paid. Until then, reports wait on the node, so nothing is lost.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +10,25 @@ use farrier_wire::limits::MESSAGE_BYTES_MAX;
 pub struct ReportQuota {
     pub bytes_per_s: f64,
     pub entries_per_s: f64,
-    /// Burst size, in seconds of the sustained rate.
+    /// Size of a burst, in seconds of the sustained rate.
     pub burst_s: f64,
 }
 
 impl Default for ReportQuota {
     fn default() -> Self {
-        // A fault that opens and clears every second stays far below this, and a full findings
-        // snapshot fits into the burst.
+        // A fault that opens and clears every second stays far below this rate, and a report of all
+        // open findings fits into the burst.
         Self { bytes_per_s: 65_536.0, entries_per_s: 20.0, burst_s: 50.0 }
     }
 }
 
-/// Rate limit of urgent reports, which skip the queue: a node gains nothing by calling everything
-/// fatal.
+/// Rate limit for urgent reports. They skip the queue, so without a limit a node that calls
+/// every report fatal would always skip it.
 const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
-/// A throttled node resumes when it has this many seconds of quota.
+/// A throttled node resumes when its buckets have this many seconds of quota.
 const RESUME_S: f64 = 1.0;
 const ROUNDING_S: f64 = 1e-6;
-/// A node counts as within its quota again after this long without exceeding it.
+/// A node counts as within its quota again when it has not exceeded the quota for this long.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -55,16 +55,16 @@ impl Bucket {
         let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
         let entries = f64::from(entries) / self.quota.entries_per_s;
-        // The debt is limited to one message, also across reconnects.
-        let most = -(bytes_max / self.quota.bytes_per_s);
+        // The debt never exceeds the cost of one message, even across reconnects.
+        let lowest_bytes_s = -(bytes_max / self.quota.bytes_per_s);
         self.left_s = (
-            (bytes_s - bytes / self.quota.bytes_per_s).max(most),
+            (bytes_s - bytes / self.quota.bytes_per_s).max(lowest_bytes_s),
             (entries_s - entries).max(-1.0 / self.quota.entries_per_s),
         );
         self.at = now;
     }
 
-    /// Seconds until both buckets have `min_s` again.
+    /// Seconds until both buckets have `min_s` again. Negative if they have more.
     fn deficit_s(&self, min_s: f64, now: Instant) -> f64 {
         let (bytes_s, entries_s) = self.left_s(now);
         min_s - bytes_s.min(entries_s)
@@ -93,7 +93,7 @@ impl NodeQuota {
         self.reports.charge(1, bytes, now);
     }
 
-    /// Charges log entries that a message caused.
+    /// Charges the log entries that a message caused.
     pub(crate) fn charge_entries(&mut self, entries: u32, bytes: usize, now: Instant) {
         self.reports.charge(entries, bytes, now);
     }
@@ -112,19 +112,20 @@ impl NodeQuota {
         Some(Duration::from_secs_f64(self.reports.deficit_s(RESUME_S, now).max(0.001)))
     }
 
-    /// Largest findings snapshot to request after throttling: half a second of quota, so that it
-    /// does not throttle the node again.
+    /// Size up to which all open findings are requested after throttling: half a second of quota,
+    /// so that the report does not throttle the node again.
     pub(crate) fn resync_bytes_max(&self) -> f64 {
         self.reports.quota.bytes_per_s / 2.0
     }
 
-    /// Charges a report to the urgent rate. Returns false if that is exhausted.
+    /// Charges a report to the urgent rate. Returns false, and charges nothing, if that rate is
+    /// exhausted.
     pub(crate) fn admit_urgent(&mut self, bytes: usize, now: Instant) -> bool {
-        let may = self.urgent.deficit_s(0.0, now) < 0.0;
-        if may {
+        let is_admitted = self.urgent.deficit_s(0.0, now) < 0.0;
+        if is_admitted {
             self.urgent.charge(1, bytes, now);
         }
-        may
+        is_admitted
     }
 
     pub(crate) fn is_within_quota(&self, now: Instant) -> bool {
@@ -185,8 +186,8 @@ mod tests {
     fn urgent_reports_are_limited() {
         let start = Instant::now();
         let mut quota = quota(start);
-        let hurried = (0..100).filter(|_| quota.admit_urgent(1000, start)).count();
-        assert_eq!(hurried, 8);
+        let admitted = (0..100).filter(|_| quota.admit_urgent(1000, start)).count();
+        assert_eq!(admitted, 8);
         assert!(quota.admit_urgent(1000, start + SECOND * 2));
     }
 }

@@ -1,4 +1,5 @@
-//! One node's session: bounds and compares what it reports, and acknowledges it once durable.
+//! One node's session: limits what the node reports, compares it with the state, and acknowledges
+//! it when it is durable.
 
 mod end;
 mod reports;
@@ -36,10 +37,10 @@ use crate::space::DiskSpace;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// A session without a message for this many heartbeat intervals is closed.
+/// A session is closed if no message arrives for this many heartbeat intervals.
 const MISSED_INTERVALS_MAX: u32 = 6;
 
-/// Certificate expiry is checked at least this often, because the clock may be corrected.
+/// The expiry of a certificate is checked at least this often, because the clock may be corrected.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Shared by all sessions.
@@ -55,8 +56,8 @@ pub(crate) struct SessionContext {
 }
 
 impl SessionContext {
-    /// Whether a certificate was revoked. Fails open if the access store is unreadable: a failing
-    /// disk must not look like a revoked fleet.
+    /// Whether a certificate was revoked. Returns false if the access store is unreadable: a
+    /// failing disk must not disconnect the whole fleet.
     fn refuses(&self, identity: &Identity) -> bool {
         self.store.admits(identity).is_ok_and(|admits| !admits)
     }
@@ -64,7 +65,7 @@ impl SessionContext {
 
 pub(crate) type Outbound = mpsc::Sender<Box<OutboundMessage>>;
 
-/// Boxed, because a channel allocates room for 32 messages up front.
+/// A channel sends this boxed, because it allocates room for 32 messages at once.
 pub(crate) type OutboundMessage = Result<ServerMessage, Status>;
 
 /// Serves a session until it ends.
@@ -99,8 +100,8 @@ pub(crate) async fn serve(
                 last_sent_order: 0,
             };
             let run = async {
-                // It may have been revoked since the TLS handshake, before this session was
-                // registered for disconnection.
+                // The certificate may have been revoked after the TLS handshake and before this
+                // session was registered. Such a revocation could not disconnect the session.
                 if certificate
                     .as_ref()
                     .is_some_and(|certificate| context.refuses(&certificate.identity))
@@ -110,7 +111,7 @@ pub(crate) async fn serve(
                 session.run(hello, &mut inbound, orders).await
             };
             let end = tokio::select! {
-                // First: the last message of a revoked node must not count.
+                // Check for a disconnect first: the last message of a revoked node must not count.
                 biased;
                 Ok(reason) = &mut disconnect => Err(SessionEnd::Disconnected(reason)),
                 end = run => end,
@@ -143,7 +144,7 @@ pub(crate) fn expired() -> Status {
     Status::unauthenticated("the certificate has expired")
 }
 
-/// Returns when a certificate expires. Never without one.
+/// Returns when a certificate expires. Without a certificate, never returns.
 async fn until_expired(until: Option<Timestamp>) {
     let Some(until) = until else { return std::future::pending().await };
     loop {
@@ -153,7 +154,7 @@ async fn until_expired(until: Option<Timestamp>) {
         if remaining.is_zero() {
             return;
         }
-        // The clock may be corrected meanwhile.
+        // The clock may be corrected in the meantime.
         tokio::time::sleep(remaining.min(CLOCK_CHECK_INTERVAL)).await;
     }
 }
@@ -168,7 +169,8 @@ async fn hello(inbound: &mut Streaming<AgentMessage>) -> Result<Box<proto::Hello
     }
 }
 
-/// The next message of the node. Boxed, because the waiting future reserves space for its result.
+/// Waits for the next message from the node. The message is boxed, because a future reserves space
+/// for its result while it waits.
 async fn next_message(
     inbound: &mut Streaming<AgentMessage>,
     idle: Duration,
@@ -185,44 +187,44 @@ struct Session<'d> {
     quota: Arc<Mutex<NodeQuota>>,
     /// Whether reports wait for the quota.
     is_throttled: bool,
-    /// Changes in flight to skip, because a snapshot of the open findings was requested after them
-    /// and includes them.
+    /// How many changes in flight to skip. They were sent before the server asked for all open
+    /// findings, and the report of these will include them.
     changes_to_skip: usize,
-    /// Size of the last findings snapshot.
+    /// Size of the last report of all open findings.
     snapshot_bytes: usize,
     logged: Logged,
-    /// Whether a report was refused because disk space is low. The node is asked for a snapshot
-    /// once there is space.
+    /// Whether a report was not logged because disk space is low. When there is space again, the
+    /// server asks for all open findings.
     is_refused: bool,
-    /// An inventory refused for that reason.
+    /// An inventory that was not logged because disk space is low.
     refused_inventory: Option<Box<NodeInventory>>,
     out: &'d Outbound,
-    /// The node's journal, whose last durable record is `last`.
+    /// The node's journal. `last` is its last record that is durable in the log.
     journal: String,
     last: Option<u64>,
-    /// Shares the state's own copy.
+    /// Shares the copy in the fleet state.
     inventory: Option<Arc<NodeInventory>>,
     /// Generation of the last order sent in this session.
     last_sent_order: u64,
 }
 
-/// Conditions that the log has for a node's reports.
+/// Conditions that the log currently has for the reports of a node.
 #[derive(Debug, Clone, Copy, Default)]
 struct Logged {
     is_over_quota: bool,
     is_unreadable: bool,
 }
 
-/// What the state knows of a node that opens a session.
+/// What the fleet state has about a node that opens a session.
 struct NodeRecord {
     record: Option<Record>,
     inventory: Option<Arc<NodeInventory>>,
-    /// Whether its heartbeat is lost, or its certificate was revoked.
+    /// Whether the node's heartbeat is lost, or its certificate was revoked.
     is_disconnected: bool,
     logged: Logged,
-    /// Of the last order.
+    /// Generation of the last order.
     generation: u64,
-    /// Depends on the fleet's size.
+    /// Depends on the size of the fleet.
     reconnect_spread_s: u32,
 }
 
@@ -233,7 +235,8 @@ impl Session<'_> {
         inbound: &mut Streaming<AgentMessage>,
         mut orders: mpsc::Receiver<Box<Order>>,
     ) -> Result<(), SessionEnd> {
-        // Boxed, like the futures below, to keep an idle session small with 100,000 nodes.
+        // Boxed, like the futures below: this keeps idle sessions small, of which there may be
+        // 100,000.
         Box::pin(self.handshake(*hello)).await?;
         let end = self.read(inbound, &mut orders).await;
         if end.as_ref().is_err_and(SessionEnd::is_unreadable_report) {
@@ -259,14 +262,15 @@ impl Session<'_> {
                     Box::pin(self.handle(message?)).await?;
                 }
                 () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
-                // Nothing is read while throttled, so this detects a closed connection.
+                // The server reads nothing while the node is throttled, so this is how it detects a
+                // closed connection.
                 () = self.out.closed(), if wait.is_some() => return Err(SessionEnd::ClosedByNode),
                 Some(order) = orders.recv() => Box::pin(self.order(&order)).await?,
             }
         }
     }
 
-    /// Handles the node's hello, and tells it where to resume.
+    /// Handles the hello from the node, and tells the node where to resume.
     async fn handshake(&mut self, hello: proto::Hello) -> Result<(), SessionEnd> {
         self.quota().charge(hello.encoded_len(), Instant::now());
         let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
@@ -298,12 +302,12 @@ impl Session<'_> {
         .await?;
         let is_back = self.context.sessions.mark_accepted(&self.node, &self.last_seen)
             || node_record.is_disconnected;
-        // Like every report, the hello's events wait for the quota, but the heartbeat counts at
-        // once.
+        // Like every report, the events of a hello wait for the quota. A restored heartbeat does
+        // not wait.
         if !is_back {
             self.wait_for_quota().await?;
         }
-        // First, because the following events may lead to an order.
+        // Submit this first, because the events that follow may lead to an order.
         if last_order > node_record.generation {
             tracing::warn!(node = %self.node, last_order, issued = node_record.generation, "the node had orders that are not in the log: the log is from an older backup, and later decisions, revocations and approvals are lost");
             let node = self.node.clone();
@@ -314,7 +318,7 @@ impl Session<'_> {
             self.wait_for_quota().await?;
         }
         self.report_inventory(inventory).await?;
-        // An unknown cordon does not replace an observed one.
+        // If the cordon is unknown, keep the cordon that was observed before.
         if cordon != Cordon::Unknown {
             self.report_cordon(cordon).await?;
         }
@@ -332,7 +336,8 @@ impl Session<'_> {
         if let Some(order) = self.context.controller.read(pending).await? {
             self.order(&order).await?;
         }
-        // The node may have nothing new to report, and its findings may be readable now.
+        // The node may have nothing new to report although its findings are readable now. Ask for
+        // them.
         if self.logged.is_unreadable {
             self.send(server_message::What::Resync(proto::Resync {})).await?;
         }
@@ -357,7 +362,7 @@ impl Session<'_> {
         Ok(node_record.await?.ok_or_else(|| SubmitError::UnknownNode(self.node.clone()))?)
     }
 
-    /// Handles a message, then lifts the conditions that no longer hold.
+    /// Handles a message, then clears the conditions that no longer hold.
     async fn handle(&mut self, message: Box<AgentMessage>) -> Result<(), SessionEnd> {
         self.charge(&message);
         self.dispatch(*message).await?;
@@ -378,7 +383,7 @@ impl Session<'_> {
                 Some(report::What::Cordon(cordon)) => {
                     self.report_cordon(convert::cordon(cordon)?).await
                 }
-                // Messages of newer agents are ignored, but count as heartbeats.
+                // A message that only newer agents know is ignored, but counts as a heartbeat.
                 Some(report::What::Heartbeat(_)) | None => Ok(()),
             },
             Some(agent_message::What::OrderStatus(status)) => {
@@ -404,7 +409,7 @@ impl Session<'_> {
 
     async fn submit(&self, event: Event) -> Result<(), SessionEnd> {
         let outcome = self.context.controller.submit(Actor::Node(self.node.clone()), event).await?;
-        // Decisions caused by a node's report also count towards its quota.
+        // The decisions that a report causes also count towards the node's quota.
         if let CommitOutcome::Logged(DecisionCost { entries, bytes }) = outcome {
             self.quota().charge_entries(entries, bytes, Instant::now());
         }
@@ -429,7 +434,7 @@ fn check_limit(what: &'static str, found: usize, most: usize) -> Result<(), Conv
 mod tests {
     use super::*;
 
-    /// The size of a future that is never created.
+    /// The size of a future, without creating one.
     fn size_of_future<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()
     }

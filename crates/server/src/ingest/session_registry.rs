@@ -1,5 +1,5 @@
-//! The session registry: connected nodes, and when each was last seen. A heartbeat is one atomic
-//! store.
+//! The session registry: which nodes are connected, and when each was last seen. Recording a
+//! heartbeat costs one atomic store.
 
 mod connection;
 
@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::quota::{NodeQuota, ReportQuota};
 
-/// Queued orders per session. There is one at a time.
+/// Orders that may wait per session. A node normally has one at a time.
 const ORDERS_MAX: usize = 4;
 
-/// The heartbeat is lost after this fraction of the heartbeat timeout. The node becomes suspect
-/// first, which leaves time to detect a common cause, such as a switch.
+/// A heartbeat counts as lost after this fraction of the heartbeat timeout. The node then becomes
+/// suspect before the timeout ends, which leaves time to detect a common cause, such as a switch.
 const HEARTBEAT_LOST_DIVISOR: u32 = 3;
 
 /// Why the server ends a session.
@@ -32,21 +32,21 @@ pub(crate) enum DisconnectReason {
     Retired,
     /// The node does not read its messages.
     Slow,
-    /// Leases use the server's clock, and a new session starts with its time.
+    /// Leases use the server's clock. The node gets the new time when it opens a new session.
     ClockStepped,
     Stopping,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct LastSeen {
-    /// Milliseconds since the server started.
+    /// When the last message arrived, in milliseconds since the server started.
     last_message_ms: AtomicU64,
-    /// Start of the heartbeat timeout if the node could not be observed since its last message.
-    /// Same unit.
+    /// When the server last could not observe the node, in milliseconds since the server started.
+    /// If this is later than the last message, the heartbeat timeout starts here.
     observed_ms: AtomicU64,
-    /// Whether the log has a lost heartbeat.
+    /// Whether the log has a lost heartbeat for the node.
     is_heartbeat_lost: AtomicBool,
-    /// Whether reports wait for quota or disk space.
+    /// Whether reports from the node wait for quota or disk space.
     is_delayed: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ impl LastSeen {
 #[derive(Debug)]
 struct Stream {
     number: u64,
-    /// Of the certificate. `None` without one.
+    /// Generation of the node's certificate. `None` without a certificate.
     generation: Option<u64>,
     orders: mpsc::Sender<Box<Order>>,
     disconnect: oneshot::Sender<DisconnectReason>,
@@ -73,16 +73,16 @@ struct Stream {
 #[derive(Debug)]
 struct SessionEntry {
     last_seen: Arc<LastSeen>,
-    /// Kept across sessions, so that reconnecting gains nothing.
+    /// Kept across sessions, so that a node gains no quota by reconnecting.
     quota: Arc<Mutex<NodeQuota>>,
     stream: Option<Stream>,
-    /// When a session was last opened, in milliseconds since the server started.
+    /// When a session was last accepted, in milliseconds since the server started.
     opened_ms: Option<u64>,
-    /// When the last session ended. `None` while one is open.
+    /// When the last session ended. `None` while a session is open.
     closed_ms: Option<u64>,
 }
 
-/// The session's end of a registration.
+/// What a session gets when it registers.
 #[derive(Debug)]
 pub(crate) struct RegisteredSession {
     pub(crate) number: u64,
@@ -93,7 +93,7 @@ pub(crate) struct RegisteredSession {
     pub(crate) disconnect: oneshot::Receiver<DisconnectReason>,
 }
 
-/// Sessions of all nodes, connected or not.
+/// The sessions of all nodes. Nodes that are not connected have an entry, too.
 #[derive(Debug)]
 pub(crate) struct SessionRegistry {
     started: Instant,
@@ -133,7 +133,7 @@ impl SessionRegistry {
         })
     }
 
-    /// The server does not read from the node while throttled, so its timeout restarts.
+    /// Restarts the heartbeat timeout. The server calls this while it does not read from the node.
     pub(crate) fn skip_heartbeats(&self, last_seen: &LastSeen) {
         last_seen.observed_ms.store(self.uptime_ms(), Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ impl SessionRegistry {
         self.throttled.load(Ordering::Relaxed)
     }
 
-    /// Adds all nodes of the fleet. Their timeouts start now.
+    /// Adds all nodes of the fleet. Their heartbeat timeouts start now.
     pub(crate) fn track_nodes(&self, state: &FleetState) {
         let mut by_node = self.by_node();
         for (id, node) in &state.nodes {
@@ -162,8 +162,8 @@ impl SessionRegistry {
         self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a node's session. An earlier one is disconnected: it is half open, or its key was
-    /// copied.
+    /// Registers a session of a node. Disconnects an earlier session of this node: its connection
+    /// is half open, or the node's key was copied.
     pub(crate) fn register(&self, node: &NodeId, generation: Option<u64>) -> RegisteredSession {
         let (order, orders) = mpsc::channel(ORDERS_MAX);
         let (disconnect, disconnected) = oneshot::channel();
@@ -178,8 +178,8 @@ impl SessionRegistry {
         RegisteredSession { number, last_seen, quota, orders, disconnect: disconnected }
     }
 
-    /// Marks the node's hello as accepted. A refused hello does not count as a heartbeat. Returns
-    /// whether the log has, or is about to have, a lost heartbeat.
+    /// Marks the hello from the node as accepted. A refused hello does not count as a heartbeat.
+    /// Returns whether the log has a lost heartbeat for the node, or is about to have one.
     #[must_use]
     pub(crate) fn mark_accepted(&self, node: &NodeId, last_seen: &LastSeen) -> bool {
         if let Some(session) = self.by_node().get_mut(node) {
@@ -189,11 +189,12 @@ impl SessionRegistry {
         self.record_message(last_seen)
     }
 
-    /// Removes a session. `last_seen` stays.
+    /// Removes a session. Keeps when the node was last seen.
     pub(crate) fn deregister(&self, node: &NodeId, number: u64) {
         if let Some(session) = self.by_node().get_mut(node) {
             session.stream.take_if(|stream| stream.number == number);
-            // A session that was never accepted does not change the last one's times.
+            // A session that was never accepted does not change the times of the last accepted
+            // session.
             if session.stream.is_none() && session.opened_ms.is_some() {
                 session.closed_ms.get_or_insert(self.uptime_ms());
             }
@@ -204,28 +205,28 @@ impl SessionRegistry {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Records a message. Returns true once if the log has a lost heartbeat.
+    /// Records a message. If the log has a lost heartbeat, returns true for the first message only.
     pub(crate) fn record_message(&self, last_seen: &LastSeen) -> bool {
         last_seen.last_message_ms.store(self.uptime_ms(), Ordering::Relaxed);
         last_seen.is_heartbeat_lost.load(Ordering::Relaxed)
             && last_seen.is_heartbeat_lost.swap(false, Ordering::Relaxed)
     }
 
-    /// Sends decisions to the sessions they concern. A session that cannot receive an order gets it
-    /// after reconnecting.
+    /// Passes log entries to the sessions that they concern. If a session cannot receive an order,
+    /// the node gets the order when it reconnects.
     pub(crate) fn dispatch(&self, entries: &[Entry]) {
         for entry in entries {
             match &entry.event {
                 Event::OrderIssued { order } => {
                     let mut by_node = self.by_node();
                     let Some(session) = by_node.get_mut(&order.node) else { continue };
-                    let full = session.stream.as_ref().is_some_and(|stream| {
+                    let is_full = session.stream.as_ref().is_some_and(|stream| {
                         matches!(
                             stream.orders.try_send(Box::new(order.clone())),
                             Err(mpsc::error::TrySendError::Full(_))
                         )
                     });
-                    if full && let Some(stream) = session.stream.take() {
+                    if is_full && let Some(stream) = session.stream.take() {
                         let _ = stream.disconnect.send(DisconnectReason::Slow);
                     }
                 }
@@ -237,8 +238,9 @@ impl SessionRegistry {
                 Event::AccessChanged {
                     change: AccessChange::CertificateRevoked { node }, ..
                 } => {
-                    // Revoked sessions are disconnected before this entry is logged. An open one
-                    // has enrolled again since, and its next message restores its heartbeat.
+                    // Revoked sessions are disconnected before this entry is logged. If a session
+                    // is open now, the node has enrolled again, and its next message restores its
+                    // heartbeat.
                     let by_node = self.by_node();
                     if let Some(session) =
                         by_node.get(node).filter(|session| session.stream.is_some())
@@ -257,7 +259,7 @@ impl SessionRegistry {
         }
     }
 
-    /// Disconnects all sessions for which `reason_for` returns a reason.
+    /// Disconnects all sessions for which `reason_for` returns a reason. Returns their number.
     pub(crate) fn disconnect(
         &self,
         reason_for: impl Fn(&NodeId, Option<u64>) -> Option<DisconnectReason>,
@@ -280,7 +282,7 @@ impl SessionRegistry {
         self.by_node().values().filter(|session| session.stream.is_some()).count()
     }
 
-    /// No node could be observed for this long, so it counts towards no heartbeat timeout.
+    /// Extends all heartbeat timeouts, because the server could not observe any node for this long.
     pub(crate) fn extend_timeouts(&self, by: Duration) {
         let (uptime_ms, by_ms) =
             (self.uptime_ms(), u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
@@ -290,10 +292,10 @@ impl SessionRegistry {
         }
     }
 
-    /// Nodes whose heartbeat is lost, without a log entry yet.
+    /// Returns an event for each node whose heartbeat is lost, unless the log already has it.
     ///
-    /// In a large fleet nearly all nodes were seen recently. For those, only `last_seen` is read,
-    /// because the controller waits for this.
+    /// The controller waits for this. In a large fleet, nearly all nodes were seen recently, and
+    /// this reads only `last_seen` of these nodes.
     pub(crate) fn heartbeat_losses(&self, state: &FleetState, now: Timestamp) -> Vec<Event> {
         let timeout_ms = |heartbeat_timeout_s: u32| {
             u64::from((heartbeat_timeout_s / HEARTBEAT_LOST_DIVISOR).max(1)) * 1000
@@ -318,13 +320,13 @@ impl SessionRegistry {
             if idle_ms > timeout_ms(state.policy.for_pool(&node.location.pool).heartbeat_timeout_s)
             {
                 last_seen.is_heartbeat_lost.store(true, Ordering::Relaxed);
-                // The rest of the timeout counts from here, too.
+                // The remaining heartbeat timeout counts from the same time.
                 let ago = SignedDuration::from_millis(idle_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 losses.push(Event::HeartbeatLost { node: id.clone(), since });
             }
         }
-        // Sorted, because a map's order is random.
+        // Sorted, because the order of a hash map is random.
         losses.sort_by(|a, b| a.node().cmp(&b.node()));
         losses
     }

@@ -1,5 +1,5 @@
-//! Accepts a log that is not the acknowledged one, at an operator's request: an older copy restored
-//! on purpose.
+//! Accepts a log that differs from the acknowledged log, if an operator asks for it. An example is
+//! an older copy that was restored on purpose.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use crate::state_machine::state_at;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
-    /// The head recorded before. `None` if there was none.
+    /// The head that was recorded before. `None` if no head was recorded, or if it was unreadable.
     pub before: Option<RecordedHead>,
     /// The accepted head.
     pub end: RecordedHead,
 }
 
-/// Accepts the log at `path`. Its entries must be intact. Removes snapshots, which may belong to
-/// another log. No server may be running.
+/// Accepts the log at `path`, if its entries are intact. Removes the snapshot files, because they
+/// may belong to another log. No server may be running.
 pub fn accept(path: &Path) -> Result<Result<Accepted, IntegrityError>, LogError> {
     let log = SqliteLog::open_to_read(path)?;
     log.check_integrity()?;

@@ -1,5 +1,5 @@
-//! Moves old entries into an archive file. The hash chain continues from the archive to the log,
-//! which then starts with a base snapshot.
+//! Moves old entries into an archive file. The log then starts with a base snapshot, and the hash
+//! chain continues from the archive into the log.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::sqlite::SqliteLog;
 use super::{Anchor, Head, IntegrityError, Log, LogError, Snapshot, verify};
 
-/// Entries copied per read.
+/// Entries per read.
 const PAGE_ENTRIES: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,9 @@ pub enum Archived {
     Nothing,
 }
 
-/// Moves entries from before a time into a new file. The archive is complete and synced before the
-/// log is truncated, so a crash in between leaves entries in both. A server may be running.
+/// Moves entries that are older than `before` into a new file. The archive is complete and synced
+/// before the log is truncated, so a crash between the two leaves the entries in both files. A
+/// server may be running.
 pub fn archive(
     log: &mut dyn Log,
     before: Timestamp,
@@ -65,15 +66,16 @@ pub fn sync(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The last entry of the last batch before `time`. A batch is one decision, and is never split.
+/// The last entry of the last batch before `time`. A batch holds the inputs of one commit and the
+/// decisions on them, and is never split.
 fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> {
     let (begin, end) = (log.anchor()?.seq, log.head()?.seq);
     let at = |seq: u64| -> Result<_, LogError> {
         let found = log.read(seq - 1, 1)?.into_iter().next().filter(|stored| stored.seq == seq);
         found.map(|stored| stored.entry()).transpose()
     };
-    // After a clock was stepped back, later entries may have earlier times, so this scans up to the
-    // first entry that is not older instead of bisecting.
+    // After the clock was stepped back, later entries may have earlier times. This therefore scans
+    // up to the first entry that is not older, and does not bisect.
     let mut older = begin;
     'pages: while older < end {
         let page = log.read(older, PAGE_ENTRIES)?;
@@ -92,7 +94,7 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
     Ok((last > begin).then_some(last))
 }
 
-/// Checks that logs, in order, continue each other. [`verify`] checks each of them.
+/// Checks that each log continues the one before it. [`verify`] checks the entries of each log.
 pub fn check_joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
     for pair in logs.windows(2) {
         let [before, after] = pair else { continue };

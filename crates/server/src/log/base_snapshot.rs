@@ -1,4 +1,5 @@
-//! The state that a log starts from, encoded as a header line with the format version, and JSON.
+//! The state that a log starts from, encoded as a header line with the format version and a JSON
+//! object.
 
 use farrier_fleet::fleet::FleetState;
 use rusqlite::{Connection, params};
@@ -6,17 +7,18 @@ use rusqlite::{Connection, params};
 use super::{Hash, LogError, Snapshot};
 
 const HEADER: &[u8] = b"farrier state 4\n";
-/// Differs from version 4 only in names, which deserialisation accepts as aliases.
+/// Differs from version 4 only in field names, which deserialisation accepts as aliases.
 const HEADER_V3: &[u8] = b"farrier state 3\n";
-/// Before a node's fields were grouped.
+/// Written before the fields of a node were grouped.
 const HEADER_V2: &[u8] = b"farrier state 2\n";
-/// Before nodes recorded their first service, and when reasons were sentences.
+/// Written before nodes recorded when they first entered service, and when reasons were still
+/// sentences.
 const HEADER_V1: &[u8] = b"farrier state 1\n";
-/// Common to all versions. Before format 1, there was no header.
+/// The part of the header that all versions share. States older than version 1 have no header.
 const HEADER_PREFIX: &[u8] = b"farrier state ";
 
-/// An encoded state. Encoded before the transaction starts, because that takes seconds for a large
-/// fleet.
+/// An encoded state. Encoding takes seconds for a large fleet, so it happens before the transaction
+/// starts.
 pub(super) struct BaseSnapshot<'b> {
     at: &'b Snapshot,
     bytes: Vec<u8>,
@@ -25,9 +27,9 @@ pub(super) struct BaseSnapshot<'b> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SnapshotReadError {
-    /// Written by a later version.
+    /// A later version wrote the snapshot.
     Newer,
-    /// The digest does not match, or it does not decode.
+    /// The digest does not match, or the state does not decode.
     Damaged,
 }
 
@@ -39,7 +41,7 @@ impl<'b> BaseSnapshot<'b> {
         Ok(Self { at, bytes, digest })
     }
 
-    /// Makes it the log's base snapshot.
+    /// Stores the state as the log's base snapshot.
     pub(super) fn put(&self, connection: &Connection) -> rusqlite::Result<()> {
         let insert = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2, ?3, ?4)";
         let row = params![self.at.state.seq, self.at.hash.0, self.bytes, self.digest.0];
@@ -47,7 +49,7 @@ impl<'b> BaseSnapshot<'b> {
     }
 }
 
-/// Decodes a base snapshot of any version.
+/// Decodes a base snapshot that this or an earlier version wrote.
 pub(super) fn decode_state(bytes: &[u8], digest: Hash) -> Result<FleetState, SnapshotReadError> {
     if Hash::digest(bytes) != digest {
         return Err(SnapshotReadError::Damaged);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// A hash over an entry and everything before it.
+/// A hash over an entry and all entries before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hash(pub [u8; 32]);
 
@@ -31,7 +31,7 @@ impl Hash {
         Some(Self(hash))
     }
 
-    /// A digest of standalone bytes.
+    /// A digest of bytes that are not part of the chain.
     pub fn digest(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }

@@ -1,5 +1,5 @@
-//! Damage of the log's database found while the server runs. Readers report it, and the writer
-//! stops.
+//! Damage to the log's database that is found while the server runs. Readers report it, and the
+//! writer then stops.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Damage {
         self.0.borrow().clone().map_or(Ok(()), |what| Err(LogError::Corrupt(what)))
     }
 
-    /// Waits for damage.
+    /// Waits until damage is recorded.
     pub async fn found(&self) -> LogError {
         let mut receiver = self.0.subscribe();
         // `self` holds a sender, so the channel is never closed.

@@ -1,9 +1,10 @@
-//! `log-head`: the last acknowledged entry, in its own file. SQLite cannot tell a log that lost its
-//! WAL, or an older copy, from a shorter one. This file can.
+//! `log-head`: the last acknowledged entry, in its own file. A log that lost its WAL, or an older
+//! copy of the log, is just a shorter log to SQLite. This file shows that entries are missing.
 //!
-//! It is written after entries are durable and before they are acknowledged. After a crash it may
-//! be behind the log, by entries that were never acknowledged, but never ahead of it. Writes
-//! alternate between two slots in two blocks, so a torn write leaves the other slot intact.
+//! The file is written after entries are durable and before they are acknowledged. After a crash it
+//! may lack the last entries of the log, which were then never acknowledged, but it is never ahead
+//! of the log. Writes alternate between two slots in two blocks, so a torn write leaves the other
+//! slot intact.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,17 +15,17 @@ use super::{Hash, LogError};
 
 /// Format name and version.
 const HEADER: &str = "farrier log-head 1 ";
-/// Distance of the slots: one file system block.
+/// Distance between the two slots: one file system block.
 const SLOT_BYTES: u64 = 4096;
-/// Header, two numbers of 20 digits, two hashes of 64, three spaces and a line break.
+/// The header, two numbers of 20 digits, two hashes of 64 digits, three spaces and a line break.
 const TEXT_BYTES: usize = HEADER.len() + 2 * 20 + 2 * 64 + 4;
 
-/// The last acknowledged end of the log.
+/// The last acknowledged entry of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordedHead {
     pub seq: u64,
     pub hash: Hash,
-    /// The last change of the access store in the log.
+    /// Number of the last change of the access store that the log has.
     pub access: u64,
 }
 
@@ -35,7 +36,7 @@ impl RecordedHead {
         format!("{content} {digest}\n")
     }
 
-    /// `None` if the slot was never written, or torn.
+    /// Returns `None` if the slot was never written, or if a write to it was torn.
     fn parse(text: &[u8]) -> Option<Self> {
         let (content, digest) =
             std::str::from_utf8(text).ok()?.strip_suffix('\n')?.rsplit_once(' ')?;
@@ -56,15 +57,15 @@ pub fn head_path(log: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The recorded head of the log at `log`. `None` if there is no head file, as beside a backup or an
-/// archive.
+/// The recorded head of the log at `log`. `None` if there is no head file: backups and archives
+/// have none.
 pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
     let path = head_path(log);
     match File::open(&path) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(LogError::Head { path, err }),
         Ok(file) => match slots(&file) {
-            // The file is created with its first slot written, so one without an intact slot was
+            // The file is created with its first slot written. If no slot is intact, the file was
             // blanked or truncated.
             Ok([first, second]) => match first.max(second) {
                 None => Err(LogError::HeadUnreadable(path)),
@@ -75,7 +76,7 @@ pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
     }
 }
 
-/// Each slot is `None` if it was never written, torn or changed.
+/// Reads both slots. A slot is `None` if it was never written, torn or changed.
 fn slots(file: &File) -> io::Result<[Option<RecordedHead>; 2]> {
     let slot = |number: u64| -> io::Result<Option<RecordedHead>> {
         let mut text = [0; TEXT_BYTES];
@@ -88,17 +89,17 @@ fn slots(file: &File) -> io::Result<[Option<RecordedHead>; 2]> {
     Ok([slot(0)?, slot(1)?])
 }
 
-/// Replaces the recorded head, even if it was later.
+/// Replaces the recorded head, even by an earlier one.
 pub fn replace_head(log: &Path, head: &RecordedHead) -> Result<(), LogError> {
     let path = head_path(log);
-    let part = path.with_extension("part");
+    let temporary = path.with_extension("part");
     let replaced = || {
         let mut open = OpenOptions::new();
-        let file = open.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        let file = open.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all_at(head.text().as_bytes(), 0)?;
         file.set_len(2 * SLOT_BYTES)?;
         file.sync_all()?;
-        fs::rename(&part, &path)?;
+        fs::rename(&temporary, &path)?;
         path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
     };
     replaced().map_err(|err| LogError::Head { path: path.clone(), err })
@@ -114,8 +115,8 @@ pub(super) struct HeadFile {
 }
 
 impl HeadFile {
-    /// Opens the head file beside `log`. Creates it with `first` by rename, so that it always has
-    /// an intact slot.
+    /// Opens the head file beside `log`. If there is none, creates it with `first`. A rename puts
+    /// the new file in place, so it always has an intact slot.
     pub(super) fn open(log: &Path, first: &RecordedHead) -> Result<Self, LogError> {
         let path = head_path(log);
         if !path.exists() {
@@ -132,7 +133,7 @@ impl HeadFile {
         }
     }
 
-    /// Records a durable head. Synced when this returns.
+    /// Records a durable head. The record is synced when this returns.
     pub(super) fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let text = head.text();
         let written = self
@@ -164,7 +165,7 @@ mod tests {
             file.record_head(&head(seq)).unwrap();
             assert_eq!(recorded_head(&log).unwrap(), Some(head(seq)));
         }
-        // Wherever a write is torn, the other slot is intact.
+        // Wherever the write was torn, the other slot is still intact.
         let whole = std::fs::read(head_path(&log)).unwrap();
         for torn in 0..TEXT_BYTES {
             let mut bytes = whole.clone();
@@ -172,7 +173,7 @@ mod tests {
             std::fs::write(head_path(&log), &bytes).unwrap();
             assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)), "byte {torn}");
         }
-        // The next write replaces the torn slot, also after reopening.
+        // After the file is opened again, the next write replaces the torn slot.
         let mut file = HeadFile::open(&log, &head(7)).unwrap();
         file.record_head(&head(7)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)));

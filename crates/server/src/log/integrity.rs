@@ -1,4 +1,4 @@
-//! SQLite's own consistency check. It reads every page, so it has a timeout for large logs.
+//! SQLite's own consistency check. It reads every page, so a timeout ends it on large logs.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,8 +8,8 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::LogError;
 
-/// Pages checked by then were consistent: the header, the schema, and the entries from the first
-/// on.
+/// The check is interrupted after this time. The pages checked by then are the header, the schema,
+/// and the entries from the first on.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const INTERRUPT_RETRY: Duration = Duration::from_millis(10);
@@ -18,7 +18,7 @@ const INTERRUPT_RETRY: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Integrity {
     Full,
-    /// The check timed out.
+    /// The check timed out. The pages that it read are consistent.
     Partial,
 }
 
@@ -27,8 +27,8 @@ pub(super) fn check(connection: &Connection) -> Result<Integrity, LogError> {
     let interrupt = connection.get_interrupt_handle();
     let (done, waited) = mpsc::channel::<()>();
     let watch = move || {
-        // Ends when the sender is dropped. SQLite ignores an interrupt between two statements, so
-        // it is repeated.
+        // The loop ends when the sender is dropped. It repeats the interrupt, because SQLite
+        // ignores one that arrives between two statements.
         let mut timeout = CHECK_TIMEOUT;
         while waited.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
             interrupt.interrupt();

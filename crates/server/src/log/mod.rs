@@ -1,4 +1,4 @@
-//! The log: ordered entries in a hash chain, durable when `append` returns.
+//! The log: ordered entries in a hash chain. Entries are durable when `append` returns.
 
 mod accept;
 mod archive;
@@ -55,13 +55,13 @@ impl Anchor {
     }
 }
 
-/// An entry as stored.
+/// An entry as the log stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     pub seq: u64,
-    /// As [`Entry::encode`] wrote it.
+    /// The bytes that [`Entry::encode`] wrote.
     pub bytes: Vec<u8>,
-    /// Chain hash up to this entry.
+    /// The chain hash up to and including this entry.
     pub hash: Hash,
 }
 
@@ -75,7 +75,7 @@ impl Stored {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     pub state: FleetState,
-    /// Chain hash at its last entry.
+    /// The chain hash at the last entry of the state.
     pub hash: Hash,
 }
 
@@ -88,7 +88,7 @@ pub trait Log {
     /// Becomes the writer. Returns the new epoch.
     fn take_over(&mut self) -> Result<u64, LogError>;
 
-    /// Appends entries after `head`, all or none. They are durable when this returns.
+    /// Appends all entries after `head`, or none. They are durable when this returns.
     fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError>;
 
     /// Up to `limit` entries after `seq`, in order.
@@ -102,30 +102,30 @@ pub trait Log {
         self.snapshot_writer().write(snapshot)
     }
 
-    /// The latest intact snapshot. Damaged ones are skipped.
+    /// The latest intact snapshot. Skips damaged snapshots.
     fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError>;
 
-    /// The state at the anchor, which entries are folded onto.
+    /// The state at the anchor. Entries after the anchor are applied to it.
     fn base_state(&self) -> Result<FleetState, LogError>;
 
-    /// Removes the entries up to the snapshot's, which becomes the base snapshot.
+    /// Makes `begin` the base snapshot and removes the entries that it contains.
     fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError>;
 
-    /// The last acknowledged head. `None` if none was recorded, as beside a backup.
+    /// The last acknowledged head. `None` if there is no head file, as beside a backup.
     fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError>;
 
-    /// Records a durable head. Synced when this returns.
+    /// Records a durable head. The record is synced when this returns.
     fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError>;
 
     /// Checks the database before anything is written to it.
     fn check_integrity(&self) -> Result<Integrity, LogError>;
 
-    /// Deletes entries before the anchor, which a crash during [`Log::truncate`] may leave behind.
-    /// They are invisible already.
+    /// Deletes entries up to the anchor. A crash during [`Log::truncate`] may leave them behind.
+    /// Readers do not see them.
     fn delete_truncated(&mut self) -> Result<(), LogError>;
 }
 
-/// Writes snapshots on any thread. That takes seconds for a large fleet.
+/// Writes snapshots, on any thread. A write takes seconds for a large fleet.
 pub trait SnapshotWriter {
     /// Writes a snapshot, and may remove older ones.
     fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
@@ -164,7 +164,7 @@ pub enum LogError {
         #[source]
         err: EncodeError,
     },
-    /// Its first entries are archived, and its base snapshot is missing or damaged.
+    /// The first entries are archived, and the base snapshot is missing or damaged.
     #[error("the log begins after entry {0}, and its base snapshot is missing or damaged")]
     MissingBaseSnapshot(u64),
     #[error("the snapshot at entry {0} does not belong to this log")]
@@ -198,7 +198,7 @@ pub enum LogError {
         "the snapshot at entry {snapshot} does not belong to this log, which ends at entry {found}"
     )]
     OlderThanSnapshot { snapshot: u64, found: u64 },
-    /// It panicked, or the server is stopping.
+    /// The read panicked, or the server is stopping.
     #[error("a read of the log did not complete")]
     ReadUnfinished,
     #[error("failed to use `{}`", path.display())]
@@ -209,7 +209,7 @@ pub enum LogError {
     },
     #[error("`{}` is unreadable: the last acknowledged entry is unknown", .0.display())]
     HeadUnreadable(PathBuf),
-    /// A test stops the server between the append and its acknowledgement.
+    /// A test stopped the server between the append and the acknowledgement.
     #[error("a test stopped the server here")]
     Failpoint,
     #[error("failed to write or read the snapshot `{}`", path.display())]
@@ -221,7 +221,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Whether this is not the log that was written here, or not all of it.
+    /// Whether the log is incomplete, or is another log than the log that this server wrote.
     pub fn is_loss(&self) -> bool {
         matches!(
             self,
@@ -232,7 +232,7 @@ impl LogError {
         )
     }
 
-    /// Whether the database is corrupt. Nothing is appended to it any more.
+    /// Whether the database is corrupt. The server then appends nothing more to it.
     pub fn is_damage(&self) -> bool {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match self {

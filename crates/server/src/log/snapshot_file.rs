@@ -1,6 +1,6 @@
 //! Snapshot files beside the log: a header line with the version and the chain hash, the state as
-//! JSON, and a line with a digest over both. A truncated, changed or unknown file is ignored,
-//! because the log has everything.
+//! JSON, and a line with a digest of both. A file that is truncated, changed or of an unknown
+//! version is ignored, because the same state can be folded from the log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -14,9 +14,9 @@ use super::{Hash, LogError, Snapshot, SnapshotWriter};
 const BUFFER_BYTES: usize = 1 << 20;
 /// Format name and version.
 const HEADER: &[u8] = b"farrier state 4 ";
-/// Differs from version 4 only in names, which deserialisation accepts as aliases.
+/// Differs from version 4 only in field names, which deserialisation accepts as aliases.
 const HEADER_V3: &[u8] = b"farrier state 3 ";
-/// Hexadecimal digest and line break.
+/// A digest in hexadecimal digits, and a line break.
 const DIGEST_BYTES: usize = 65;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct SnapshotFile {
     newest: PathBuf,
     /// The previous snapshot, in case the newest is damaged.
     before: PathBuf,
-    /// Written to, then renamed.
+    /// A new snapshot is written here, and then renamed.
     part: PathBuf,
 }
 
@@ -84,7 +84,8 @@ impl SnapshotFile {
         Ok(())
     }
 
-    /// Writes atomically: by rename, after a sync.
+    /// Writes to a temporary file, syncs it and renames it, so that a crash leaves no partial
+    /// snapshot.
     fn replace(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
@@ -114,7 +115,7 @@ impl SnapshotWriter for SnapshotFile {
     }
 }
 
-/// `None` if it is damaged, or of an unsupported version.
+/// Returns `None` if the snapshot is damaged or has an unsupported version.
 fn parse(bytes: &[u8]) -> Option<Snapshot> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     if format!("{}\n", Hash::digest(content)).as_bytes() != digest {

@@ -1,6 +1,6 @@
-//! The log in one SQLite file. Each append is a transaction, in WAL mode with full sync, so it
-//! survives a crash. Snapshots are separate files, because SQLite has one writer at a time, and an
-//! append must not wait for hundreds of megabytes.
+//! The log in one SQLite file. Each append is a transaction in WAL mode with full sync, so it
+//! survives a crash. SQLite has one writer at a time, and an append must not wait until a
+//! snapshot of hundreds of megabytes is written. Snapshots are therefore separate files.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,12 @@ use super::{
 
 /// Version of the tables.
 pub(super) const FORMAT: i64 = 2;
-/// Version 1 has no anchor, and all entries.
+/// Version 1 has no anchor table. Its logs have all entries.
 const FORMAT_WITHOUT_ANCHOR: i64 = 1;
-/// Entries deleted per transaction. It takes about ten milliseconds, during which appends wait.
+/// Entries deleted per transaction. A transaction takes about ten milliseconds, and appends wait
+/// for it.
 const DELETE_BATCH: u64 = 2048;
-/// `fstl`: identifies a log among SQLite databases.
+/// `fstl`: tells a log apart from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
 const TABLES: &str = "
@@ -35,7 +36,7 @@ CREATE TABLE writer (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT 
 INSERT INTO writer VALUES (1, 0);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
 ";
-/// The anchor and its base snapshot, if entries were archived.
+/// The anchor and its base snapshot. The table has a row only after entries were archived.
 const ANCHOR: &str = "
 CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
 ";
@@ -44,7 +45,7 @@ CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NU
 pub struct SqliteLog {
     path: PathBuf,
     connection: Connection,
-    /// Opened with the first acknowledgement.
+    /// The head file. Opened when the first head is recorded.
     acknowledged: Option<HeadFile>,
 }
 
@@ -76,7 +77,7 @@ impl SqliteLog {
         if self.has_tables()? {
             self.check_format()?;
         } else if let Some(recorded) = self.recorded_head()?.filter(|head| head.seq > 0) {
-            // There was a log: this is what remains of one without its WAL, or an empty file.
+            // There was a log here. What remains is a log without its WAL, or an empty file.
             return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }
         let busy = std::time::Duration::from_secs(10);
@@ -116,12 +117,12 @@ impl SqliteLog {
         Err(LogError::UnknownFormat { path: self.path.clone(), what })
     }
 
-    /// Creates an archive that starts with a base snapshot.
+    /// Creates an archive that starts from a base snapshot.
     pub(super) fn create_archive(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
         let begin = BaseSnapshot::encode(begin)?;
         let what = "create the archive";
-        // A single self-contained file, which is never appended to again.
+        // An archive is never appended to again, so it needs no WAL and stays a single file.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
         begin.put(&log.connection).map_err(failed(what))?;
         Ok(log)
@@ -154,15 +155,17 @@ impl SqliteLog {
     }
 }
 
-/// Opens a database with mode 0600, which SQLite also applies to its side files.
+/// Opens a database with mode 0600. SQLite applies that mode to its side files too.
 pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
     make_private(path);
-    // SQLite would create it with the umask, and follow a dangling symlink.
+    // If SQLite created the file, its mode would come from the umask, and SQLite would follow a
+    // dangling symlink.
     let flags = OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE);
     Connection::open_with_flags(path, flags)
 }
 
-/// Creates an empty file with mode 0600, unless it exists. If that fails, SQLite reports why.
+/// Creates an empty file with mode 0600, unless the file exists. If that fails, SQLite reports the
+/// reason when it opens the file.
 fn make_private(path: &Path) {
     let mut open = std::fs::OpenOptions::new();
     let _ = open.write(true).create_new(true).mode(0o600).open(path);
@@ -172,7 +175,8 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
-/// The bytes of a column of any type: the hash reveals a wrong one.
+/// The bytes of a column. A value that is not bytes or text becomes empty, and its hash then does
+/// not match.
 fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
@@ -180,7 +184,7 @@ fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     })
 }
 
-/// A value of another length is not a hash, and matches none.
+/// The hash in a column. A value of another length becomes all zeros, which match no hash.
 fn hash_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
     Ok(Hash(bytes_column(row, column)?.try_into().unwrap_or_default()))
 }
@@ -189,7 +193,7 @@ fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT epoch FROM writer", [], |row| row.get(0))
 }
 
-/// The last entry after the anchor. Earlier ones may not be deleted yet.
+/// The last entry after the anchor. Entries up to the anchor may not be deleted yet.
 fn last(connection: &Connection, anchor: u64) -> rusqlite::Result<Option<(u64, Hash)>> {
     let query = "SELECT seq, hash FROM entries WHERE seq > ?1 ORDER BY seq DESC LIMIT 1";
     connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_column(row, 1)?))).optional()
@@ -210,7 +214,7 @@ fn read_head(connection: &Connection) -> rusqlite::Result<Head> {
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
-/// Refuses a writer that is fenced, or has a stale head.
+/// Refuses a writer that is fenced, or whose head is not the end of the log.
 fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
     let now = read_head(transaction).map_err(failed("read the end of the log"))?;
     if now.epoch != head.epoch {
@@ -224,7 +228,7 @@ fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
 
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
-        // One transaction, because an archiver may move the anchor concurrently.
+        // One transaction, because an archiver may move the anchor between two reads.
         let read = || read_head(&*self.connection.unchecked_transaction()?);
         read().map_err(failed("read the end of the log"))
     }
@@ -283,8 +287,8 @@ impl Log for SqliteLog {
             let Some(first) = first else { return Ok(()) };
             let some = params![first + DELETE_BATCH, through];
             self.connection.execute(delete, some).map_err(failed(what))?;
-            // SQLite's lock is not fair. Sleeping as long as each delete took leaves half of the
-            // time to the server.
+            // SQLite's lock is not fair. A sleep as long as the delete leaves half of the time to
+            // the server.
             thread::sleep(start.elapsed());
         }
     }
@@ -324,7 +328,8 @@ impl Log for SqliteLog {
 
     fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
         let read = || -> rusqlite::Result<Vec<Stored>> {
-            // In the same query as the entries, because an archiver may move it concurrently.
+            // The anchor is read in the same query as the entries, because an archiver may move it
+            // between two queries.
             let anchor = match pragma(&self.connection, "user_version")? {
                 FORMAT_WITHOUT_ANCHOR => "0",
                 _ => "(SELECT coalesce(max(seq), 0) FROM anchor)",

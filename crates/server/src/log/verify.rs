@@ -2,10 +2,9 @@
 
 use super::{Anchor, Hash, Head, Log, LogError, RecordedHead, Snapshot, Stored};
 
-/// Entries per read.
 const PAGE_ENTRIES: usize = 4096;
 
-/// The first error found in a log.
+/// The first error that was found in a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntegrityError {
     #[error("entry {0} is missing")]
@@ -16,7 +15,7 @@ pub enum IntegrityError {
     Duplicate(u64),
     #[error("entry {seq} is unreadable: {why}")]
     Unreadable { seq: u64, why: String },
-    /// Acknowledged entries are missing at the end.
+    /// Acknowledged entries are missing at the end of the log.
     #[error("it ends at entry {found}, but entry {recorded} was acknowledged")]
     Truncated { recorded: u64, found: u64 },
     #[error("entry {0} is not the acknowledged one")]
@@ -25,16 +24,16 @@ pub enum IntegrityError {
     Snapshot(u64),
 }
 
-/// Verifies all entries. Returns the head, or the first error. Meanwhile a server may append, and
-/// old entries may be archived.
+/// Verifies all entries. Returns the head or the first error. While this runs, a server may append
+/// entries, and old entries may be archived.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
-    // Before the entries: the log may only grow meanwhile.
+    // Read these before the entries: the log can only grow in the meantime.
     let recorded = log.recorded_head()?;
     let snapshot = log.latest_snapshot()?;
     verify_against(log, recorded, snapshot)
 }
 
-/// Verifies the entries only, not whether acknowledged ones are missing at the end.
+/// Verifies the entries only. Does not detect that acknowledged entries are missing at the end.
 pub fn verify_entries(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
     verify_against(log, None, None)
 }
@@ -59,14 +58,16 @@ fn verify_against(
     if let Some(error) = check_head(seq, hash) {
         return Ok(Err(error));
     }
-    // The position at which the log turned out to be longer.
+    // Where a page was empty although the log was longer. A second empty page there means that
+    // entries are missing.
     let mut ended = None;
     let head = loop {
         let page = log.read(seq, PAGE_ENTRIES)?;
         if page.first().is_none_or(|stored| stored.seq != seq + 1) {
             let begin = log.anchor()?;
             if begin.seq > seq {
-                // The next entries were archived. They were verified before the log was truncated.
+                // The next entries were archived. Archiving verified them before it truncated the
+                // log.
                 Anchor { seq, hash } = begin;
                 continue;
             }
@@ -91,7 +92,7 @@ fn verify_against(
     if let Some(recorded) = recorded.filter(|head| head.seq > seq) {
         return Ok(Err(IntegrityError::Truncated { recorded: recorded.seq, found: seq }));
     }
-    // A snapshot later than the log's end contains entries that are gone.
+    // A snapshot from after the log's end contains entries that the log lacks.
     if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.state.seq > seq) {
         return Ok(Err(IntegrityError::Snapshot(snapshot.state.seq)));
     }
@@ -102,7 +103,7 @@ fn verify_against(
     }
 }
 
-/// Checks an entry that should follow `after` with this hash.
+/// Checks that an entry follows entry `after`, whose chain hash is `hash`.
 fn check_entry(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
     let seq = stored.seq;
     if seq != after + 1 {

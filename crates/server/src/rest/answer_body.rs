@@ -1,9 +1,9 @@
-//! The body of an answer. It holds its request's slot until it is sent, so that unread answers are
-//! limited, too.
+//! The body of an answer. It holds the slot of its request until it is sent, so that unread answers
+//! are limited, too.
 //!
-//! A connection takes a whole chunk even if the client's window is tiny, so chunks are small. Over
-//! HTTP/2 a body is not polled while the window is closed, so another task detects a stalled client
-//! and drops the rest after [`READ_TIMEOUT`].
+//! A connection takes a whole chunk even if the client's window is tiny, so chunks are small.
+//! HTTP/2 does not poll a body while the window is closed, so a separate task detects a client that
+//! does not read, and drops the rest of the body after [`READ_TIMEOUT`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,19 +17,19 @@ use tokio::time::Instant;
 use super::limits::{READ_TIMEOUT, StreamSlot};
 use crate::serve::ActiveRequest;
 
-/// Chunk given to the connection at once. This much of an answer can stay in memory, without a
-/// slot, for a client with a window of one byte.
+/// Size of the chunks that the connection gets. For a client with a window of one byte, this much
+/// of an answer can stay in memory without a slot.
 const CHUNK_BYTES: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(super) enum Content {
     Whole(Bytes),
-    /// Produced while it is sent.
+    /// Produced by a writer while the body is sent.
     Written(mpsc::Receiver<Bytes>),
 }
 
-/// What a request holds until its answer is sent: a slot among its token's answers or streams, and
-/// its connection.
+/// What a request holds until its answer is sent: a slot among the answers or streams of its token,
+/// and the activity of its connection.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerHold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
@@ -42,7 +42,7 @@ impl AnswerHold {
         Self { _answer: Some(Arc::new(slot)), _stream: None, _active: Arc::new(active) }
     }
 
-    /// Replaces the answer slot by a stream slot.
+    /// Replaces the answer slot with a stream slot.
     pub(super) fn with_stream_slot(self, slot: Arc<StreamSlot>) -> Self {
         Self { _answer: None, _stream: Some(slot), ..self }
     }
@@ -62,9 +62,9 @@ enum BodyState {
 #[derive(Debug)]
 struct Unsent {
     content: Content,
-    /// Rest of the current chunk.
+    /// What remains of the current chunk.
     remaining: Bytes,
-    /// When the client last read, or there was nothing to read.
+    /// When the client last read, or when there was last nothing to read.
     last_read: Instant,
     _hold: Option<AnswerHold>,
 }
@@ -90,7 +90,7 @@ impl Unsent {
         Poll::Ready(Some(remaining.split_to(remaining.len().min(CHUNK_BYTES))))
     }
 
-    /// Whether the body waits for its writer, and not for the client.
+    /// Whether the body waits for its writer and not for the client.
     fn waits_for_writer(&self) -> bool {
         match &self.content {
             Content::Whole(_) => false,
@@ -108,7 +108,7 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// A body without a hold is small and belongs to no token, so it is not watched.
+    /// A body without a hold is small and belongs to no token. It is not watched.
     pub(super) fn new(content: Content, hold: Option<AnswerHold>) -> Self {
         let is_watched = hold.is_some();
         let unsent =
@@ -120,7 +120,7 @@ impl AnswerBody {
     }
 }
 
-/// Drops the rest of a body whose client does not read.
+/// Drops the rest of the body if its client does not read.
 async fn drop_when_stalled(state: Arc<Mutex<BodyState>>) {
     loop {
         let Some(last_read) = check_stalled(&mut locked(&state)) else { return };
@@ -128,7 +128,7 @@ async fn drop_when_stalled(state: Arc<Mutex<BodyState>>) {
     }
 }
 
-/// When the client last read. `None` if nothing remains.
+/// Returns when the client last read, or `None` if nothing remains to be sent.
 fn check_stalled(state: &mut BodyState) -> Option<Instant> {
     let BodyState::Unsent(unsent) = state else { return None };
     if unsent.waits_for_writer() {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
-            // Just within the timeout.
+            // Read just before the timeout.
             tokio::time::sleep(READ_TIMEOUT.mul_f64(0.9)).await;
             assert_eq!(slots.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -274,7 +274,7 @@ mod tests {
         assert!(body.frame().await.is_none());
         assert_eq!(slots.available_permits(), 1);
         assert!(body.is_end_stream());
-        // A finished writer does not keep an unread body alive.
+        // A body whose writer has finished also times out if nobody reads it.
         let (out, pieces) = mpsc::channel(2);
         let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();

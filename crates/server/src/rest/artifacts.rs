@@ -57,7 +57,8 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
                 }
             }
         };
-        // Revoking the token ends the download, which the reader sees by the missing bytes.
+        // If the token becomes invalid, the download ends early. The reader notices, because bytes
+        // are missing.
         tokio::select! {
             () = write => {}
             _ = call.token_invalidated() => {}
@@ -83,12 +84,13 @@ fn send_chunks(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
     }
 }
 
-/// Deletes the artifacts of a retired node. If that fails, they stay hidden and expire.
+/// Deletes the artifacts of a retired node. If that fails, they stay hidden until they expire.
 pub(super) async fn delete(call: &Call, node: NodeId, first_seq: u64) {
     let _ = with_store(call, move |store| store.delete_node(&node, first_seq)).await;
 }
 
-/// The node in the path, if visible to the caller, and the entry of its enrolment.
+/// Returns the node in the path, if the caller's scope includes it, and the log entry of its
+/// enrolment.
 async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();

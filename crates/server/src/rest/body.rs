@@ -1,4 +1,4 @@
-//! Request bodies: strict parsing, and draining of unread ones.
+//! Request bodies: parses them strictly, and drains those that were not read.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::failure::Failure;
 const DRAIN_BYTES_MAX: usize = 8 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads and discards the rest of a body. Dropping a body resets an HTTP/2 stream, and a client
-/// that is still sending would lose the answer.
+/// Reads and discards the rest of a body. Dropping the body would reset an HTTP/2 stream, and a
+/// client that is still sending would lose the answer.
 pub(super) async fn drain(mut body: Incoming) {
     let drained = async {
         let mut remaining = DRAIN_BYTES_MAX;
@@ -29,7 +29,8 @@ pub(super) async fn drain(mut body: Incoming) {
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
 }
 
-/// Parses a body strictly: named fields only, each once, and no unknown ones.
+/// Parses a body strictly: structs have to be objects, and each field may appear only once. Unknown
+/// fields are an error.
 pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
     let wrong = |err| Failure::bad_request(format!("the body: {err}"));
     let input = strict_json::parse(bytes).map_err(wrong)?;
@@ -41,7 +42,8 @@ pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Resul
     Ok(read)
 }
 
-/// Whether structs are objects: serde would also accept arrays, by field order.
+/// Whether structs are given as objects. serde would also accept an array with the values in field
+/// order.
 fn has_fields(input: &Value, canonical: &Value) -> bool {
     match (input, canonical) {
         (Value::Array(_), Value::Object(_)) => false,

@@ -1,4 +1,4 @@
-//! The caller of a request, and their view of the fleet.
+//! The caller of a request, and what they may see of the fleet.
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::identity::Actor;
@@ -10,7 +10,7 @@ use crate::access::{TokenDigest, User};
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(super) user: User,
-    /// Used to check again, during long answers, that the token is still valid.
+    /// Used during long answers to check again that the token is still valid.
     pub(super) digest: TokenDigest,
 }
 
@@ -27,7 +27,7 @@ impl Caller {
         *self.scope() == Domain::Fleet
     }
 
-    /// Whether they see changes of tokens and certificates.
+    /// Whether the caller sees changes of tokens and certificates.
     pub(super) fn sees_access(&self) -> bool {
         self.is_fleet_wide() && self.user.role == Role::Admin
     }
@@ -36,12 +36,12 @@ impl Caller {
         is_within(location, self.scope())
     }
 
-    /// Whether their scope includes a whole pool.
+    /// Whether the caller's scope includes the whole pool.
     pub(super) fn has_pool(&self, pool: &Pool) -> bool {
         self.is_fleet_wide() || matches!(self.scope(), Domain::Pool(own) if own == pool)
     }
 
-    /// Checks that their role has the permission.
+    /// Checks that the caller's role has the permission.
     pub(super) fn check(&self, permission: Permission) -> Result<(), Failure> {
         if self.user.role.may(permission) {
             return Ok(());
@@ -55,7 +55,7 @@ impl Caller {
         )))
     }
 
-    /// Requires the whole fleet as scope.
+    /// Checks that the caller's scope is the whole fleet.
     pub(super) fn check_fleet_wide(&self) -> Result<(), Failure> {
         if self.is_fleet_wide() {
             return Ok(());

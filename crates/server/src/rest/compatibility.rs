@@ -1,6 +1,6 @@
-//! Compatibility verdicts for GPU × driver × framework, cached for a day. They are computed on a
-//! blocking thread and for one request at a time, because nodes choose the names and thus the
-//! number of combinations.
+//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. Nodes choose the
+//! names, and so the number of combinations. The verdicts are therefore computed on a blocking
+//! thread and for one request at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::failure::Failure;
 use super::nodes::count;
 
-/// Cached verdicts, about a kilobyte each. At the limit the cache is cleared.
+/// Limit on the cached verdicts, of about a kilobyte each. When it is reached, the cache is
+/// cleared.
 const CACHED_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,7 +29,7 @@ struct Combination {
 pub(super) struct CombinationVerdict {
     pub(super) sku: String,
     pub(super) verdict: Verdict,
-    /// Only reasons worse than `ok`.
+    /// Reasons that are worse than `ok`.
     pub(super) reasons: Vec<String>,
     pub(super) exposure: Exposure,
 }
@@ -36,19 +37,20 @@ pub(super) struct CombinationVerdict {
 #[derive(Debug, Default)]
 pub(super) struct VerdictCache {
     on: Option<Date>,
-    /// `None` if the facts do not include the GPU, the driver or the framework.
+    /// The verdict is `None` if the facts lack the GPU, the driver or the framework.
     cached: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
 }
 
-/// Locked by one request at a time.
+/// One request at a time holds the lock.
 pub(super) type SharedVerdictCache = Arc<Mutex<VerdictCache>>;
 
-/// Runs CPU-bound work on a blocking thread, for the request that holds the lock.
+/// Runs CPU-bound work on a blocking thread for the request that holds the lock.
 pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
     mut turn: OwnedMutexGuard<S>,
     work: impl FnOnce(&mut S) -> T + Send + 'static,
 ) -> Result<(OwnedMutexGuard<S>, T), Failure> {
-    // The thread holds the lock, so a cancelled caller does not let the next one run concurrently.
+    // The thread keeps the lock. If the caller is cancelled, the next caller therefore still waits
+    // until the work is done.
     let done = tokio::task::spawn_blocking(move || {
         let done = work(&mut turn);
         (turn, done)
@@ -62,7 +64,7 @@ impl VerdictCache {
         self.cached.len()
     }
 
-    /// The verdict on a day. `None` if the facts do not include the names.
+    /// Returns the verdict for a day. `None` if the facts lack one of the names.
     pub(super) fn get(
         &mut self,
         facts: &FactSet,
@@ -128,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Only bounds a hang.
+    /// Only ends a test that hangs.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]
@@ -144,11 +146,11 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &verdict_on(day.tomorrow().unwrap())));
     }
 
-    /// On a single-threaded runtime, which must stay free while the work waits for it.
+    /// The runtime has a single thread. It must stay free while the work waits for it.
     #[tokio::test]
     async fn blocking_work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
         let shared = Arc::new(Mutex::new(Vec::new()));
-        let (go_on, released) = mpsc::channel::<()>();
+        let (release, released) = mpsc::channel::<()>();
         let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
         let first = tokio::spawn({
             let shared = Arc::clone(&shared);
@@ -169,12 +171,12 @@ mod tests {
                 run_blocking(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
             }
         });
-        // A cancelled caller does not let the second one in.
+        // If the first caller is cancelled, the second one still has to wait.
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         tokio::task::yield_now().await;
         assert!(shared.try_lock().is_err(), "the first still runs");
-        go_on.send(()).unwrap();
+        release.send(()).unwrap();
         second.await.unwrap();
         assert_eq!(*shared.lock().await, [1, 2]);
     }

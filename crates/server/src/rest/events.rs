@@ -1,4 +1,4 @@
-//! The log, page by page.
+//! The log, one page at a time.
 
 use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::{Entry, NodeId};
@@ -11,13 +11,15 @@ use super::reply::{Reply, json_bytes};
 use super::{AppState, Call, redact};
 
 const PAGE: usize = 100;
-/// Bytes of a page, if it has more than one event.
+/// Most bytes of a page. A single event may be larger.
 const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Entries per read.
 const STEP_ENTRIES: u64 = 1000;
-/// Reads per page. Large entries limit each read to [`crate::log_tail::READ_BYTES_MAX`] bytes.
+/// Reads per page. If entries are large, each read returns only about
+/// [`crate::log_tail::READ_BYTES_MAX`] bytes.
 const READS_MAX: usize = 64;
-/// Entries scanned per page. A page may be short, and says where to continue.
+/// Entries scanned per page. A page may have fewer events than asked for. It says where to
+/// continue.
 const SCANNED_MAX: u64 = 20_000;
 
 #[derive(Debug, Clone)]
@@ -39,14 +41,14 @@ impl EventFilter {
         })
     }
 
-    /// The entries that match and are visible to the caller.
+    /// Returns the entries that match and that the caller may see.
     pub(super) async fn rows(
         &self,
         app: &AppState,
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
-        // EventFilter before redaction, which reads the state.
+        // Filter before the redaction, because the redaction reads the fleet state.
         entries.retain(|entry| self.matches(entry));
         let visible = redact::visible_entries(&app.controller, caller, entries).await?;
         visible.iter().map(row).collect()
@@ -72,7 +74,8 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
     })
 }
 
-/// With `after`, oldest first. Otherwise newest first, backwards from `before` or the end.
+/// Lists the log. With `after`, oldest first. Otherwise newest first, backwards from `before` or
+/// from the end.
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (after, before) = (call.query.number("after"), call.query.number("before"));
     if after.is_some() && before.is_some() {
@@ -105,7 +108,8 @@ impl PageBuilder {
         self.events.len() >= self.limit || self.bytes >= PAGE_BYTES_MAX
     }
 
-    /// Adds rows until full. Returns the last row's number if not all fit.
+    /// Adds rows until the page is full. If not all fit, returns the number of the last row that
+    /// did.
     fn extend(&mut self, rows: Vec<EventRow>) -> Option<u64> {
         self.reads += 1;
         for row in rows {
@@ -121,7 +125,7 @@ impl PageBuilder {
         None
     }
 
-    /// Whether to scan more entries.
+    /// Whether to read more entries for this page.
     fn can_scan_more(&self) -> bool {
         !self.is_full() && self.reads < READS_MAX
     }
@@ -136,7 +140,8 @@ async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<Ev
         let to = (at + STEP_ENTRIES).min(stop);
         let read = call.app.tail.read(at, entry_count(to - at)).await;
         let mut entries = read.map_err(|err| internal_error(&err))?;
-        // Entries archived since then are not replaced by later ones.
+        // If entries were archived in the meantime, the log returns later entries instead. Remove
+        // these.
         entries.retain(|entry| entry.seq <= to);
         at = entries.last().map_or(to, |entry| entry.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;
@@ -155,7 +160,7 @@ async fn backward(
     let mut at = before;
     let stop = before.saturating_sub(SCANNED_MAX).max(begin);
     while at > stop && page.can_scan_more() {
-        // The first steps are small, because most callers want the last few entries.
+        // The first read is small, because most callers want only the last few entries.
         let back = if at == before {
             (page.limit as u64).saturating_mul(2).min(STEP_ENTRIES)
         } else {

@@ -1,4 +1,4 @@
-//! Exports everything visible to a caller as JSON lines, at the reader's pace: the nodes, or the
+//! Exports everything that the caller may see as JSON lines, at the reader's pace: the nodes or the
 //! log.
 
 use std::ops::Bound;
@@ -17,9 +17,9 @@ use super::reply::{self, Reply};
 use super::{Call, pagination};
 use crate::log_tail::READ_BYTES_MAX;
 
-/// Nodes in memory at once.
+/// Nodes that are in memory at the same time.
 const NODES_STEP: usize = 100;
-/// Entries per read, which is also limited in bytes.
+/// Entries per read. A read is also limited in bytes.
 const ENTRIES_STEP: usize = 500;
 
 pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
@@ -29,14 +29,14 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     let filter = EventFilter::from_query(&call.query)?;
     tokio::spawn(async move {
         let write = async {
-            if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
+            if exports_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
         };
-        // Also while waiting for the reader or the disk.
+        // Check the token also while the export waits for the reader or the disk.
         let written = tokio::select! {
             written = write => written,
             failure = call.token_invalidated() => Err(Stop::Failed(failure)),
         };
-        // The last line tells the reader that the export is incomplete.
+        // A problem in the last line tells the reader that the export is incomplete.
         if let Err(Stop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;
         }
@@ -46,7 +46,7 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
 }
 
 enum Stop {
-    /// The reader is gone, or stalled.
+    /// The reader is gone or does not read.
     Reader,
     Failed(Failure),
 }
@@ -78,7 +78,7 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     }
 }
 
-/// Up to the current end of the log.
+/// Exports the log up to its current end.
 async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let end = call.app.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The domains in which a caller has nodes, counted in one batched pass: scanning all nodes for
-//! each domain would block the controller.
+//! The domains in which a caller has nodes, counted in one pass over batches of nodes. Scanning all
+//! nodes for each domain would block the controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct NodeCount {
     pub(super) out: u32,
 }
 
-/// The domains of a caller's nodes. Nothing is counted for the whole fleet.
+/// The domains of the caller's nodes. If the caller's scope is the whole fleet, nothing is counted.
 #[derive(Debug)]
 pub(super) struct Extent {
     scope: Domain,
@@ -25,7 +25,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Without reading any node.
+    /// An extent for which no node was read.
     pub(super) fn uncounted(caller: &Caller) -> Self {
         Self { scope: caller.scope().clone(), counts: BTreeMap::new() }
     }
@@ -51,7 +51,8 @@ impl Extent {
         Ok(extent)
     }
 
-    /// Whether the domain has a node of the caller.
+    /// Whether the caller may see this domain: it has one of their nodes, or is their scope or the
+    /// fleet.
     pub(super) fn touches(&self, domain: &Domain) -> bool {
         self.scope == Domain::Fleet
             || *domain == Domain::Fleet
@@ -59,12 +60,12 @@ impl Extent {
             || self.counts.contains_key(domain)
     }
 
-    /// Domains with nodes of the caller.
+    /// The domains that have nodes of the caller, and how many.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&Domain, NodeCount)> {
         self.counts.iter().map(|(domain, count)| (domain, *count))
     }
 
-    /// The caller's nodes in a domain.
+    /// The number of the caller's nodes in a domain.
     pub(super) fn members(&self, domain: &Domain) -> u32 {
         self.counts.get(domain).map_or(0, |count| count.members)
     }

@@ -1,4 +1,5 @@
-//! Failed requests: RFC 9457 problems with a hint. They reveal no internals.
+//! Failed requests: RFC 9457 problems with a hint. They reveal nothing about the server's
+//! internals.
 
 use farrier_wire::rest::{HintCode, Problem};
 use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -54,8 +55,8 @@ impl Failure {
         self
     }
 
-    /// Wrong, expired and revoked tokens look the same, so that they reveal nothing about existing
-    /// tokens.
+    /// Wrong, expired and revoked tokens get the same answer, so that it reveals nothing about
+    /// existing tokens.
     pub(super) fn unauthenticated() -> Self {
         Self::new(
             401,
@@ -72,7 +73,7 @@ impl Failure {
         Self::new(403, "forbidden", "the token does not allow this", detail, hint)
     }
 
-    /// Missing, or not visible to the caller.
+    /// The object does not exist, or the caller's scope does not include it.
     pub(super) fn not_found(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self::new(404, "not-found", "not found", detail, hint)
     }
@@ -157,7 +158,7 @@ impl From<AuditError> for Failure {
     }
 }
 
-/// Logs the cause, which the caller does not see.
+/// Logs the error with its cause. The caller sees neither.
 pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
     Failure::internal_error()

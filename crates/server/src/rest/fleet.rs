@@ -12,13 +12,8 @@ use super::reply::Reply;
 use super::{Call, redact};
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
-    let person = call.caller()?.user.clone();
-    Reply::json(&Me {
-        name: person.name,
-        role: person.role,
-        scope: person.scope,
-        expires: person.expires,
-    })
+    let user = call.caller()?.user.clone();
+    Reply::json(&Me { name: user.name, role: user.role, scope: user.scope, expires: user.expires })
 }
 
 pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
@@ -41,7 +36,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
         });
         return Reply::json(&DomainList { domains: all.await? });
     }
-    // Counts only the caller's nodes: how many others share a rack is not theirs to see.
+    // Counts only the caller's nodes. The caller must not see how many other nodes share a rack.
     let extent = Extent::count(&call.app.controller, caller).await?;
     let row = |(domain, count): (&Domain, NodeCount)| DomainRow {
         domain: domain.clone(),

@@ -8,23 +8,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::Failure;
 
-/// A policy with many pools is the largest body.
+/// Most bytes of a request body. The largest is a policy with many pools.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a reader of a stream may stall.
+/// How long the reader of an answer may read nothing.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the token of a stream or an export is checked.
+/// How often the token of a stream, an export or a download is checked.
 pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Path and query.
+/// Most bytes of the path and the query together.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
 /// Concurrent answers per token.
 const CONCURRENT_MAX: usize = 16;
-/// Concurrent streams and exports per token. They last long, so they do not count as answers.
+/// Concurrent streams and exports per token. They last long, so they do not count as concurrent
+/// answers.
 const STREAMS_PER_TOKEN_MAX: usize = 16;
-/// Concurrent streams and exports of all tokens.
+/// Concurrent streams and exports of all tokens together.
 const STREAMS_MAX: usize = 1024;
-/// Tracked tokens. At the limit, the least recently used one is dropped.
+/// Tokens whose usage is tracked. At the limit, the least recently used token is dropped.
 const TOKENS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,7 +49,7 @@ struct TokenUsage {
     streams: Arc<Semaphore>,
 }
 
-/// A slot for a stream: one of its token's, and one of the server's.
+/// The slot of a stream. It takes one slot of its token and one of the server.
 #[derive(Debug)]
 pub(super) struct StreamSlot {
     _of_token: OwnedSemaphorePermit,
@@ -67,7 +68,7 @@ impl Limits {
         Self { rate, usage: Mutex::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
     }
 
-    /// A slot for one answer.
+    /// Takes a slot for one answer. Fails if the token exceeds its rate or has no free slot.
     pub(super) fn admit(&self, token: i64, now: Instant) -> Result<OwnedSemaphorePermit, Failure> {
         let mut usage = self.usage();
         if usage.len() >= TOKENS_MAX && !usage.contains_key(&token) {
@@ -99,10 +100,10 @@ impl Limits {
         })
     }
 
-    /// A slot for a stream of an admitted token.
+    /// Takes a slot for a stream of an admitted token.
     pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
         let own = self.usage().get(&token).map(|token_usage| Arc::clone(&token_usage.streams));
-        // A token dropped meanwhile has no open streams that count.
+        // If the token was dropped in the meantime, its open streams no longer count.
         let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
             let text = format!(

@@ -1,12 +1,13 @@
 //! The compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure.
-//! Unknown combinations are rows, too.
+//! Unknown combinations have rows, too.
 //!
 //! ```text
 //! nodes ─ tally_node: at most GPU_NAMES_MAX names ─> Tally ─ blocking thread ─> rows by GPUs
 //!         and FRAMEWORKS_MAX frameworks              each combination once      at most ROWS_MAX
 //! ```
 //!
-//! One request at a time, including the collection: nodes choose how much there is to collect.
+//! Nodes choose how much there is to collect. The server therefore collects and evaluates for one
+//! request at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,14 +27,16 @@ use super::failure::Failure;
 use super::reply::{Reply, json_bytes};
 use super::{Call, pagination};
 
-/// Distinct GPU names per node. A real node has one or two.
+/// Distinct GPU names that are counted per node. A real node has one or two.
 const GPU_NAMES_MAX: usize = 16;
-/// Frameworks checked per row. Jobs of one node use a few, in one or two versions each.
+/// Frameworks that are checked per row. The jobs of one node use a few, in one or two versions
+/// each.
 const FRAMEWORKS_MAX: usize = 32;
-/// Rows per answer. With the limits above, one request checks at most 16,500 combinations.
+/// Rows per answer. With the other limits, one request checks at most 16,500 combinations.
 const ROWS_MAX: usize = 500;
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// Less than half of the answer timeout, so that a request that waits for another still completes.
+/// Time to check all rows. It is less than half of the answer timeout, so that a request that waits
+/// for another one still completes.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,18 +45,18 @@ struct Key {
     driver: Option<String>,
     cuda: Option<String>,
     frameworks: Arc<[String]>,
-    /// Frameworks beyond [`FRAMEWORKS_MAX`].
+    /// Number of frameworks beyond [`FRAMEWORKS_MAX`].
     more_frameworks: usize,
 }
 
 #[derive(Debug)]
 struct NodeTally {
     rows: Vec<(Key, u32)>,
-    /// GPUs whose names are beyond [`GPU_NAMES_MAX`].
+    /// Number of GPUs whose names are beyond [`GPU_NAMES_MAX`].
     more_gpus: u32,
 }
 
-/// `None` if the node's GPUs are unknown.
+/// Counts the GPUs of a node by name. Returns `None` if its GPUs are unknown.
 fn tally_node(node: &Node) -> Option<NodeTally> {
     let inventory = node.reported_inventory()?;
     let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
@@ -84,7 +87,7 @@ struct Counts {
     gpus: u32,
 }
 
-/// Counts of all nodes.
+/// The sums over all nodes.
 #[derive(Debug)]
 struct Tally {
     rows: BTreeMap<Key, Counts>,
@@ -99,8 +102,8 @@ impl Tally {
     }
 
     fn with(mut self, parts: Vec<Option<NodeTally>>) -> Self {
-        for part in parts {
-            let Some(part) = part else {
+        for node in parts {
+            let Some(node) = node else {
                 self.unknown_nodes += 1;
                 continue;
             };
@@ -115,7 +118,7 @@ impl Tally {
         self
     }
 
-    /// Evaluates rows up to the limits on number, bytes and time, and counts the rest.
+    /// Evaluates rows until a limit on number, bytes or time is reached. Counts the remaining rows.
     fn evaluate(
         self,
         facts: &FactSet,
@@ -168,7 +171,7 @@ pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
     answer.await?.1
 }
 
-/// Checks GPU and driver alone, and with each framework.
+/// Checks the GPU with the driver alone and with each framework.
 fn row(
     facts: &FactSet,
     on: Date,
@@ -191,7 +194,7 @@ fn row(
     reasons.sort();
     reasons.dedup();
     if key.more_frameworks > 0 {
-        // An unchecked framework has not passed.
+        // A framework that was not checked has not passed.
         verdict = verdict.max(Some(Verdict::Unknown));
         reasons.push(format!(
             "{} more frameworks are not checked: the limit is {FRAMEWORKS_MAX} per row",
@@ -293,7 +296,7 @@ mod tests {
     fn rows_are_limited_in_bytes() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let long = "x".repeat(256 << 10);
-        // Without a driver there is nothing to check.
+        // Without a driver, there is nothing to check.
         let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
         let rows = (0..40).map(|at| (wide(at), 1));
         let matrix = tally(rows).evaluate(facts, ON, &mut verdicts, later());

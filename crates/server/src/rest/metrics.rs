@@ -1,5 +1,5 @@
-//! `/metrics` in Prometheus text format, and `/healthz`. Labels are bounded: phases, severities and
-//! classes of answers.
+//! `/metrics` in the Prometheus text format, and `/healthz`. The values of labels are bounded:
+//! phases, severities, connection states, reasons and classes of answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,10 +30,10 @@ struct NodeMetrics {
     findings: Vec<Severity>,
 }
 
-/// `/healthz` needs no token, so the controller is checked at most once a second.
+/// How often the controller is checked at most. `/healthz` needs no token, so anyone could ask.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The last check, and its result.
+/// When the controller was last checked, and the result.
 pub(super) type Health = Mutex<Option<(Instant, bool)>>;
 
 pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
@@ -53,7 +53,7 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
     }
 }
 
-/// Reports disk space besides `ok`.
+/// Returns `ok` and the disk space.
 fn health(space: &DiskSpace) -> String {
     let bytes = space.bytes();
     let text_or_unknown =
@@ -81,24 +81,24 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let most = usize::MAX - 1;
-    let parts = pagination::nodes(&call.app.controller, caller, everything, most, visit).await?;
+    let nodes = pagination::nodes(&call.app.controller, caller, everything, most, visit).await?;
     let domain_faults = call.app.controller.read(|state| state.domain_faults.len()).await?;
-    Ok(Reply::bytes(reply::METRICS, render(&call, &parts, domain_faults)))
+    Ok(Reply::bytes(reply::METRICS, render(&call, &nodes, domain_faults)))
 }
 
-fn render(call: &Call, parts: &[NodeMetrics], domain_faults: usize) -> String {
+fn render(call: &Call, nodes: &[NodeMetrics], domain_faults: usize) -> String {
     let mut text = MetricsText::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
-    for severity in parts.iter().flat_map(|tally| &tally.findings) {
+    for severity in nodes.iter().flat_map(|node| &node.findings) {
         *severities.entry(*severity).or_default() += 1;
     }
     let phases = NodePhase::ALL.map(|phase| {
-        let count = parts.iter().filter(|tally| tally.phase == phase).count();
+        let count = nodes.iter().filter(|node| node.phase == phase).count();
         (phase.code().to_owned(), count as u64)
     });
     text.labelled("farrier_fleet_nodes", "gauge", "Nodes by phase", "phase", phases);
     let connections = ConnectionState::ALL.map(|state| {
-        let count = parts.iter().filter(|tally| tally.connection == state).count();
+        let count = nodes.iter().filter(|node| node.connection == state).count();
         (state.name().to_owned(), count as u64)
     });
     text.labelled(
@@ -112,13 +112,13 @@ fn render(call: &Call, parts: &[NodeMetrics], domain_faults: usize) -> String {
         (severity.to_string(), severities.get(&severity).copied().unwrap_or_default() as u64)
     });
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
-    let count = |is: fn(&&NodeMetrics) -> bool| parts.iter().filter(is).count() as u64;
+    let count = |is: fn(&&NodeMetrics) -> bool| nodes.iter().filter(is).count() as u64;
     text.gauge(
         "farrier_fleet_nodes_heartbeat_lost",
         "Nodes whose heartbeat is lost",
-        count(|tally| tally.is_heartbeat_lost),
+        count(|node| node.is_heartbeat_lost),
     );
-    let deferred = count(|tally| tally.is_deferred);
+    let deferred = count(|node| node.is_deferred);
     text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", deferred);
     text.gauge(
         "farrier_fleet_domain_faults",
@@ -157,7 +157,7 @@ fn render_server(text: &mut MetricsText, call: &Call) {
         "Times that a node's reports were throttled by its quota",
         app.sessions.times_throttled(),
     );
-    // An unknown value is left out.
+    // If the disk space is unknown, its metrics are left out.
     if let Some((log_bytes, free_bytes)) = app.space.bytes() {
         text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
         text.gauge(
@@ -263,7 +263,7 @@ impl MetricsText {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    /// Label values are constants, and need no escaping.
+    /// Label values are constants, so they need no escaping.
     fn labelled(
         &mut self,
         name: &str,

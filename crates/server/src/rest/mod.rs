@@ -1,4 +1,4 @@
-//! The REST API on the agents' port: `/api/v1`, `/metrics`, `/healthz`.
+//! The REST API on the same port as the agents: `/api/v1`, `/metrics`, `/healthz`.
 //!
 //! ```text
 //! request ─> routes::TABLE ─> authenticate ─> limits ─> query, body ─> handler
@@ -7,8 +7,8 @@
 //!                                                                        └─ LogTail ─> SSE, export
 //! ```
 //!
-//! Each handler is an entry of one table ([`routes`]), from which the OpenAPI document is
-//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and redacts log
+//! Each handler has an entry in one table ([`routes`]). The OpenAPI document is generated from that
+//! table. Each handler limits its answer to the caller's scope ([`caller`]), and redacts log
 //! entries ([`redact`]).
 
 mod answer_body;
@@ -97,7 +97,7 @@ pub(crate) struct AppState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
     pub(crate) changes: Arc<Audit>,
-    /// True when the server stops, which ends streams.
+    /// Becomes true when the server stops. This ends streams.
     pub(crate) stopped: watch::Receiver<bool>,
 }
 
@@ -112,7 +112,7 @@ impl AppState {
 pub(crate) struct Rest {
     app: Arc<AppState>,
     limits: Arc<Limits>,
-    /// Answers by the first digit of their status.
+    /// The number of answers, by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
     health: Arc<metrics::Health>,
     verdicts: SharedVerdictCache,
@@ -122,24 +122,24 @@ pub(crate) struct Rest {
 struct Call {
     app: Arc<AppState>,
     rest: Rest,
-    /// `None` for routes without a permission.
+    /// `None` for routes that need no permission.
     caller: Option<Caller>,
     path: Params,
     query: Params,
     headers: HeaderMap,
     body: Bytes,
-    /// A slot among the token's answers, which a stream exchanges for its own. Shared with the
-    /// answer's body.
+    /// A slot among the answers of the token. The body of the answer shares it. A stream exchanges
+    /// it for a stream slot.
     hold: Option<AnswerHold>,
 }
 
 impl Call {
-    /// The caller. Every route with a permission has one.
+    /// Returns the caller. Every route that needs a permission has one.
     fn caller(&self) -> Result<&Caller, Failure> {
         self.caller.as_ref().ok_or_else(Failure::unauthenticated)
     }
 
-    /// Parses the body strictly.
+    /// Parses the body as JSON. Unknown fields are an error.
     fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
         parse_body(&self.body)
     }
@@ -151,7 +151,7 @@ impl Call {
         Ok(slot)
     }
 
-    /// Returns when the caller's token becomes invalid, or cannot be checked.
+    /// Returns when the caller's token becomes invalid or cannot be checked.
     async fn token_invalidated(&self) -> Failure {
         let digest = match self.caller() {
             Ok(caller) => &caller.digest,
@@ -289,15 +289,16 @@ impl Rest {
     }
 }
 
-/// Runs a change of several stores to completion, even if the client disconnects or the request
-/// times out.
+/// Runs a change of several stores until it is complete, even if the client disconnects or the
+/// request times out.
 async fn run_to_completion(
     change: impl Future<Output = Result<Reply, Failure>> + Send + 'static,
 ) -> Result<Reply, Failure> {
     tokio::spawn(change).await.map_err(|_| Failure::stopping())?
 }
 
-/// Discards the body of a route that takes none. Does not wait for it if the route needs no token.
+/// Discards the body of a route that accepts none. Does not wait for the body if the route needs no
+/// token.
 async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
     if route.permission.is_none() {
         return Ok(Bytes::new());
@@ -315,13 +316,13 @@ async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failu
 }
 
 impl AppState {
-    /// The caller with a valid token.
+    /// Returns the caller if the token is valid.
     async fn caller_for(&self, digest: TokenDigest) -> Result<Option<Caller>, Failure> {
-        let person = self.with_store({
+        let user = self.with_store({
             let digest = digest.clone();
             move |store| store.user(&digest, Timestamp::now())
         });
-        Ok(person.await?.map(|user| Caller { user, digest }))
+        Ok(user.await?.map(|user| Caller { user, digest }))
     }
 
     /// Accesses the access store on a blocking thread.

@@ -61,7 +61,7 @@ impl NodeFilter {
     }
 }
 
-/// Whether the node's name, reason, driver, GPUs or findings contain the text.
+/// Whether the node's name, reason, driver, GPUs or findings match the text.
 fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |field: &str| field.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
@@ -105,7 +105,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&NodePage { nodes, next })
 }
 
-/// Adds connection states, which are not part of the fleet's state.
+/// Adds the connection states. They are not part of the fleet state.
 pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
     for row in rows {
         row.connection = Some(app.connection(&row.node));
@@ -143,7 +143,7 @@ pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Reads a node that the caller sees.
+/// Reads a node, if the caller's scope includes it.
 async fn with_node<T: Send + 'static>(
     call: &Call,
     read: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
@@ -222,7 +222,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     }
 }
 
-/// Domain faults of a node's failure domains.
+/// The domain faults in the failure domains of a node.
 fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
     let domains = node.location.domains();
     let found = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
@@ -249,7 +249,7 @@ fn requested_order_view(caller: &Caller, result: &RequestedOrderResult) -> Reque
     }
 }
 
-/// Other problems of a node, besides the reason for its phase.
+/// Problems of a node besides the reason for its phase.
 fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
     let lost_heartbeat = lost_since.map(|since| format!("no heartbeat since {since:.0}"));
@@ -278,7 +278,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
     let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
         let explanation = explain::explain(state, id, viewer.scope())?;
-        // First the findings that caused the phase, then other open ones.
+        // The findings that caused the phase come first, then other open faults.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
             .filter(|finding| {
@@ -361,8 +361,8 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
             let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
             let is_selected = min_severity.is_none_or(|severity| finding.severity >= severity)
                 && code.as_ref().is_none_or(|code| finding.code.starts_with(code.as_str()))
-                && text.is_none_or(|other| {
-                    finding_matches(&finding, other) || id.as_str().contains(other)
+                && text.is_none_or(|text| {
+                    finding_matches(&finding, text) || id.as_str().contains(text)
                 });
             if is_later && is_selected {
                 let subject = Some(node.describe_subject(&finding.subject));

@@ -107,7 +107,7 @@ fn roles_allowed(permission: Permission) -> &'static str {
     }
 }
 
-/// Whether a route can answer with this status.
+/// Whether a request to this route can fail with this status.
 fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.permission.is_some(),

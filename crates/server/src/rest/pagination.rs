@@ -1,4 +1,4 @@
-//! Batched reads of the nodes, which do not block the controller.
+//! Reads the nodes in batches, so that the controller is not blocked.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use super::caller::Caller;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// Nodes per batch, about a millisecond of the controller's time. Small in tests, whose fleets are
-/// small.
+/// Nodes per batch. A batch takes about a millisecond of the controller's time. The number is small
+/// in tests, because their fleets are small.
 pub(super) const BATCH_NODES: usize = if cfg!(test) { 4 } else { 2000 };
 
-/// Appends results for a node.
+/// Appends the results for one node.
 pub(super) type Visit<T> = Arc<dyn Fn(&FleetState, &NodeId, &Node, &mut Vec<T>) + Send + Sync>;
 
-/// Visits nodes visible to the caller in order of their names, until there are more than `want`
-/// results or no more nodes.
+/// Visits the nodes that the caller may see, in order of their names. Stops when there are more
+/// than `want` results or no more nodes.
 pub(super) async fn nodes<T: Send + 'static>(
     controller: &Controller,
     caller: &Caller,
@@ -28,9 +28,9 @@ pub(super) async fn nodes<T: Send + 'static>(
     let mut all = Vec::new();
     let mut batches = Batches { controller, caller, range: Some((from, to)), visit };
     while all.len() <= want
-        && let Some(some) = batches.next(want - all.len()).await?
+        && let Some(batch) = batches.next(want - all.len()).await?
     {
-        all.extend(some);
+        all.extend(batch);
     }
     Ok(all)
 }
@@ -38,7 +38,7 @@ pub(super) async fn nodes<T: Send + 'static>(
 pub(super) struct Batches<'c, T> {
     controller: &'c Controller,
     caller: &'c Caller,
-    /// What is left. `None` at the end.
+    /// The names that are left. `None` at the end.
     range: Option<(Bound<NodeId>, Bound<NodeId>)>,
     visit: Visit<T>,
 }
@@ -48,8 +48,8 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
         Self { controller, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
     }
 
-    /// Results of the next batch. `None` at the end. A batch ends early once it has more than
-    /// `want` results.
+    /// Returns the results of the next batch, or `None` at the end. A batch ends early when it has
+    /// more than `want` results.
     pub(super) async fn next(&mut self, want: usize) -> Result<Option<Vec<T>>, Failure> {
         let Some((from, to)) = self.range.take().filter(|(from, to)| !is_empty(from, to)) else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
     }
 }
 
-/// `BTreeMap::range` panics if the range ends before it starts.
+/// Whether the range ends before it starts. `BTreeMap::range` would panic.
 fn is_empty(from: &Bound<NodeId>, to: &Bound<NodeId>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

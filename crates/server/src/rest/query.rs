@@ -72,7 +72,7 @@ impl Parameter {
     }
 }
 
-/// Parsed parameters by name.
+/// Parsed parameters, by name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Params(BTreeMap<&'static str, String>);
 
@@ -116,7 +116,7 @@ impl Params {
         self.text(name)?.parse().ok()
     }
 
-    /// Parses a parameter, if present.
+    /// Parses a parameter. Returns `None` if it is not given.
     pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failure>
     where
         T::Err: std::fmt::Display,
@@ -134,7 +134,7 @@ impl Params {
     }
 }
 
-/// Decodes percent-encoding.
+/// Decodes percent-encoded text.
 fn decoded(text: &str) -> Result<String, Failure> {
     let wrong = || Failure::bad_request("the path or query is not percent-encoded UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
@@ -156,7 +156,7 @@ fn decoded(text: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// A domain as written in a body or a query.
+/// A domain as it is written in a body or a query.
 pub(super) fn domain_text(domain: &Domain) -> String {
     String::from(domain.clone())
 }

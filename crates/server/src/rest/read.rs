@@ -1,4 +1,4 @@
-//! Request parsing without a fleet, for fuzzing.
+//! Parses requests without a fleet, for fuzzing.
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
@@ -11,7 +11,8 @@ use super::body::parse_body;
 use super::query::Params;
 use super::{nodes, routes};
 
-/// Whether path and query match a route, and whether the body is valid for some route.
+/// Returns whether the path and the query match a route, and whether the body is valid for any
+/// route.
 pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {
     let is_route = Method::from_bytes(method).ok().and_then(|method| {
         let found = routes::find(&method, path).ok()?;
@@ -42,7 +43,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        // The fuzz target `rest` covers the same, but this runs with every build: nothing panics.
+        // The fuzz target `rest` covers the same, but this runs with every build. Nothing may
+        // panic.
         #[test]
         fn no_request_panics(
             path in "(/api/v1/(nodes|findings|events|tokens|freezes|policy)?)?[ -~]{0,20}",

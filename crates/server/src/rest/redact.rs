@@ -1,9 +1,9 @@
-//! Redacts the log for a caller: events about their nodes only, and their part of events about
-//! several.
+//! Redacts the log for a caller. The caller sees only events about their nodes. In an event about
+//! several nodes, they see only their own.
 //!
-//! Visibility depends on a node's current location: callers with that location in scope see its
-//! history since enrolment. Retired nodes have no location, and are only visible with the whole
-//! fleet as scope, also after another node got their name.
+//! What a caller sees depends on the current location of a node: if that location is in their
+//! scope, they see the node's history since its enrolment. Retired nodes have no location. Only
+//! callers with the whole fleet as scope see them, even after another node got the same name.
 
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
@@ -13,7 +13,7 @@ use super::extent::Extent;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// The visible entries, redacted.
+/// Returns the entries that the caller may see, redacted.
 pub(super) async fn visible_entries(
     controller: &Controller,
     caller: &Caller,
@@ -38,7 +38,7 @@ pub(super) async fn visible_entries(
     Ok(visible.await?)
 }
 
-/// Whether visibility depends on the domains of the caller's nodes.
+/// Whether the domains of the caller's nodes decide if the event is visible.
 fn depends_on_extent(event: &Event) -> bool {
     matches!(
         event,
@@ -53,7 +53,7 @@ fn depends_on_extent(event: &Event) -> bool {
 struct Redactor<'s> {
     state: &'s FleetState,
     caller: &'s Caller,
-    /// Counted only if an entry depends on it.
+    /// Counted only if the visibility of an entry depends on it.
     extent: &'s Extent,
 }
 
@@ -97,15 +97,15 @@ impl Redactor<'_> {
         is_seen.then_some(entry)
     }
 
-    /// An entry from before the enrolment is about an earlier node of that name, which may have had
-    /// another owner.
+    /// Whether the caller may see an entry about this node. An entry from before the enrolment is
+    /// about an earlier node with the same name, which may have had another owner.
     fn is_visible(&self, id: &NodeId, seq: u64) -> bool {
         let node = self.state.nodes.get(id);
         node.is_some_and(|node| self.caller.sees(&node.location) && seq >= node.first_seq)
     }
 }
 
-/// A policy without other pools.
+/// The policy without the pools of others.
 pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));

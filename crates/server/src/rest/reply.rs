@@ -1,4 +1,4 @@
-//! Answers.
+//! Answers of the REST API.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -24,17 +24,17 @@ pub(super) const GZIP: &str = "application/gzip";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Queued chunks per reader, each about [`crate::log_tail::READ_BYTES_MAX`] bytes. The rest waits
-/// on disk.
+/// Chunks that may wait for a reader, each of about [`crate::log_tail::READ_BYTES_MAX`] bytes. The
+/// rest stays on disk.
 const PIECES_MAX: usize = 2;
 
 pub(super) struct Reply {
     status: StatusCode,
     media: &'static str,
     content: Content,
-    /// For a stream, in place of an answer slot.
+    /// The slot of a stream. It replaces the answer slot.
     stream_slot: Option<Arc<StreamSlot>>,
-    /// Length of a stream, if known, so that a reader detects truncation.
+    /// Length of a stream, if it is known. It lets a reader detect that the stream was truncated.
     length: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Reply {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, ..Self::bytes(TEXT, text) }
     }
 
-    /// A stream, and the sender for its chunks.
+    /// Returns a stream and the sender for its chunks.
     pub(super) fn stream(
         media: &'static str,
         slot: &Arc<StreamSlot>,
@@ -71,7 +71,7 @@ impl Reply {
         Self { length: Some(bytes), ..self }
     }
 
-    /// The response. Its body holds `hold` until it is sent.
+    /// Makes the response. Its body keeps `hold` until it is sent.
     pub(super) fn into_response(self, hold: Option<AnswerHold>) -> Response<Body> {
         let hold = hold.map(|hold| match self.stream_slot {
             Some(slot) => hold.with_stream_slot(slot),
@@ -106,7 +106,7 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
     }
 
     let mut count = Count(0);
-    // An unserialisable value is not sent either.
+    // If the value cannot be serialised, it is not sent either.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }

@@ -1,5 +1,5 @@
-//! Operator requests. Each is logged with the caller's name before it is answered. Repeating one
-//! has no effect.
+//! Operator requests. Each is logged with the caller's name before it is answered. A repeated
+//! request has no effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::order::{NodeUse, OrderKind};
@@ -20,7 +20,7 @@ use super::{Call, artifacts, run_to_completion, similar};
 
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// The node in the path, if visible to the caller and not refused.
+/// Returns the node in the path, if the caller's scope includes it and `refuse` returns nothing.
 async fn node(
     call: &Call,
     refuse: impl FnOnce(&Node) -> Option<Failure> + Send + 'static,
@@ -42,7 +42,8 @@ fn always_allowed(_: &Node) -> Option<Failure> {
     None
 }
 
-/// A job that starts meanwhile would run out of memory, and make the GPU look slow.
+/// Refuses a node that accepts jobs: a job that starts during the test would run out of memory and
+/// make the GPU look slow.
 fn accepts_jobs(node: &Node) -> Option<Failure> {
     let is_schedulable = node.phase().in_service() || node.phase() == NodePhase::Joining;
     is_schedulable.then(|| {
@@ -51,7 +52,8 @@ fn accepts_jobs(node: &Node) -> Option<Failure> {
     })
 }
 
-/// An order would wait until its lease expires, because the node cannot connect.
+/// Refuses a node whose certificates were revoked: it cannot connect, so an order would wait until
+/// its lease expires.
 fn certificate_revoked(node: &Node) -> Option<Failure> {
     node.liveness.certificate_revoked_at().map(|at| {
         let text = format!("its certificates were revoked at {at:.0}, so no order can reach it");
@@ -93,7 +95,7 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
 }
 
-/// Approval in advance is refused: a later repair would run without waiting.
+/// Refuses an approval in advance, because a later repair would then run without waiting.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let refuse = |node: &Node| {
@@ -106,7 +108,7 @@ pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
     let VerifyRequest { level } = call.body()?;
-    // Higher levels use the GPUs' memory.
+    // These levels use the memory of the GPUs.
     let takes_gpus = matches!(level, VerificationLevel::V2 | VerificationLevel::V3);
     let node = node(&call, if takes_gpus { accepts_jobs } else { always_allowed }).await?;
     submit_request(&call, OperatorRequest::Verify { node, level }).await
@@ -115,7 +117,7 @@ pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
     let DiagRequest { level, minutes } = call.body()?;
     let level = u8::try_from(u32::from(level)).unwrap_or(u8::MAX);
-    // Only level 3 has a configurable duration.
+    // Only level 3 runs for a duration that the caller can choose.
     let minutes = if level == 3 { minutes.into() } else { 0 };
     requested_order(call, OrderKind::Diag { level, minutes }).await
 }
@@ -130,7 +132,7 @@ pub(super) async fn order(call: Call, kind: OrderKind) -> Result<Reply, Failure>
     requested_order(call, kind).await
 }
 
-/// One at a time. There is no queue.
+/// A node has at most one operator-requested order at a time. There is no queue.
 async fn requested_order(call: Call, kind: OrderKind) -> Result<Reply, Failure> {
     let requested = kind.clone();
     let needs_idle = kind.spec().node == NodeUse::Idle;
@@ -157,7 +159,7 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     run_to_completion(async move {
         let RetireRequest { reason } = call.body()?;
         let (node, caller) = (call.path.node()?, call.caller()?.clone());
-        // Locked until the name is free, so that no node enrols under it.
+        // The lock is held until the name is free, so that no node enrols under it in the meantime.
         let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
         let visible = call.app.controller.read(move |state| {
@@ -179,8 +181,8 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     .await
 }
 
-/// Frees the name of a node that is already retired, after a retirement that failed halfway.
-/// Requires its pool in scope, because its location is unknown.
+/// Frees the name of a node that is already retired, because an earlier retirement failed halfway.
+/// The location of such a node is unknown, so its pool has to be in the caller's scope.
 async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let name = node.clone();
@@ -196,7 +198,8 @@ async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     }
 }
 
-/// Racks and switches are shared, and their assignment affects other tenants' nodes.
+/// Requires the whole fleet as scope. Racks and switches are shared, so a node's location affects
+/// the nodes of other tenants.
 pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let LocationRequest { pool, tenant, site, rack, leaf, nvlink } = call.body()?;
@@ -205,7 +208,8 @@ pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     submit(&call, Event::LocationChanged { node, location }).await
 }
 
-/// The caller must own the whole domain, because a freeze affects all its nodes.
+/// Checks that all nodes of the domain are in the caller's scope, because a freeze affects all of
+/// them.
 async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let caller = call.caller()?;
     let scope = caller.scope();
@@ -225,8 +229,8 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     Err(Failure::forbidden(format!("`{domain}` is not entirely in your scope `{scope}`")))
 }
 
-/// The domain must exist: freezing a misspelt rack would have no effect. Suggests similar domains
-/// of the caller.
+/// Checks that the domain exists, because freezing a misspelt rack would have no effect. If it does
+/// not, the error suggests similar domains of the caller.
 async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (controller, caller, requested) = (&call.app.controller, call.caller()?, domain.clone());
     let exists = controller.read(move |state| {
@@ -271,8 +275,8 @@ pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
         (None, Some(until)) => until,
         _ => return Err(Failure::bad_request("expected either `duration_s` or `until`")),
     };
-    let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
-    if until <= now || !is_soon {
+    let is_within_a_year = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
+    if until <= now || !is_within_a_year {
         return Err(Failure::bad_request("`until`: expected a time in the future, within a year"));
     }
     check_owned(&call, &domain).await?;

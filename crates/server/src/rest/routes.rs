@@ -1,5 +1,5 @@
-//! The table of routes: permission, parameters, body, answer and handler of each path. The OpenAPI
-//! document is generated from it.
+//! The table of routes: the permission, parameters, body, answer and handler of each path. The
+//! OpenAPI document is generated from it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub(super) type SchemaFn = fn(&mut Schemas) -> Value;
 pub(super) enum AnswerKind {
     Json(SchemaFn),
     Created(SchemaFn),
-    /// Of this media type.
+    /// An answer with this media type.
     Other(&'static str),
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Route {
     pub(super) query: &'static [Parameter],
     pub(super) body: Option<SchemaFn>,
     pub(super) answer: AnswerKind,
-    /// Whether it requests an order, which conflicts with a pending one.
+    /// Whether the route requests an order. Such a request can conflict with a pending order.
     pub(super) requests_order: bool,
     pub(super) run: fn(Call) -> HandlerFuture,
 }
@@ -245,7 +245,7 @@ pub(super) static TABLE: &[Route] = &[
         "Lists join tokens."),
     route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenRequest),
         AnswerKind::Created(Schemas::schema_for::<TokenCreated>), tokens::create,
-        "Creates a join token, shown only in this answer."),
+        "Creates a join token. Only this answer shows it."),
     route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke, "Revokes a join token."),
     route!(GET "/api/v1/export", "export", READ, EXPORT, None, AnswerKind::Other(reply::LINES),
@@ -266,7 +266,7 @@ pub(super) struct RouteMatch {
 }
 
 impl Route {
-    /// The path's parameters, if it matches this route.
+    /// Returns the parameters of the path if the path matches this route.
     fn matched<'p>(&self, path: &'p str) -> Option<Vec<(Parameter, &'p str)>> {
         let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
         let mut found = Vec::new();

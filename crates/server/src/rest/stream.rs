@@ -1,5 +1,5 @@
-//! The growing log as server-sent events: each entry once and in order, from the reader's position.
-//! Unread entries stay on disk, so a slow reader blocks nothing.
+//! The growing log as server-sent events. Each entry is sent once and in order, from the reader's
+//! position on. Unread entries stay on disk, so a slow reader blocks nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::failure::Failure;
 use super::limits::{READ_TIMEOUT, TOKEN_CHECK_INTERVAL};
 use super::reply::{self, Reply};
 
-/// Entries per read, which is also limited in bytes.
+/// Entries per read. A read is also limited in bytes.
 const STEP_ENTRIES: usize = 256;
-/// Interval of keep-alive comments.
+/// How often a comment is sent to keep an idle stream alive.
 const KEEP_ALIVE: Duration = TOKEN_CHECK_INTERVAL;
 
 #[derive(Debug)]
 enum StreamEnd {
-    /// The reader is gone, or stalled.
+    /// The reader is gone or does not read.
     Reader,
     Token,
     /// The server is stopping, or the log is unreadable.
     Server,
 }
 
-/// The reader's position: the `Last-Event-ID` header that browsers send, or `after`. Otherwise the
-/// current end.
+/// The position from which to stream: the `Last-Event-ID` header, which browsers send when they
+/// reconnect, or `after`, or else the current end of the log.
 fn begin(call: &Call) -> Result<u64, Failure> {
     let end = call.app.tail.end();
     let last = match call.headers.get("last-event-id") {
@@ -41,7 +41,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
         }
         None => None,
     };
-    // A position beyond the end belongs to another log.
+    // A position beyond the end comes from another log.
     Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
 }
 
@@ -68,12 +68,13 @@ async fn write(
     let mut tail = call.app.tail.clone();
     let mut stopped = call.app.stopped.clone();
     let mut at = begin;
-    let mut checked = tokio::time::Instant::now();
+    let mut last_check = tokio::time::Instant::now();
     if let Err(end) = send(out, "retry: 2000\n\n".to_owned()).await {
         return end;
     }
     loop {
-        // One future across timeouts, because it keeps its place in the queue of readers.
+        // The same future is used across timeouts, because it keeps its place in the queue of
+        // readers.
         let mut next = std::pin::pin!(tail.next(at, STEP_ENTRIES));
         let entries = loop {
             let waited = tokio::select! {
@@ -81,9 +82,9 @@ async fn write(
                 () = out.closed() => return StreamEnd::Reader,
                 _ = stopped.wait_for(|stopped| *stopped) => return StreamEnd::Server,
             };
-            // A reader whose token became invalid gets nothing more.
-            if waited.is_err() || checked.elapsed() >= TOKEN_CHECK_INTERVAL {
-                checked = tokio::time::Instant::now();
+            // A reader gets nothing more when their token is invalid.
+            if waited.is_err() || last_check.elapsed() >= TOKEN_CHECK_INTERVAL {
+                last_check = tokio::time::Instant::now();
                 match call.app.caller_for(caller.digest.clone()).await {
                     Ok(Some(_)) => {}
                     Ok(None) => return StreamEnd::Token,
@@ -113,7 +114,7 @@ async fn write(
     }
 }
 
-/// JSON has no raw line breaks.
+/// Formats a row as one event. Its JSON has no raw line breaks, which would end the data.
 fn event(row: &EventRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
     format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)

@@ -1,5 +1,5 @@
-//! Handlers on a small fleet, polled by hand: clients that disconnect early, and requests that wait
-//! for each other.
+//! Handlers on a small fleet, polled by hand. Covers clients that disconnect early, and requests
+//! that wait for each other.
 
 mod isolation;
 
@@ -37,9 +37,9 @@ use crate::log::sqlite::SqliteLog;
 use crate::log_tail::LogTail;
 use crate::state_machine::StateMachine;
 
-/// Only bounds a hang.
+/// Only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// More than a handler waits for the controller or the disk.
+/// More polls than a handler needs to wait for the controller and the disk.
 const POLLS: usize = 6;
 
 struct Fixture {
@@ -50,7 +50,8 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Node `a` of pool `train`, enrolled once. No background task logs pending access changes.
+    /// Creates a fleet with node `a` in pool `train`, enrolled once. No background task logs
+    /// pending access changes.
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
@@ -87,8 +88,8 @@ impl Fixture {
         };
         let now = Timestamp::now();
         let day = now + SignedDuration::from_hours(24);
-        let person = NewUser::new("ann", Role::Admin, Domain::Fleet, day).unwrap();
-        let (_, token) = app.store.add_user(&Actor::Server, &person, now).unwrap();
+        let user = NewUser::new("ann", Role::Admin, Domain::Fleet, day).unwrap();
+        let (_, token) = app.store.add_user(&Actor::Server, &user, now).unwrap();
         let rest = Rest::new(app, Rate::default());
         let fixture = Self { _folder: folder, _stop: stop, rest, token: token.digest() };
         let request =
@@ -114,7 +115,7 @@ impl Fixture {
         self.request(&Method::POST, path, scope, body)
     }
 
-    /// A request of an admin of `scope`.
+    /// A request from an admin whose scope is `scope`.
     fn request(
         &self,
         method: &Method,
@@ -154,12 +155,14 @@ impl Fixture {
         self.app().controller.submit(Actor::Server, enrolled).await.unwrap();
     }
 
-    /// The result of a future that only reads from the controller, and the number of reads.
+    /// Awaits a future that only reads from the controller. Returns its result and the number of
+    /// reads.
     async fn count_reads<T>(&self, future: impl Future<Output = T>) -> (T, usize) {
         let mut future = Box::pin(future);
         let mut reads = 0;
         loop {
-            // A blocked controller answers once per poll.
+            // Because the controller is blocked during the poll, each poll can wait for at most one
+            // read.
             let blocked = self.block_controller().await;
             let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
             blocked.end().await;
@@ -187,7 +190,8 @@ impl Fixture {
         BlockedController { release, reader }
     }
 
-    /// Polls a request `polls` times, completing what it waits for in between, and drops it.
+    /// Polls a request `polls` times and then drops it. Between polls, completes what the request
+    /// waits for.
     async fn cancel(&self, polls: usize, path: &str, body: &'static str) {
         let mut answer = Box::pin(self.post(path, "fleet", body));
         for _ in 0..polls {
@@ -218,7 +222,7 @@ impl Fixture {
     }
 }
 
-/// Keeps the controller blocked.
+/// Keeps the controller blocked until it ends.
 struct BlockedController {
     release: mpsc::Sender<()>,
     reader: tokio::task::JoinHandle<bool>,
@@ -258,7 +262,7 @@ async fn a_retirement_frees_the_name_even_if_its_client_disconnects() {
 
 #[tokio::test]
 async fn a_revocation_disconnects_and_is_logged_even_if_its_client_disconnects() {
-    // The first poll checks visibility. Nothing changes before that.
+    // The first poll only checks whether the caller sees the node. It changes nothing.
     for polls in 2..=POLLS {
         let fixture = Fixture::new().await;
         let mut stream = fixture.app().sessions.register(&node(), Some(1));
@@ -337,7 +341,7 @@ async fn a_log_reader_keeps_its_place_in_the_queue_across_keep_alives() {
         String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
     };
     assert!(next().await.starts_with("retry"));
-    // It waits longer than a keep-alive interval, and a later reader must not overtake it.
+    // The reader waits longer than a keep-alive interval. A later reader must not overtake it.
     assert_eq!(next().await, ": here\n\n");
     let later = tokio::spawn(async move { tail.permit().await });
     assert_eq!(next().await, ": here\n\n");
@@ -346,7 +350,7 @@ async fn a_log_reader_keeps_its_place_in_the_queue_across_keep_alives() {
     drop(later.await.unwrap());
 }
 
-/// However many domains there are, each node is visited once, in batches.
+/// Each node is visited once, in batches, however many domains there are.
 #[tokio::test]
 async fn the_callers_domains_are_counted_in_one_batched_pass() {
     let fixture = Fixture::new().await;
@@ -362,7 +366,7 @@ async fn the_callers_domains_are_counted_in_one_batched_pass() {
         let what = OperatorRequest::Freeze { domain, until, reason: "work".to_owned() };
         controller.submit(Actor::Server, Event::OperatorRequested { request: what }).await.unwrap();
     }
-    // One pass, and at most two reads of the domains.
+    // One pass over the nodes, and at most two reads of the domains.
     let expected = batches + 1..=batches + 3;
     let freeze = r#"{"domain":"pool:empty","duration_s":60,"reason":"x"}"#;
     let other = r#"{"domain":"rack:r1","duration_s":60,"reason":"x"}"#;

@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::{Call, run_to_completion};
 use crate::access::{JoinTokenRow, NewJoinToken, Store, TokenKind};
 
-/// A token belongs to those who have its pool in scope.
+/// Whether the caller may use a token: the token's pool has to be in their scope.
 fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
     let pool: Option<Pool> = token.pool.as_deref().and_then(|pool| pool.parse().ok());
     pool.is_some_and(|pool| caller.has_pool(&pool))
@@ -28,15 +28,16 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
         caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
-    // A token for one node reassigns its name, so the node must be visible to the caller.
+    // A token for one node can take over that node's name, so the node must be in the caller's
+    // scope.
     if let Some(id) = node.clone() {
         let viewer = caller.clone();
         let name = id.clone();
-        let is_free = call
+        let is_allowed = call
             .app
             .controller
             .read(move |state| state.nodes.get(&id).is_none_or(|node| viewer.sees(&node.location)));
-        if !is_free.await? {
+        if !is_allowed.await? {
             return Err(Failure::node_not_found(name.as_str()));
         }
     }
@@ -112,7 +113,7 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     let by = caller.actor();
     run_to_completion(async move {
         call.app.with_store(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
-        // Disconnects the session first.
+        // This disconnects the session before it logs the revocation.
         call.app.changes.log_pending().await?;
         Reply::json(&Done { changed: true })
     })

@@ -1,4 +1,5 @@
-//! Activity of a connection: whether authenticated requests, of a user or a node, are in progress.
+//! Activity of a connection: whether it has authenticated requests in progress, from a user or a
+//! node.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ pub(crate) struct ConnectionActivity {
     active: AtomicUsize,
     /// Whether there ever was an authenticated request.
     is_authenticated: AtomicBool,
-    /// When the last one started or ended.
+    /// When an authenticated request last started or ended.
     last: Mutex<Instant>,
 }
 
@@ -30,7 +31,7 @@ impl ConnectionActivity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns after `limit` without an authenticated request in progress.
+    /// Returns when no authenticated request was in progress for `limit`.
     pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,16 +78,16 @@ mod tests {
         let start = Instant::now();
         activity.idle_for(LIMIT).await;
         assert_eq!(start.elapsed().as_secs(), LIMIT.as_secs());
-        // A stream of a hundred seconds, then a request just before the timeout.
+        // A stream that lasts a hundred seconds, then a request just before the timeout.
         let stream = ActiveRequest::new(&activity);
         let start = Instant::now();
         let watched = Arc::clone(&activity);
-        let gone = tokio::spawn(async move { watched.idle_for(LIMIT).await });
+        let idle = tokio::spawn(async move { watched.idle_for(LIMIT).await });
         tokio::time::sleep(Duration::from_secs(100)).await;
         drop(stream);
         tokio::time::sleep(Duration::from_secs(29)).await;
         drop(ActiveRequest::new(&activity));
-        gone.await.unwrap();
+        idle.await.unwrap();
         let stayed_s = start.elapsed().as_secs();
         assert!((159..=161).contains(&stayed_s), "{stayed_s} s");
     }

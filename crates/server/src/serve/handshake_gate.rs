@@ -1,5 +1,5 @@
-//! TLS handshakes. Unauthenticated connections that wait for the client share a pool of 4,096
-//! slots that evicts the oldest, and at most 256 handshakes compute at once.
+//! TLS handshakes. Connections that wait for the client share a pool of 4,096 slots, which evicts
+//! the oldest. At most 256 handshakes compute at the same time.
 
 use std::io;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use super::tls::Tls;
 use super::{HANDSHAKE_TIMEOUT, Peer};
 use crate::counters::HandshakeFailure;
 
-/// Connections that wait for the client: a fifth of all. An honest client needs a slot for one
-/// round trip.
+/// Connections that may wait for the client: a fifth of all connections. An honest client needs a
+/// slot for one round trip.
 const WAITING_MAX: usize = 4096;
-/// Concurrent handshake computations. Each costs a millisecond of a core.
+/// Handshakes that may compute at the same time. Each costs a millisecond of one core.
 const COMPUTE_MAX: usize = 256;
-/// Timeout of a compute permit. A client on another continent needs half of it.
+/// A handshake gives its compute permit back after this time. A client on another continent needs
+/// half of it.
 const COMPUTE_TIMEOUT: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]
@@ -74,13 +75,13 @@ impl HandshakeGate {
         drop(permit);
         let handshake = match result {
             Ok(handshake) => handshake,
-            // Now the client has to answer.
+            // From here on, the handshake waits for the client.
             Err(_) => self.wait(handshake).await?,
         };
         Ok(handshake.map_err(|_| HandshakeError::Slow)??)
     }
 
-    /// Waits for the client, unless the pool evicts it.
+    /// Waits for the client, unless the pool evicts the connection.
     async fn wait<T>(&self, client: impl Future<Output = T>) -> Result<T, HandshakeError> {
         let mut slot = self.waiting.acquire(());
         tokio::select! {

@@ -1,5 +1,5 @@
-//! Accepts connections and dispatches requests: limits connections, times handshakes out, and
-//! attaches the peer's identity to each request.
+//! Accepts connections and dispatches requests. Limits the number of connections, ends handshakes
+//! that take too long, and attaches the peer's identity to each request.
 
 mod activity;
 mod handshake_gate;
@@ -41,23 +41,23 @@ use crate::agents::Service as Agents;
 use crate::counters::Counters;
 use crate::rest::Rest;
 
-/// Concurrent connections. Each costs tens of kilobytes.
+/// Concurrent connections. Each takes tens of kilobytes of memory.
 const CONNECTIONS_MAX: usize = 20_000;
-/// Timeout of a handshake, and of the first request's headers.
+/// Timeout of a handshake, and of the headers of the first request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default idle timeout for connections without an authenticated request.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Concurrent unauthenticated connections: a fifth of all.
+/// Concurrent unauthenticated connections: a fifth of all connections.
 const UNAUTHENTICATED_MAX: usize = 4096;
-/// Concurrent connections per node. It needs one, but after a network failure old ones remain until
-/// their pings time out.
+/// Concurrent connections per node. A node needs one, but after a network failure its old
+/// connections remain until their pings time out.
 const NODE_CONNECTIONS_MAX: usize = 4;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTTP/2 receive window of a stream.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// HTTP/2 send buffer of an unauthenticated connection. An answer this small no longer holds a slot
-/// of its token.
+/// HTTP/2 send buffer of an unauthenticated connection. When a reply fits into it, the reply no
+/// longer holds a slot of its token.
 const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
 /// HTTP/1 read buffer of an unauthenticated connection.
@@ -71,56 +71,57 @@ struct ConnectionLimits {
     window_bytes: u32,
     /// HTTP/2 send buffer.
     send_bytes: usize,
-    /// Whether the peer is an admitted node, or local.
+    /// Whether the peer is an admitted node or a local peer.
     is_authenticated: bool,
 }
 
-/// A node needs a session stream, and one to renew its certificate.
+/// A node needs one stream for its session and one to renew its certificate.
 const NODE_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 64,
     window_bytes: WINDOW_BYTES * 16,
     send_bytes: WINDOW_BYTES as usize,
     is_authenticated: true,
 };
-/// Without TLS, on loopback, a simulation runs many nodes over one connection.
+/// A server without TLS listens only on loopback. There, a simulation runs many nodes over one
+/// connection.
 const PLAIN_LIMITS: ConnectionLimits = ConnectionLimits { streams: 20_000, ..NODE_LIMITS };
-/// For enrolments, and for users, whose token comes with each request.
+/// For enrolments, and for users, who send a token with each request.
 const UNAUTHENTICATED_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 8,
     window_bytes: WINDOW_BYTES,
     send_bytes: UNAUTHENTICATED_SEND_BYTES,
     is_authenticated: false,
 };
-/// How long connections may take to finish at shutdown.
+/// How long connections may take to finish when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// A local peer, on a server without TLS.
     Local,
-    /// No certificate.
+    /// A peer without a certificate.
     Unauthenticated,
     Node(NodePeer),
-    /// A certificate of this authority that names no node.
+    /// A peer with a certificate from this authority that names no node.
     UnknownCertificate,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodePeer {
     pub(crate) identity: Identity,
-    /// When it expires.
+    /// When the certificate expires.
     pub(crate) until: Timestamp,
 }
 
 /// Path prefix of the gRPC service. Everything else is REST.
 const AGENTS_PATH: &str = "/farrier.v1.Agents/";
-/// Refused before its body is read if the peer is unauthenticated.
+/// The session call. For an unauthenticated peer, it is refused before its body is read.
 const SESSION_PATH: &str = "/farrier.v1.Agents/Session";
 
 #[derive(Clone)]
 struct Services {
     agents: AgentsServer<Agents>,
-    /// For peers without an admitted certificate.
+    /// Serves peers without an admitted certificate.
     unauthenticated: AgentsServer<Agents>,
     requests: Arc<unauthenticated_requests::Requests>,
     counters: Arc<Counters>,
@@ -143,13 +144,13 @@ impl Services {
         }
     }
 
-    /// Answers a gRPC call.
+    /// Serves a gRPC call.
     async fn call(
         &mut self,
         request: hyper::Request<Incoming>,
         is_authenticated: bool,
     ) -> hyper::Response<Body> {
-        let answer = if is_authenticated {
+        let reply = if is_authenticated {
             self.agents.call(request).await
         } else if request.uri().path() == SESSION_PATH {
             self.unauthenticated.call(request).await
@@ -166,11 +167,11 @@ impl Services {
                 }
             }
         };
-        answer.unwrap_or_else(|never| match never {})
+        reply.unwrap_or_else(|never| match never {})
     }
 }
 
-/// Limits shared by all connections.
+/// Limits that all connections share.
 struct SharedLimits {
     handshakes: HandshakeGate,
     store: Arc<Store>,
@@ -181,15 +182,16 @@ struct SharedLimits {
 }
 
 impl SharedLimits {
-    /// The node of an admitted certificate. Fails open if the access store is unreadable: a failing
-    /// disk must not look like a revoked fleet, and each request is checked again.
+    /// Returns the node of an admitted certificate. If the access store is unreadable, the
+    /// certificate counts as admitted: a failing disk must not look like a revocation of the whole
+    /// fleet, and each request is checked again.
     fn admitted_node(&self, peer: &Peer) -> Option<NodeId> {
         let Peer::Node(NodePeer { identity, .. }) = peer else { return None };
         self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
     }
 
-    /// Returns when a connection has to close. A node without an open stream idles out like any
-    /// other peer, and a revoked node counts as unauthenticated.
+    /// Returns when a connection has to close. A node without an open stream is closed when it is
+    /// idle, like any other peer. A revoked node counts as unauthenticated.
     async fn until_closed(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
             let mut slot = self.nodes.acquire(node);
@@ -208,7 +210,7 @@ impl SharedLimits {
     }
 }
 
-/// Accepts connections until `stop`, then shuts them down.
+/// Accepts connections until `stop` is true, then shuts them down.
 pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -229,7 +231,7 @@ pub(crate) async fn run(
     let services = Services::new(&agents, rest);
     let mut tasks = JoinSet::new();
     loop {
-        // At the limit, the kernel's backlog queues new connections.
+        // At the limit, new connections wait in the kernel's backlog.
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -254,8 +256,8 @@ pub(crate) async fn run(
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
 }
 
-/// Backs off, for instance when out of file descriptors. A peer that is already gone needs no
-/// back-off.
+/// Waits before the next accept, for example if the process is out of file descriptors. If only the
+/// peer is gone, there is no need to wait.
 async fn back_off_accept(err: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(err.kind(), ConnectionAborted | ConnectionReset) {
@@ -294,17 +296,17 @@ async fn connection(
     }
 }
 
-/// Marks the connection active until the answer's body ends, which for a stream is its whole life.
-/// Refused calls do not count.
+/// Marks the connection as active until the body of the reply ends. For a stream, that is the end
+/// of the stream. Refused calls do not count.
 fn track_activity(
-    answer: hyper::Response<Body>,
+    reply: hyper::Response<Body>,
     activity: &Arc<ConnectionActivity>,
 ) -> hyper::Response<Body> {
-    if answer.headers().contains_key(Status::GRPC_STATUS) {
-        return answer;
+    if reply.headers().contains_key(Status::GRPC_STATUS) {
+        return reply;
     }
     let active = ActiveRequest::new(activity);
-    answer.map(|body| {
+    reply.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _present = &active;
             frame
@@ -323,7 +325,7 @@ async fn serve(
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let (mut services, activity) = (services.clone(), Arc::clone(&activity));
-        // Boxed: hyper reserves space for the future as long as a stream is open.
+        // Boxed, because hyper reserves space for the future while a stream is open.
         Box::pin(async move {
             Ok::<_, Infallible>(if request.uri().path().starts_with(AGENTS_PATH) {
                 track_activity(services.call(request, limits.is_authenticated).await, &activity)

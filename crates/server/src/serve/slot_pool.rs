@@ -1,11 +1,11 @@
-//! A bounded pool of slots per key. At capacity, a new slot evicts the oldest.
+//! A pool with a limited number of slots per key. At the limit, a new slot evicts the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Slots of one key by age.
+/// The slots of one key, oldest first.
 type Slots = BTreeMap<u64, oneshot::Sender<()>>;
 
 #[derive(Debug)]
@@ -16,12 +16,12 @@ pub(super) struct SlotPool<K: Ord> {
 
 #[derive(Debug)]
 struct PoolState<K: Ord> {
-    /// Slots ever taken.
+    /// How many slots were ever taken.
     count: u64,
     slots: BTreeMap<K, Slots>,
 }
 
-/// A slot, until it is dropped or evicted.
+/// A slot. It is held until it is dropped or evicted.
 #[derive(Debug)]
 pub(super) struct Slot<K: Ord> {
     pool: Arc<SlotPool<K>>,
@@ -37,7 +37,7 @@ impl<K: Ord + Clone> SlotPool<K> {
     }
 
     pub(super) fn acquire(self: &Arc<Self>, key: K) -> Slot<K> {
-        let (hold, evicted) = oneshot::channel();
+        let (sender, evicted) = oneshot::channel();
         let mut state = self.state();
         state.count += 1;
         let number = state.count;
@@ -45,7 +45,7 @@ impl<K: Ord + Clone> SlotPool<K> {
         while slots.len() >= self.capacity {
             slots.pop_first();
         }
-        slots.insert(number, hold);
+        slots.insert(number, sender);
         drop(state);
         Slot { pool: Arc::clone(self), key, number, evicted }
     }

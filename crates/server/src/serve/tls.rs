@@ -1,5 +1,5 @@
-//! TLS 1.3 with the fleet's own certificate authority. Client certificates are requested but
-//! optional: a node that enrols has none yet.
+//! TLS 1.3 with the fleet's own certificate authority. The server asks for client certificates but
+//! does not require them, because a node that enrols has none yet.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -39,7 +39,7 @@ pub(crate) struct Tls {
     names: Vec<String>,
 }
 
-/// The server's own certificate, replaced while running.
+/// The server's own certificate. It is replaced while the server runs.
 #[derive(Debug)]
 struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 
@@ -63,9 +63,10 @@ impl Tls {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
-        // Agents use HTTP/2 only, but REST clients may not.
+        // Agents use only HTTP/2, but some REST clients use HTTP/1.1.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // No session resumption: it would skip the check whether a certificate has expired.
+        // Session resumption is off, because it would skip the check whether a certificate has
+        // expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config), own, authority, names })
@@ -78,12 +79,12 @@ impl Tls {
         Ok(())
     }
 
-    /// Reads the ClientHello, without computing anything.
+    /// Reads the ClientHello. This needs no cryptography.
     pub(super) async fn hello(socket: TcpStream) -> io::Result<StartHandshake<TcpStream>> {
         LazyConfigAcceptor::new(Acceptor::default(), socket).await
     }
 
-    /// Completes the handshake, and identifies the peer.
+    /// Completes the handshake and identifies the peer.
     pub(super) async fn handshake(
         &self,
         hello: StartHandshake<TcpStream>,
@@ -97,15 +98,16 @@ impl Tls {
     }
 }
 
-/// Includes the authority's certificate in the chain: a node that enrols knows only its
-/// fingerprint.
+/// Issues a certificate for the server. The chain includes the authority's certificate, because a
+/// node that enrols knows only the authority's fingerprint.
 fn certificate(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedKey>, TlsError> {
     let (own, key) = authority.certify_server(names, Timestamp::now())?;
     let key = provider::sign::any_ecdsa_type(&key.into())?;
     Ok(Arc::new(CertifiedKey::new(vec![own, authority.certificate().clone()], key)))
 }
 
-/// The node that a certificate names. The handshake has verified its signature and dates.
+/// Returns the node that a certificate names. The handshake has already verified the signature and
+/// the dates.
 fn peer_from_certificate(certificate: &CertificateDer<'_>) -> Peer {
     match (Identity::from_certificate(certificate), not_after(certificate)) {
         (Ok(identity), Some(until)) => Peer::Node(NodePeer { identity, until }),
@@ -113,12 +115,13 @@ fn peer_from_certificate(certificate: &CertificateDer<'_>) -> Peer {
     }
 }
 
-/// The expiry date, from the verifier's own error at the end of time. This avoids parsing ASN.1.
+/// The expiry date. The verifier returns it in its error for a time far in the future, so no ASN.1
+/// has to be parsed here.
 fn not_after(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
-    let never = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let far_future = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let usage = KeyUsage::client_auth();
-    let result = certificate.verify_for_usage(&[], &[], &[], never, usage, None, None);
+    let result = certificate.verify_for_usage(&[], &[], &[], far_future, usage, None, None);
     let Err(webpki::Error::CertExpired { not_after, .. }) = result else { return None };
     Timestamp::from_second(i64::try_from(not_after.as_secs()).ok()?).ok()
 }

@@ -1,7 +1,8 @@
-//! Requests of peers without an admitted certificate: enrolments, or calls that are refused. Anyone
-//! who reaches the port can send them, so messages are small, read completely before decoding, and
-//! limited in number. Together they hold at most [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes. At
-//! the limit, the oldest is evicted, so unfinished requests do not block enrolments.
+//! Requests from peers without an admitted certificate: enrolments, and calls that will be refused.
+//! Anyone who reaches the port can send them. Their messages are therefore small, limited in
+//! number, and read completely before they are decoded. Together they hold at most
+//! [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes. At the limit, the oldest request is evicted, so
+//! unfinished requests do not block enrolments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,11 @@ use tonic::Status;
 use super::slot_pool::SlotPool;
 use crate::counters::RequestFailure;
 
-/// An enrolment has some hundred bytes.
+/// Most bytes of a message. An enrolment has some hundred bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// gRPC's message prefix: the compression flag and the length.
+/// gRPC's prefix of a message: the compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Concurrent requests, 64 MiB together.
+/// Concurrent requests. Together they hold up to 64 MiB.
 const REQUESTS_MAX: usize = 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -71,7 +72,7 @@ impl Requests {
         Self { pool: SlotPool::new(requests) }
     }
 
-    /// Reads a whole body.
+    /// Reads a whole body, unless it is too large, takes too long or is evicted.
     pub(super) async fn read(
         &self,
         body: impl Body<Data = Bytes> + Unpin,
@@ -84,7 +85,8 @@ impl Requests {
     }
 }
 
-/// Copies the data: a one-byte frame may pin a whole receive buffer.
+/// Reads a whole body. Copies the data, because even a one-byte frame can keep a whole receive
+/// buffer in memory.
 async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -132,7 +134,7 @@ mod tests {
         let requests = Requests::new();
         let largest = PREFIX_BYTES + MESSAGE_BYTES_MAX;
         let read = requests.read(Full::new(Bytes::from(vec![0; largest]))).await;
-        assert_eq!(read.map(|other| other.len()), Ok(largest));
+        assert_eq!(read.map(|bytes| bytes.len()), Ok(largest));
         let large = requests.read(unfinished(largest + 1)).await;
         assert_eq!(large, Err(ReadError::TooLarge), "without waiting for the rest");
         assert_eq!(requests.read(unfinished(largest)).await, Err(ReadError::Slow));
@@ -146,7 +148,7 @@ mod tests {
             tokio::spawn(async move { requests.read(unfinished(100)).await })
         };
         let (first, second) = (begin(), begin());
-        // Lets both start.
+        // Let both requests start.
         tokio::task::yield_now().await;
         let read = requests.read(Full::new(Bytes::from_static(b"enrol"))).await;
         assert_eq!(read.as_deref(), Ok(&b"enrol"[..]));

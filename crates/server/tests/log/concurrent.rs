@@ -1,4 +1,4 @@
-//! A server that appends and archives while its log is verified.
+//! The server appends and archives entries while its log is verified.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,16 +11,16 @@ use farrier_server::log::{
 
 use crate::{at, entry, written};
 
-/// A log that changes right after its n-th read.
+/// A log that changes right after each read. `after_read` gets the number of the read.
 struct Busy<'b> {
     log: SqliteLog,
     reads: Cell<usize>,
-    happens: RefCell<Box<dyn FnMut(usize) + 'b>>,
+    after_read: RefCell<Box<dyn FnMut(usize) + 'b>>,
 }
 
 impl<'b> Busy<'b> {
-    fn new(log: SqliteLog, happens: impl FnMut(usize) + 'b) -> Self {
-        Self { log, reads: Cell::new(0), happens: RefCell::new(Box::new(happens)) }
+    fn new(log: SqliteLog, after_read: impl FnMut(usize) + 'b) -> Self {
+        Self { log, reads: Cell::new(0), after_read: RefCell::new(Box::new(after_read)) }
     }
 }
 
@@ -44,7 +44,7 @@ impl Log for Busy<'_> {
     fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
         let read = self.log.read(seq, limit);
         self.reads.set(self.reads.get() + 1);
-        self.happens.borrow_mut()(self.reads.get());
+        self.after_read.borrow_mut()(self.reads.get());
         read
     }
 
@@ -86,7 +86,8 @@ fn appends_during_verification_are_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, mut head) = written(&folder, 5);
     let read = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    // The second page is empty, and an entry is appended before the head is read; then again.
+    // The second page is empty, and an entry is appended before the head is read. Then the same
+    // happens again.
     let busy = Busy::new(read, |reads| {
         if reads == 2 || reads == 4 {
             head = log.append(&head, &[entry(head.seq + 1)]).unwrap().head;
@@ -101,7 +102,7 @@ fn appends_during_verification_are_no_error() {
 #[test]
 fn archiving_during_verification_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    // The first page ends before the archived part does.
+    // The first page ends before the last archived entry.
     let (mut log, head) = written(&folder, 6000);
     let last = Entry { at: at(100), ..entry(6001) };
     let head = log.append(&head, &[last]).unwrap().head;

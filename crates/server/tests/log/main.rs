@@ -1,4 +1,4 @@
-//! Guarantees of the log.
+//! The guarantees of the log: one writer, no gaps, a hash chain, archives and snapshots.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod concurrent;
@@ -37,7 +37,7 @@ fn entries(from: u64, to: u64) -> Vec<Entry> {
     (from..=to).map(entry).collect()
 }
 
-/// A log with a writer and `count` entries.
+/// A log with `count` entries, and its head with the epoch of its writer.
 fn written(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
@@ -65,7 +65,7 @@ fn gaps_and_stale_heads_are_refused_and_leave_nothing() {
     let (mut log, head) = written(&folder, 3);
     let gap = [entry(4), entry(6)];
     assert!(matches!(log.append(&head, &gap), Err(LogError::Gap { seq: 6, after: 4 })));
-    assert_eq!(log.head().unwrap(), head, "all or none");
+    assert_eq!(log.head().unwrap(), head, "a refused append leaves no entry");
     let old = Head { seq: 2, ..head };
     assert!(matches!(
         log.append(&old, &[entry(3)]),
@@ -83,7 +83,8 @@ fn a_fenced_writer_is_refused() {
     assert!(matches!(refused, Err(LogError::Fenced { epoch: 1, current: 2 })), "{refused:?}");
 }
 
-/// Entries in batches of two, each a minute younger than the one before.
+/// A log whose batches have two entries each. Each batch is two minutes later than the batch before
+/// it.
 fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
@@ -108,18 +109,24 @@ fn old_entries_are_archived_and_the_chain_continues() {
     let moved = archive(&mut log, at(60 * 12), &file("second")).unwrap().unwrap();
     let Archived::Moved { from: 7, through: second } = moved else { panic!("{moved:?}") };
     assert_eq!((second.seq, log.anchor().unwrap()), (12, second));
-    assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is intact");
-    let parts = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
-    assert!(parts.iter().all(|tally| verify(tally).unwrap().is_ok()));
+    assert_eq!(verify(&log).unwrap(), Ok(head), "the remaining entries are intact");
+    let archives = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
+    assert!(archives.iter().all(|archive| verify(archive).unwrap().is_ok()));
     let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|stored| stored.seq);
-    let all: Vec<u64> = read(&parts[0]).chain(read(&parts[1])).chain(read(&log)).collect();
+    let all: Vec<u64> = read(&archives[0]).chain(read(&archives[1])).chain(read(&log)).collect();
     assert_eq!(all, (1..=20).collect::<Vec<u64>>());
-    assert_eq!(check_joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
-    assert_eq!(check_joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
-    assert_eq!(check_joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Duplicate(1)));
-    // Each part starts with the state of the parts before it.
-    let numbers = |log: &dyn Log| log.base_state().unwrap().nodes.len();
-    assert_eq!([numbers(&parts[0]), numbers(&parts[1]), numbers(&log)], [0, 6, 12]);
+    assert_eq!(check_joined(&[&archives[0], &archives[1], &log]).unwrap(), Ok(()));
+    assert_eq!(check_joined(&[&archives[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
+    assert_eq!(
+        check_joined(&[&archives[0], &archives[0]]).unwrap(),
+        Err(IntegrityError::Duplicate(1))
+    );
+    // Each base state holds the nodes from all earlier archives.
+    let base_node_count = |log: &dyn Log| log.base_state().unwrap().nodes.len();
+    assert_eq!(
+        [base_node_count(&archives[0]), base_node_count(&archives[1]), base_node_count(&log)],
+        [0, 6, 12]
+    );
     let state_machine = StateMachine::open(Box::new(log)).unwrap();
     assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (20, 20));
 }
@@ -147,16 +154,19 @@ fn a_crash_during_truncation_leaves_a_log_with_the_right_base() {
     let (mut log, _) = written(&folder, 10_000);
     let path = folder.path().join("log");
     let edited = rusqlite::Connection::open(&path).unwrap();
-    let deadly = "CREATE TRIGGER die BEFORE DELETE ON entries WHEN OLD.seq = 6000
+    let crash_trigger = "CREATE TRIGGER die BEFORE DELETE ON entries WHEN OLD.seq = 6000
         BEGIN SELECT RAISE(ROLLBACK, 'the power is gone'); END";
-    edited.execute_batch(deadly).unwrap();
+    edited.execute_batch(crash_trigger).unwrap();
     let all = at(1);
     assert!(archive(&mut log, all, &folder.path().join("old")).is_err());
     let mut count = edited.prepare("SELECT count(*) FROM entries").unwrap();
     let mut left = || count.query_row([], |row| row.get::<_, u64>(0)).unwrap();
     let after = left();
-    assert!((4001..10_000).contains(&after), "in parts: {after}");
-    // Leftovers are invisible.
+    assert!(
+        (4001..10_000).contains(&after),
+        "some pages are deleted and some are left: {after} entries"
+    );
+    // The log does not show the archived entries that the crash left in the database.
     let anchor = Anchor { seq: 10_000, hash: log.head().unwrap().hash };
     assert_eq!(log.anchor().unwrap(), anchor);
     assert_eq!(log.read(0, 100).unwrap(), []);
@@ -167,7 +177,7 @@ fn a_crash_during_truncation_leaves_a_log_with_the_right_base() {
     state_machine.commit(vec![(Actor::Server, event)], at(2)).unwrap();
     assert_eq!(log.read(0, 1).unwrap()[0].seq, 10_001);
     assert!(verify(&log).unwrap().is_ok());
-    // The next writer cleans up, whether or not there is something to move.
+    // The next run of `archive` deletes these entries, even if it moves no other entry.
     edited.execute_batch("DROP TRIGGER die").unwrap();
     let none = folder.path().join("none");
     assert_eq!(archive(&mut log, all, &none).unwrap(), Ok(Archived::Nothing));
@@ -233,13 +243,13 @@ fn a_damaged_snapshot_is_ignored() {
         log.write_snapshot(&Snapshot { state, hash: head.hash }).unwrap();
     }
     assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 4);
-    // Truncated, as by a full disk, and then changed.
+    // The newer snapshot is first truncated, as on a full disk, and then changed.
     let path = folder.path().join("log.state");
     let mut bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
-    let at = bytes.iter().position(|bytes| *bytes == b'4').unwrap();
-    bytes[at] = b'5';
+    let position = bytes.iter().position(|byte| *byte == b'4').unwrap();
+    bytes[position] = b'5';
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
 }
@@ -322,15 +332,18 @@ fn a_snapshot_of_another_log_is_refused() {
         .unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
         let refused = StateMachine::open(Box::new(log)).err();
-        let is_told = matches!(refused, Some(LogError::OlderThanSnapshot { snapshot, found: 5 }) if snapshot == seq);
-        assert!(is_told, "{refused:?}");
+        let names_both_heads = matches!(
+            refused,
+            Some(LogError::OlderThanSnapshot { snapshot, found: 5 }) if snapshot == seq
+        );
+        assert!(names_both_heads, "{refused:?}");
         let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
         assert_eq!(log.head().unwrap(), head, "no writer took over");
     }
 }
 
 #[test]
-fn acknowledged_entries_must_exist_and_more_may() {
+fn acknowledged_entries_must_exist_and_later_entries_may() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let open = || StateMachine::open(Box::new(SqliteLog::open(&path).unwrap()));
@@ -342,7 +355,11 @@ fn acknowledged_entries_must_exist_and_more_may() {
     let head = state_machine.head();
     drop(state_machine);
     let recorded = recorded_head(&path).unwrap().unwrap();
-    assert_eq!((recorded.seq, recorded.hash), (head.seq, head.hash), "with every commit");
+    assert_eq!(
+        (recorded.seq, recorded.hash),
+        (head.seq, head.hash),
+        "each commit records the head"
+    );
     let check = |recorded: RecordedHead| {
         replace_head(&path, &recorded).unwrap();
         open().map(drop)
@@ -350,8 +367,8 @@ fn acknowledged_entries_must_exist_and_more_may() {
     let ahead = check(RecordedHead { seq: head.seq + 1, ..recorded });
     assert!(matches!(ahead, Err(LogError::Truncated { .. })), "{ahead:?}");
     let error = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
-    let (content, found) = (head.seq + 1, head.seq);
-    assert_eq!(error, Err(IntegrityError::Truncated { recorded: content, found }));
+    let (recorded_seq, found) = (head.seq + 1, head.seq);
+    assert_eq!(error, Err(IntegrityError::Truncated { recorded: recorded_seq, found }));
     let other = check(RecordedHead { hash: Hash::genesis(), ..recorded });
     assert!(matches!(other, Err(LogError::Replaced(_))), "{other:?}");
     let error = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
@@ -359,7 +376,7 @@ fn acknowledged_entries_must_exist_and_more_may() {
     let log = SqliteLog::open(&path).unwrap();
     let before = log.read(1, 1).unwrap()[0].clone();
     check(RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
-    // An archived entry is not expected in the log.
+    // The recorded entry may also be in an archive.
     drop(log);
     replace_head(&path, &RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
     let mut log = SqliteLog::open(&path).unwrap();

@@ -1,8 +1,8 @@
-//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v4.jsonl`
-//! hold states with every field, as they were written then.
+//! The server can read base snapshots in every format. `testdata/states_v1.jsonl` to
+//! `states_v4.jsonl` hold states with every field set, as each format wrote them.
 //!
-//! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`), and never
-//! changed or removed.
+//! `FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded` appends a line when the state
+//! format has changed. Recorded lines are never changed or removed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
 const RECORDED_V3: &str = include_str!("testdata/states_v3.jsonl");
 const RECORDED: &str = include_str!("testdata/states_v4.jsonl");
 
-/// As stored in a log.
+/// The first line of a base snapshot names its format.
 const HEADER_V1: &str = "farrier state 1\n";
 const HEADER_V2: &str = "farrier state 2\n";
 const HEADER_V3: &str = "farrier state 3\n";
@@ -147,7 +147,7 @@ impl StateBuilder {
         self.fold(second, Event::PhaseChanged { node: node.clone(), to, rationale: rationale() });
     }
 
-    fn order(&mut self, node: &NodeId, second: i64, kind: OrderKind) -> u64 {
+    fn issue(&mut self, node: &NodeId, second: i64, kind: OrderKind) -> u64 {
         let generation = self.state.nodes[node].orders.generation() + 1;
         let order = Order {
             node: node.clone(),
@@ -165,8 +165,8 @@ impl StateBuilder {
         self.fold(second, Event::OrderStatusReported { node: node.clone(), generation, status });
     }
 
-    fn done(&mut self, node: &NodeId, second: i64, kind: OrderKind) {
-        let generation = self.order(node, second, kind);
+    fn issue_and_complete(&mut self, node: &NodeId, second: i64, kind: OrderKind) {
+        let generation = self.issue(node, second, kind);
         self.report_status(
             node,
             second,
@@ -175,8 +175,8 @@ impl StateBuilder {
         );
     }
 
-    fn failed(&mut self, node: &NodeId, second: i64, kind: OrderKind) {
-        let generation = self.order(node, second, kind);
+    fn issue_and_fail(&mut self, node: &NodeId, second: i64, kind: OrderKind) {
+        let generation = self.issue(node, second, kind);
         self.report_status(
             node,
             second,
@@ -185,7 +185,7 @@ impl StateBuilder {
         );
     }
 
-    /// Events of a node before its current phase.
+    /// Applies the events before the node enters its current phase.
     fn earlier_events(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
         let verify = |level| OrderKind::Verify { level };
@@ -199,24 +199,24 @@ impl StateBuilder {
         let record = Record { journal: "j1".to_owned(), number: 3 };
         self.fold(4, Event::FindingsSnapshot { node: node(), record, open: vec![finding()] });
         self.enter(id, 5, NodePhase::Quarantined);
-        self.done(id, 6, OrderKind::Cordon);
-        self.done(id, 7, OrderKind::Drain { wait_s: 60 });
+        self.issue_and_complete(id, 6, OrderKind::Cordon);
+        self.issue_and_complete(id, 7, OrderKind::Drain { wait_s: 60 });
         self.fold(8, Event::CordonObserved { node: node(), cordon: cordons()[number % 4].clone() });
-        self.failed(id, 9, verify(VerificationLevel::V2));
+        self.issue_and_fail(id, 9, verify(VerificationLevel::V2));
         self.enter(id, 10, NodePhase::Repairing);
-        self.done(id, 11, OrderKind::Reboot);
+        self.issue_and_complete(id, 11, OrderKind::Reboot);
         self.enter(id, 12, NodePhase::Quarantined);
         self.request(13, OperatorRequest::Repaired { node: node(), repair: "a board".to_owned() });
         self.request(13, OperatorRequest::Approve { node: node() });
     }
 
-    /// Events in its current phase.
+    /// Applies the node's change to its current phase, and the events in that phase.
     fn current_events(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
         let verify = |level| OrderKind::Verify { level };
         self.enter(id, 14, NodePhase::ALL[number % 7]);
-        self.done(id, 15, verify(VerificationLevel::V0));
-        self.failed(id, 16, verify(VerificationLevel::V1));
+        self.issue_and_complete(id, 15, verify(VerificationLevel::V0));
+        self.issue_and_fail(id, 16, verify(VerificationLevel::V1));
         self.request(17, OperatorRequest::Verify { node: node(), level: VerificationLevel::V3 });
         self.request(17, OperatorRequest::Hold { node: node(), reason: "a look".to_owned() });
         self.request(
@@ -226,12 +226,12 @@ impl StateBuilder {
                 order: OrderKind::Diag { level: 3, minutes: 10 },
             },
         );
-        let diag = self.order(id, 18, OrderKind::Diag { level: 3, minutes: 10 });
+        let diag = self.issue(id, 18, OrderKind::Diag { level: 3, minutes: 10 });
         self.fold(19, Event::OrderCancelled { node: node(), generation: diag, reason: reason() });
         let tune = OrderKind::Tune { profile: "training".to_owned() };
         self.request(19, OperatorRequest::RunOrder { node: node(), order: tune });
-        self.failed(id, 20, OrderKind::Cordon);
-        let generation = self.order(id, 21, kinds()[number].clone());
+        self.issue_and_fail(id, 20, OrderKind::Cordon);
+        let generation = self.issue(id, 21, kinds()[number].clone());
         self.report_status(id, 21, generation, OrderStatus::Accepted);
         self.fold(22, Event::QuotaExceeded { node: node() });
         self.fold(22, Event::ReportsUnreadable { node: node() });
@@ -280,10 +280,10 @@ fn every_field_of_a_node_is_recorded() {
     let nodes = state["nodes"].as_object().unwrap();
     let mut fields = BTreeSet::new();
     for node in nodes.values() {
-        for (part, value) in node.as_object().unwrap() {
-            fields.insert(part.clone());
+        for (field, value) in node.as_object().unwrap() {
+            fields.insert(field.clone());
             for name in value.as_object().into_iter().flat_map(|value| value.keys()) {
-                fields.insert(format!("{part}.{name}"));
+                fields.insert(format!("{field}.{name}"));
             }
         }
     }
@@ -326,7 +326,7 @@ fn every_field_of_a_node_is_recorded() {
     }
 }
 
-/// The base state of a log with this base snapshot.
+/// Reads the base state of a log whose base snapshot consists of `bytes`.
 fn base_state_from(bytes: &[u8]) -> Result<FleetState, LogError> {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
@@ -339,8 +339,8 @@ fn base_state_from(bytes: &[u8]) -> Result<FleetState, LogError> {
     SqliteLog::open(&path).unwrap().base_state()
 }
 
-/// Names in recorded states that were renamed since: the key above them, or `*`, the old name and
-/// the new one.
+/// Names that changed after a state was recorded: the key of the enclosing value (`*` for any key),
+/// the old name and the current name.
 const RENAMED: [(&str, &str, &str); 34] = [
     ("failures", "why", "reason"),
     ("refused", "why", "reason"),
@@ -378,12 +378,12 @@ const RENAMED: [(&str, &str, &str); 34] = [
     ("*", "wakes", "deadlines"),
 ];
 
-/// A recorded value under its present names.
-fn renamed(above: &str, value: &Value) -> Value {
+/// Replaces the old names in a recorded value with the current names.
+fn renamed(parent_key: &str, value: &Value) -> Value {
     let new_name = |name: &str| {
         let rename = RENAMED
             .iter()
-            .find(|(parent, old, _)| (*parent == "*" || *parent == above) && *old == name);
+            .find(|(parent, old, _)| (*parent == "*" || *parent == parent_key) && *old == name);
         rename.map_or(name, |(_, _, new)| new).to_owned()
     };
     match value {
@@ -395,13 +395,13 @@ fn renamed(above: &str, value: &Value) -> Value {
             };
             Value::Object(fields.iter().map(rename).collect())
         }
-        Value::Array(items) => items.iter().map(|item| renamed(above, item)).collect(),
+        Value::Array(items) => items.iter().map(|item| renamed(parent_key, item)).collect(),
         Value::String(text) => new_name(text).into(),
         _ => value.clone(),
     }
 }
 
-/// Whether `now` has everything that was recorded. It may have more.
+/// Whether `now` has every value of `then`. `now` may have more fields.
 fn contains(now: &Value, then: &Value) -> bool {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => {
@@ -443,18 +443,18 @@ fn every_recorded_state_still_reads() {
             assert!(contains(&now, &then), "a field is lost: {now}");
         }
     }
-    // Before format 1 there was no header.
+    // Before format 1, base snapshots had the same JSON without a header.
     let old = [(RECORDED_V2, HEADER_V2), (RECORDED_V1, HEADER_V1), (RECORDED_V1, "")];
-    for (recorded, form) in old {
+    for (recorded, header) in old {
         for line in recorded.lines() {
             let then: Value = serde_json::from_str(line).unwrap();
-            let state = base_state_from(format!("{form}{line}").as_bytes()).unwrap();
+            let state = base_state_from(format!("{header}{line}").as_bytes()).unwrap();
             for (id, node) in &state.nodes {
                 check_converted_node(node, &then["nodes"][id.as_str()]);
             }
             let now = serde_json::to_value(&state).unwrap();
-            // Nodes are compared above, domains are counted again, and in format 1 domain faults
-            // have a sentence as reason.
+            // Other fields are not compared: nodes are checked above, reading counts the nodes of
+            // each domain again, and the reason of a domain fault is a sentence in format 1.
             let then = renamed("", &then);
             for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "deadlines"] {
                 assert!(contains(&now[name], &then[name]), "{name} is lost: {now}");
@@ -463,7 +463,7 @@ fn every_recorded_state_still_reads() {
     }
 }
 
-/// A node of format 1 or 2 after conversion: everything consistent is preserved.
+/// Checks a node that was converted from format 1 or 2: the conversion keeps all consistent values.
 fn check_converted_node(node: &Node, then: &Value) {
     let check = |name: &str, now: Value| {
         let above = if name == "errand" { "requested_order" } else { name };
@@ -494,8 +494,8 @@ fn check_converted_node(node: &Node, then: &Value) {
     let pending = node.orders.pending().unwrap();
     assert_eq!(pending.accepted, then["order"]["accepted"].as_bool().unwrap());
     assert_eq!((&pending.faults, &then["order"]["order"]["generation"]), (&None, &Value::from(4)));
-    // Inconsistent: drained without a cordon, a request of a retired node, a level that both passed
-    // and is required.
+    // The conversion drops inconsistent values: a drain without a cordon, a requested verification
+    // of a node out of service, and the pass of a level that is still required.
     let drained = node.scheduling.is_cordoned() && then["drained"] == true;
     assert_eq!(node.scheduling.is_drained(), drained);
     let requested = node.phase.requested_verification().is_some();
@@ -511,8 +511,8 @@ fn check_converted_node(node: &Node, then: &Value) {
     assert_eq!(required, required_then.map(|(_, level)| level).collect::<Vec<_>>());
 }
 
-/// The faults that a repair was for are not parsed from sentences, so a recorded repair is not
-/// repeated for any fault.
+/// Earlier formats name the faults that a repair was for only in a sentence, which the server does
+/// not parse. It therefore assumes that the repair was for any fault, and does not repeat it.
 #[test]
 fn a_repair_of_an_earlier_format_is_not_repeated() {
     let mut line: Value = serde_json::from_str(RECORDED_V2.lines().last().unwrap()).unwrap();
@@ -565,8 +565,8 @@ fn sentences_of_format_1_and_their_deadlines_are_kept() {
     assert_eq!(node.orders.failures().unwrap().reason.to_string(), "job 5 runs on");
 }
 
-/// Format 1 does not record which nodes were in service. A node held at that time must leave its
-/// domains' count again.
+/// Format 1 does not record which nodes have been in service. A held node must still leave its
+/// domains' count of nodes out of service when it returns to service.
 #[test]
 fn nodes_of_format_1_are_counted_by_current_rules() {
     let entry = |seq, at, event| {
@@ -579,9 +579,9 @@ fn nodes_of_format_1_are_counted_by_current_rules() {
         let event = Event::PhaseChanged { node: node(number), to, rationale: rationale() };
         state.apply(&entry(5, at(2), event));
     };
-    // As the earlier version wrote and counted it: every node that is not in service.
-    let mut written: Value = serde_json::from_str(RECORDED_V1.lines().next().unwrap()).unwrap();
-    let template = written["nodes"]["n1"].clone();
+    // A state as format 1 wrote it, which counted the held node as out of service.
+    let mut state_v1: Value = serde_json::from_str(RECORDED_V1.lines().next().unwrap()).unwrap();
+    let template = state_v1["nodes"]["n1"].clone();
     let mut nodes = serde_json::Map::new();
     for (number, phase) in [(1, "held"), (2, "in-service"), (3, "joining")] {
         let mut node_v1 = template.clone();
@@ -590,9 +590,9 @@ fn nodes_of_format_1_are_counted_by_current_rules() {
         node_v1["quarantines"] = serde_json::json!([]);
         nodes.insert(node(number).to_string(), node_v1);
     }
-    written["nodes"] = nodes.into();
-    written["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
-    let mut state = base_state_from(format!("{HEADER_V1}{written}").as_bytes()).unwrap();
+    state_v1["nodes"] = nodes.into();
+    state_v1["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
+    let mut state = base_state_from(format!("{HEADER_V1}{state_v1}").as_bytes()).unwrap();
     assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
     change_phase(&mut state, 2, NodePhase::Held);
     assert_eq!(

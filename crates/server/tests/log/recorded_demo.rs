@@ -1,11 +1,11 @@
-//! The log of a `farrier demo` in format 1: a whole old database is read, verified and folded.
+//! The server reads, verifies and folds a complete log that `farrier demo` wrote in format 1.
 
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
 use farrier_server::state_machine::StateMachine;
 
 const DEMO: &[u8] = include_bytes!("testdata/demo_v1.log");
-/// Printed by `farrier server backup`.
+/// The hash of the log's head, as `farrier server backup` printed it.
 const HASH: &str = "f09ad7916249fa1fb56d4584ef422160d31e5b7ab4904799e1418e5b61fe2077";
 
 #[test]

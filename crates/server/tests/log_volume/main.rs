@@ -1,10 +1,10 @@
-//! Events that one peer can repeat are counted, without a log line each. A single test in its own
-//! process, because it counts all lines.
+//! A peer can repeat requests that the server refuses. The server counts them, and does not write a
+//! log line for each. This test runs alone in its process, because it counts all log lines.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod metrics;
 #[path = "../wire/test_server.rs"]
-#[allow(dead_code, reason = "the agents' tests use the rest")]
+#[allow(dead_code, reason = "the `wire` tests use the rest")]
 mod test_server;
 
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use test_server::{TestNode, TestServer};
 const TIMES: usize = 50;
 
 /// Counts the server's log lines at the default level.
-struct Lines(Arc<AtomicUsize>);
+struct LineCounter(Arc<AtomicUsize>);
 
-impl Subscriber for Lines {
+impl Subscriber for LineCounter {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::INFO && metadata.target().starts_with("farrier_server")
     }
@@ -79,7 +79,7 @@ async fn renewal(agents: &mut Agents) -> Code {
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_refusals_are_counted_without_a_log_line_each() {
     let lines = Arc::new(AtomicUsize::new(0));
-    tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
+    tracing::subscriber::set_global_default(LineCounter(Arc::clone(&lines))).unwrap();
     let server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -87,7 +87,7 @@ async fn repeated_refusals_are_counted_without_a_log_line_each() {
     let mut agents =
         client::connect(&server.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
     let before = lines.load(Ordering::Relaxed);
-    assert!(before > 0, "lines are counted");
+    assert!(before > 0, "no log line was counted");
     for _ in 0..TIMES {
         assert_eq!(enrol(&mut agents, "fjoin_wrong").await.code(), Code::PermissionDenied);
         assert_eq!(
@@ -103,11 +103,13 @@ async fn repeated_refusals_are_counted_without_a_log_line_each() {
     for _ in 1..TIMES {
         later.push(renewal(&mut agents).await);
     }
-    // The minute's summary on a slow machine, and the server's own lines.
+    // A few lines may appear: lines about the server itself and, on a slow machine, the summary
+    // that the server writes each minute.
     let written = lines.load(Ordering::Relaxed) - before;
     assert!(written < TIMES / 2, "{written} lines for {} refusals", 5 * TIMES);
     assert_eq!(first, Code::Ok);
-    // More than a minute may pass between two of them.
+    // Only one renewal per minute is allowed. On a slow machine more than a minute may pass between
+    // two renewals, so not every later renewal is refused.
     assert!(later.contains(&Code::ResourceExhausted), "{later:?}");
     let text = metrics(&server, tls).await;
     for line in [

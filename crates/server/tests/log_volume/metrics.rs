@@ -1,4 +1,4 @@
-//! `/metrics`, read with the whole fleet as scope.
+//! Reads `/metrics` as a user whose scope is the whole fleet.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::test_server::TestServer;
 pub(crate) async fn metrics(server: &TestServer, tls: Arc<rustls::ClientConfig>) -> String {
     let now = Timestamp::now();
     let expires = now + SignedDuration::from_hours(1);
-    let person = NewUser::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
+    let viewer = NewUser::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
     let by = Actor::User("local:test".to_owned());
-    let (_, token) = server.store().add_user(&by, &person, now).unwrap();
+    let (_, token) = server.store().add_user(&by, &viewer, now).unwrap();
     let mut client =
         RestClient::connect(&server.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
     let mut answer = client.follow("/metrics").await.unwrap();

@@ -1,5 +1,5 @@
-//! A month of a simulated fleet, in seconds: faults arrive by a seed, nodes execute orders, and a
-//! technician repairs the rest.
+//! Simulates a month of a fleet within seconds. A seed determines the faults, the nodes execute
+//! orders, and a technician repairs what no order can repair.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,23 +14,23 @@ use farrier_server::state_machine::StateMachine;
 use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
-/// Time until a technician arrives with a spare part.
+/// Time until a technician arrives with a replacement.
 const TECHNICIAN_DELAY: SignedDuration = SignedDuration::from_hours(4);
 
-/// Time after which the heartbeat of a disconnected node is lost.
+/// Time after which the server logs that a disconnected node has lost its heartbeat.
 const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
 
 struct SimulatedFleet {
     state_machine: StateMachine,
     fleet: SimFleet,
     now: Timestamp,
-    /// Orders issued, each once.
+    /// Node and generation of every issued order, to detect an order that is issued twice.
     ordered: BTreeSet<(NodeId, u64)>,
-    /// Disconnected nodes: since when, and whether the loss is logged.
+    /// When each node was disconnected, and whether the loss of its heartbeat is logged.
     disconnected: BTreeMap<NodeId, (Timestamp, bool)>,
-    /// When a technician arrives at a node.
+    /// When a technician arrives at each node that waits for one.
     technician_due: BTreeMap<NodeId, Timestamp>,
-    /// Faulty nodes, since when.
+    /// Since when each faulty node has been in service without a heartbeat loss.
     faulty_since: BTreeMap<NodeId, Timestamp>,
     /// The longest time that a faulty node stayed in service.
     longest_in_service: Option<(SignedDuration, NodeId)>,
@@ -75,8 +75,8 @@ impl SimulatedFleet {
             })
             .collect();
         for order in orders {
-            let name = (order.node.clone(), order.generation);
-            assert!(self.ordered.insert(name), "an order is issued twice: {order:?}");
+            let order_id = (order.node.clone(), order.generation);
+            assert!(self.ordered.insert(order_id), "an order is issued twice: {order:?}");
             self.fleet.deliver_order(&order, self.now);
         }
     }
@@ -96,7 +96,7 @@ impl SimulatedFleet {
             .flatten()
             .min();
         let next = next.unwrap_or(end).clamp(self.now + SignedDuration::from_secs(1), end);
-        self.account(next);
+        self.count_served_time(next);
         self.now = next;
         let mut inputs: Vec<(Actor, Event)> = self
             .fleet
@@ -105,7 +105,7 @@ impl SimulatedFleet {
             .map(|event| (Actor::Node(event.node().unwrap().clone()), event))
             .collect();
         inputs.extend(self.heartbeat_events());
-        inputs.extend(self.technicians());
+        inputs.extend(self.technician_events());
         inputs.push((Actor::Server, Event::Tick));
         self.commit(inputs);
         self.check_invariants();
@@ -141,9 +141,9 @@ impl SimulatedFleet {
         events
     }
 
-    /// Calls a technician for nodes that no order can repair. The technician arrives later, and
-    /// records the repair.
-    fn technicians(&mut self) -> Vec<(Actor, Event)> {
+    /// Calls a technician for each node that waits for an operator. The technician arrives
+    /// [`TECHNICIAN_DELAY`] later, repairs the node and reports the repair.
+    fn technician_events(&mut self) -> Vec<(Actor, Event)> {
         for (id, node) in &self.state_machine.state().nodes {
             let waits = node
                 .phase
@@ -173,7 +173,7 @@ impl SimulatedFleet {
         events
     }
 
-    fn account(&mut self, next: Timestamp) {
+    fn count_served_time(&mut self, next: Timestamp) {
         let seconds = next.duration_since(self.now).as_secs();
         let nodes = self.state_machine.state().nodes.values();
         let (mut served, mut total) = (0, 0);
@@ -250,12 +250,12 @@ fn a_month_of_faults_is_detected_repaired_and_verified() {
     let (served, total) = fleet.served_s;
     assert!(1000 * served > 970 * total, "nodes were in service {served} s of {total} s");
     let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    let repaired = check_replay(&log, &fleet);
-    assert!(repaired > 50, "only {repaired} nodes returned from repair");
+    let returned = check_replay(&log, &fleet);
+    assert!(returned > 50, "nodes returned to service only {returned} times");
 }
 
-/// The log on disk is intact, and replays to the same decisions and state. Returns how often a node
-/// returned from repair.
+/// Checks that the log on disk is intact, and that its replay leads to the same decisions and
+/// state. Returns how often a node returned to service after verification.
 fn check_replay(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
     verify(log).unwrap().unwrap();
     let mut replay = Replay::default();

@@ -1,4 +1,4 @@
-//! Invalid and foreign tokens, and the log of access changes.
+//! Invalid tokens, tokens of other pools, and the log of access changes.
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
@@ -36,7 +36,7 @@ async fn invalid_tokens_are_refused_alike() {
     }
     problems.dedup();
     assert_eq!(problems.len(), 1, "the problems differ: {problems:?}");
-    // Another scheme, two tokens, no token.
+    // Another scheme, no scheme, two tokens, and a token that is not ASCII.
     let head = "GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
     for lines in [
         format!("Authorization: Basic {good}\r\n"),
@@ -56,10 +56,10 @@ async fn invalid_tokens_are_refused_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn access_changes_are_logged_once_for_every_actor() {
     let mut fleet = TestFleet::open().await;
-    // By the command line, beside a running server.
+    // The command line makes a change while a server is running.
     let admin = fleet.token("ann", Role::Admin, "fleet");
     until("it is in the log", || !changes(&fleet).is_empty()).await;
-    // Over REST: logged before it is answered.
+    // A change over REST is logged before it is answered.
     let made = fleet.post("/api/v1/tokens", &admin, r#"{"pool":"train","uses":4}"#).await;
     assert_eq!(made.status, 201, "{made:?}");
     let id = made.json()["id"].as_i64().unwrap();
@@ -82,7 +82,8 @@ async fn access_changes_are_logged_once_for_every_actor() {
         matches!(&logged[2], (by, AccessChange::TokenRevoked { token, .. }) if *by == ann && *token == id)
     );
     assert_eq!(logged.len(), 3);
-    // A restart does not log it again, and changes made while no server ran are not lost.
+    // A restart does not log the changes again. A change that was made while no server ran is
+    // logged.
     fleet.server.running.take().unwrap().stop().await.unwrap();
     fleet.token("bob", Role::Viewer, "fleet");
     fleet.server.start(None).await;
@@ -114,7 +115,7 @@ async fn only_fleet_wide_admins_see_access_changes() {
         let page = fleet.get("/api/v1/events?kind=access-changed", token).await;
         assert_eq!(page["events"].as_array().unwrap().len(), count);
     }
-    // Tokens of other pools are invisible.
+    // Tokens of other pools are not visible.
     fleet.post("/api/v1/tokens", &admin, r#"{"pool":"serve"}"#).await;
     let own = fleet.post("/api/v1/tokens", &scoped, r#"{"pool":"train"}"#).await;
     assert_eq!(own.status, 201, "{own:?}");
@@ -128,7 +129,7 @@ async fn only_fleet_wide_admins_see_access_changes() {
     assert_eq!(pools, ["train"]);
     let others = listed["tokens"][0]["id"].as_i64().unwrap() - 1;
     fleet.post(&format!("/api/v1/tokens/{others}/revoke"), &scoped, "{}").await.assert_problem(404);
-    // A token for one node cannot take over another pool's node.
+    // A token for one node cannot take over the node of another pool.
     let stolen = fleet.post("/api/v1/tokens", &scoped, r#"{"pool":"train","node":"c"}"#).await;
     stolen.assert_problem(404);
 }

@@ -1,5 +1,5 @@
 //! Malformed, oversized, excessive and slow requests are refused with a reason, and do not block
-//! others.
+//! other requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -71,7 +71,7 @@ async fn an_oversized_body_is_refused_with_the_limit() {
     let large = format!(r#"{{"reason":"{}"}}"#, "a".repeat(3 << 20));
     let address = fleet.server.address;
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some(&large));
-    // Read early: a refused client may be disconnected before everything is sent.
+    // Read while sending: the server may disconnect a refused client before everything is sent.
     let status = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -103,10 +103,10 @@ async fn the_rate_limit_applies_per_token() {
     let [eager, other] = ["eager", "other"].map(|name| {
         let expires = now + jiff::SignedDuration::from_hours(1);
         let scope = farrier_fleet::fleet::Domain::Fleet;
-        let person =
+        let user =
             farrier_server::access::NewUser::new(name, Role::Viewer, scope, expires).unwrap();
         let by = farrier_fleet::fleet::identity::Actor::Server;
-        store.add_user(&by, &person, now).unwrap().1.reveal().to_owned()
+        store.add_user(&by, &user, now).unwrap().1.reveal().to_owned()
     });
     let address = running.address();
     let answers = tokio::task::spawn_blocking(move || {

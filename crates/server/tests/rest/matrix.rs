@@ -26,8 +26,8 @@ fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
     }
 }
 
-/// The server and its clients share one thread. The tests of `compatibility` check that evaluation
-/// leaves it free.
+/// The server and its clients share one thread. The tests of `compatibility` check that an
+/// evaluation leaves this thread free.
 #[tokio::test]
 async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
     let fleet = TestFleet::open().await;

@@ -1,4 +1,4 @@
-//! Pages of the log are limited in bytes, and together contain each entry once.
+//! Pages of the log are limited in bytes. Together they contain each entry once.
 
 use farrier_fleet::fleet::event::{Event, Record};
 use farrier_fleet::fleet::{Entry, Role};
@@ -8,12 +8,13 @@ use serde_json::Value;
 use crate::test_fleet::TestFleet;
 use crate::test_server::{finding, node};
 
-/// Large entries in the log, and their size.
+/// Number of large entries in the log.
 const LARGE: u64 = 40;
+/// Size of a large entry.
 const LARGE_BYTES: usize = 200 << 10;
-/// Maximum bytes of a page with more than one entry.
+/// Most bytes of a page with more than one entry.
 const PAGE_BYTES: usize = 2 << 20;
-/// The page's JSON around its events.
+/// Most bytes of the JSON around the events of a page.
 const ENVELOPE_BYTES: usize = 1 << 10;
 
 /// A fleet whose log has large entries between small ones.
@@ -33,12 +34,12 @@ fn seqs(page: &Value) -> Vec<u64> {
     page["events"].as_array().unwrap().iter().map(|row| row["seq"].as_u64().unwrap()).collect()
 }
 
-/// All entries, page by page, in one direction.
-async fn walked(fleet: &TestFleet, token: &str, way: &str, from: u64) -> Vec<u64> {
+/// Reads all entries page by page in one direction.
+async fn walked(fleet: &TestFleet, token: &str, direction: &str, from: u64) -> Vec<u64> {
     let mut all = Vec::new();
     let mut at = from;
     loop {
-        let path = format!("/api/v1/events?limit=500&{way}={at}");
+        let path = format!("/api/v1/events?limit=500&{direction}={at}");
         let answer = fleet.send("GET", &path, Some(token), None).await;
         assert!(answer.body.len() <= PAGE_BYTES + ENVELOPE_BYTES, "{} bytes", answer.body.len());
         let page = answer.json();
@@ -75,10 +76,10 @@ async fn stream_and_export_reads_are_limited_in_bytes() {
         let size = |entry: &Entry| entry.encode().unwrap().len();
         let bytes: usize = read.iter().map(size).sum();
         assert!(read.len() == 1 || bytes <= farrier_server::log_tail::READ_BYTES_MAX, "{bytes}");
-        assert!(read.iter().map(|other| other.seq).eq(at + 1..=at + read.len() as u64));
+        assert!(read.iter().map(|entry| entry.seq).eq(at + 1..=at + read.len() as u64));
         at += read.len() as u64;
     }
-    // Newest first, and the same number.
+    // Reading backwards gives the newest entries first, with the same limit.
     let back = tail.read_back(end + 1, 500).await.unwrap();
     assert!(back.iter().map(|entry| entry.seq).eq((end + 1 - back.len() as u64..=end).rev()));
     assert!(back.len() < 10, "{} entries", back.len());

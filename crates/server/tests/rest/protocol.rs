@@ -1,4 +1,4 @@
-//! HTTP/2 refusals, invalid bodies, and independent limits.
+//! Refusals over HTTP/2, invalid bodies, and limits that are independent of each other.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ async fn connect(fleet: &TestFleet, token: &str) -> RestClient {
     RestClient::connect(&fleet.server.url().parse().unwrap(), no_tls(), token).await.unwrap()
 }
 
-/// The status of a complete refusal.
+/// The status of a refusal that arrived completely, or 200.
 fn status(answer: Result<Value, RestError>) -> Result<u16, RestError> {
     match answer {
         Ok(_) => Ok(200),
@@ -30,7 +30,7 @@ async fn a_refusal_is_complete_over_http2_even_if_the_body_is_unread() {
     let viewer = fleet.token("vic", Role::Viewer, "fleet");
     let admin = fleet.token("ann", Role::Admin, "fleet");
     let path = "/api/v1/nodes/a/hold";
-    // Larger than the window but within the limit, and beyond the limit.
+    // The first body is larger than the window but within the limit. The second exceeds the limit.
     let [some, much] = [600 << 10, 3 << 20].map(|bytes| json!({ "reason": "a".repeat(bytes) }));
     for (token, body, expected) in
         [(&viewer, &some, 403), (&viewer, &much, 403), (&admin, &much, 413), (&admin, &some, 400)]
@@ -49,7 +49,7 @@ async fn a_refusal_is_complete_over_http2_even_if_the_body_is_unread() {
         let answered = status(unauthenticated.post("/nowhere", &some).await);
         assert!(matches!(answered, Ok(404)), "{answered:?}");
     }
-    // The connection stays usable.
+    // The connection can still be used.
     assert_eq!(status(connect(&fleet, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
 }
 
@@ -80,8 +80,8 @@ fn next_frame(socket: &mut TcpStream) -> (u8, u8, u32) {
     (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]))
 }
 
-/// Sends a body that continues after the answer. Returns whether the stream was reset before the
-/// body ended.
+/// Sends a body that continues after the answer. Returns whether the server reset the stream before
+/// the body ended.
 fn is_reset_early(address: SocketAddr, token: &str) -> bool {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -118,7 +118,7 @@ fn is_reset_early(address: SocketAddr, token: &str) -> bool {
         stream == 1 && (kind == RESET || kind == DATA && flags & END_STREAM != 0)
     };
     read_until(&mut socket, &is_answered);
-    // Everything about the stream comes before the answer to a ping.
+    // Everything about the stream arrives before the answer to a ping.
     socket.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
     read_until(&mut socket, &|(kind, flags, _)| kind == PING && flags & ACK != 0);
     socket.write_all(&frame(DATA, END_STREAM, 1, b"\"cable\"}")).unwrap();
@@ -228,6 +228,6 @@ async fn only_existing_domains_are_frozen() {
     }
     let unfreeze = |domain: &str| json!({ "domain": domain }).to_string();
     fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r9")).await.assert_problem(404);
-    let thawed = fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
-    assert_eq!(thawed.json(), json!({ "changed": true }));
+    let unfrozen = fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
+    assert_eq!(unfrozen.json(), json!({ "changed": true }));
 }

@@ -1,4 +1,4 @@
-//! Reads: filters, pages and scopes.
+//! Reads of the API: filters, pages and scopes.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -39,7 +39,7 @@ async fn filters_apply_within_the_scope() {
         let token = fleet.token("eve", Role::Viewer, scope);
         let page = fleet.get("/api/v1/nodes", &token).await;
         assert_eq!(TestFleet::names(&page), names, "{scope}");
-        // A filter does not extend a scope.
+        // A filter does not widen a scope.
         let page = fleet.get("/api/v1/nodes?rack=r1", &token).await;
         assert!(
             TestFleet::names(&page).iter().all(|name| names.contains(&name.as_str())),
@@ -57,7 +57,7 @@ async fn filters_apply_within_the_scope() {
     }
 }
 
-/// No answer contains the name of a node or pool outside the caller's scope.
+/// No answer may contain the name of a node or pool outside the caller's scope.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scoped_reader_sees_nothing_of_others() {
     let fleet = TestFleet::open().await;
@@ -66,7 +66,7 @@ async fn a_scoped_reader_sees_nothing_of_others() {
         policy.pools.insert(pool.parse().unwrap(), policy.pools_default.clone());
     }
     fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
-    // Both nodes of the rack lost their heartbeat, and one more: a domain fault of the rack.
+    // Three nodes of the rack lost their heartbeat. This is a domain fault of the rack.
     fleet.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
     let since = Timestamp::now();
     for name in ["a", "c", "secret-d"] {
@@ -110,13 +110,13 @@ async fn a_scoped_reader_sees_nothing_of_others() {
     ] {
         let answer = fleet.send("GET", path, Some(&token), None).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
-        for theirs in ["\"c\"", "secret-d", "serve", "hidden", "theirs", "local:test"] {
-            assert!(!answer.body.contains(theirs), "{path} has {theirs}: {}", answer.body);
+        for foreign in ["\"c\"", "secret-d", "serve", "hidden", "theirs", "local:test"] {
+            assert!(!answer.body.contains(foreign), "{path} has {foreign}: {}", answer.body);
         }
         everything.push_str(&answer.body);
     }
-    for ours in ["visible", "all", "\"a\"", "domain_faults", "policy-set"] {
-        assert!(everything.contains(ours), "{ours} is missing");
+    for own in ["visible", "all", "\"a\"", "domain_faults", "policy-set"] {
+        assert!(everything.contains(own), "{own} is missing");
     }
     let domains = fleet.get("/api/v1/domains", &token).await;
     let rack =
@@ -125,8 +125,8 @@ async fn a_scoped_reader_sees_nothing_of_others() {
     assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
 }
 
-/// No reason shown to a scoped reader reveals how many nodes others have, or how many are out of
-/// service.
+/// No reason that a scoped reader sees may reveal how many nodes others have, or how many of these
+/// are out of service.
 #[tokio::test(flavor = "multi_thread")]
 async fn reasons_do_not_count_other_pools_nodes() {
     let fleet = TestFleet::open().await;
@@ -137,7 +137,7 @@ async fn reasons_do_not_count_other_pools_nodes() {
         .insert(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) });
     fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
     // One node should be quarantined, but the budget of the fleet is used up. Three nodes of a rack
-    // lost their heartbeat: a domain fault.
+    // lost their heartbeat, which is a domain fault.
     let why = Rationale::new(Reason::Verified { joining: true }, UnblockedBy::Finding);
     fleet
         .submit(Event::PhaseChanged { node: node("b"), to: NodePhase::InService, rationale: why })
@@ -205,7 +205,8 @@ async fn pages_are_complete_while_nodes_come_and_go() {
         visible.extend(TestFleet::names(&page));
         pages += 1;
         if pages == 3 {
-            // A node before the cursor goes, one after it goes, and one is added on each side.
+            // One node before the cursor and one after it are retired, and one node is added on
+            // each side.
             for name in ["n001", "n050"] {
                 fleet.submit(Event::Retired { node: node(name), reason: "x".to_owned() }).await;
             }
@@ -223,7 +224,7 @@ async fn pages_are_complete_while_nodes_come_and_go() {
     assert_eq!(visible, sorted, "each once, in order");
     assert_eq!(visible.len(), 60 - 1 + 1);
     assert!(visible.contains(&"n051a".to_owned()) && !visible.contains(&"n050".to_owned()));
-    // Findings, too: several of one node across two pages.
+    // Findings of one node can also span two pages.
     for number in 1..=9 {
         fleet.report_finding("a", number).await;
         fleet.report_finding("b", number).await;
@@ -264,7 +265,7 @@ async fn the_log_is_complete_in_both_directions_and_with_filters() {
     })
     .await;
     for filter in kinds {
-        let mut ways = Vec::new();
+        let mut directions = Vec::new();
         for (name, start) in [("after", Some(0)), ("before", None)] {
             let mut seqs: Vec<u64> = Vec::new();
             let mut cursor: Option<u64> = start;
@@ -289,16 +290,20 @@ async fn the_log_is_complete_in_both_directions_and_with_filters() {
             if name == "before" {
                 seqs.reverse();
             }
-            ways.push(seqs);
+            directions.push(seqs);
         }
-        // A tick may be logged in between.
-        let least = ways[0].len().min(ways[1].len());
-        assert_eq!(ways[0][..least], ways[1][..least], "{filter}");
+        // A tick may be logged between the two reads.
+        let least = directions[0].len().min(directions[1].len());
+        assert_eq!(directions[0][..least], directions[1][..least], "{filter}");
         if filter.is_empty() {
-            assert!(ways[0].iter().copied().eq(1..=ways[0].len() as u64), "{:?}", ways[0]);
+            assert!(
+                directions[0].iter().copied().eq(1..=directions[0].len() as u64),
+                "{:?}",
+                directions[0]
+            );
         }
         if filter == "&kind=findings-reported" {
-            assert_eq!(ways[0].len(), 40);
+            assert_eq!(directions[0].len(), 40);
         }
     }
     fleet
@@ -320,8 +325,8 @@ async fn the_matrix_shows_known_and_unknown_combinations() {
     let rows = matrix["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{matrix}");
     assert_eq!(matrix["unknown_nodes"], 1);
-    let of = |gpu: &str| rows.iter().find(|row| row["gpu"] == gpu).unwrap();
-    let old = of("NVIDIA H100 80GB HBM3");
+    let row_for = |gpu: &str| rows.iter().find(|row| row["gpu"] == gpu).unwrap();
+    let old = row_for("NVIDIA H100 80GB HBM3");
     assert_eq!((&old["sku"], &old["gpus"]), (&Value::from("H100-SXM5-80GB"), &Value::from(8)));
     assert_eq!(old["support"]["status"], "ended", "{old}");
     assert!(old["exposure"]["advisories"].as_u64().unwrap() > 0, "{old}");
@@ -332,14 +337,14 @@ async fn the_matrix_shows_known_and_unknown_combinations() {
             .iter()
             .any(|reason| reason.as_str().unwrap().contains("out of support"))
     );
-    let new = of("NVIDIA H200");
+    let new = row_for("NVIDIA H200");
     assert_eq!(
         (&new["support"]["status"], &new["verdict"]),
         (&"supported".into(), &"ok".into()),
         "{new}"
     );
-    // A combination without facts is not `ok`.
-    let weird = of("NVIDIA Weird 9000");
+    // A combination that the facts lack is not `ok`.
+    let weird = row_for("NVIDIA Weird 9000");
     assert_eq!((&weird["verdict"], &weird["exposure"]), (&"unknown".into(), &Value::Null));
     assert_eq!(weird["support"]["branch"], "R580");
 }
@@ -357,7 +362,7 @@ async fn metrics_are_counted_and_health_needs_no_token() {
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
-        // The machine may stall, and its clock may be stepped.
+        // These may be above zero: the machine may stall, and its clock may be stepped.
         "\nfarrier_server_clock_steps_total ",
         "\nfarrier_server_controller_pauses_total ",
         "farrier_server_reports_throttled_total 0",
@@ -372,10 +377,10 @@ async fn metrics_are_counted_and_health_needs_no_token() {
     assert_eq!(text, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
 }
 
-/// The connection state: never opened, open, ended, and unknown after a restart.
+/// Covers a connection that was never opened, is open, has ended, and is unknown after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nodes_connection_is_shown_and_unknown_after_a_restart() {
-    // So that no heartbeat is late on a slow machine.
+    // With a long interval, no heartbeat is late on a slow machine.
     let server = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) };
     let mut fleet = TestFleet::with(server.started().await).await;
     let ann = fleet.token("ann", Role::Viewer, "fleet");
@@ -389,7 +394,7 @@ async fn a_nodes_connection_is_shown_and_unknown_after_a_restart() {
     assert_eq!(page["nodes"][1]["connection"]["last_heartbeat_age_s"], Value::Null);
     assert!(page["nodes"][0]["connection"]["last_heartbeat_age_s"].is_u64(), "{page}");
     agent.disconnect();
-    // Its socket is closed, which the server sees at once, whatever the heartbeat timeout.
+    // The agent closes its socket. The server notices at once, whatever the heartbeat timeout is.
     fleet
         .wait_for("/api/v1/nodes/a", &ann, |node, _| node["connection"]["state"] == "disconnected")
         .await;
@@ -419,8 +424,8 @@ async fn heartbeats_of_an_idle_node_are_counted() {
     let ann = fleet.token("ann", Role::Viewer, "fleet");
     let mut agent = TestNode::new("a");
     agent.connect(&fleet.server);
-    // By then the session only sends heartbeats. Without them, the age would be that of the
-    // session.
+    // After a while, the session only sends heartbeats. If they did not count, the last message
+    // would be as old as the session.
     fleet
         .wait_for("/api/v1/nodes/a", &ann, |node, sent_at| {
             let connection = &node["connection"];
@@ -431,7 +436,8 @@ async fn heartbeats_of_an_idle_node_are_counted() {
         .await;
 }
 
-/// A retired name may belong to another owner now, who does not see its earlier entries.
+/// The name of a retired node may now belong to another owner. This owner must not see earlier
+/// entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scoped_reader_sees_nothing_of_an_earlier_node_of_that_name() {
     let fleet = TestFleet::open().await;

@@ -1,5 +1,5 @@
-//! Operator requests are logged with the user's name before they are answered. Repeating one has no
-//! effect.
+//! Operator requests are logged with the name of the user before they are answered. A repeated
+//! request has no effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
@@ -59,7 +59,8 @@ async fn a_freeze_requires_the_whole_domain_in_scope() {
     for (domain, status) in [
         ("pool:train", 200),
         ("rack:r2", 200),
-        // One domain has another's node, one has no nodes, one is shared.
+        // The first domain also has a node of another pool, the second has no nodes, and the third
+        // is the whole fleet.
         ("rack:r1", 403),
         ("rack:r9", 403),
         ("fleet", 403),
@@ -78,8 +79,8 @@ async fn a_freeze_requires_the_whole_domain_in_scope() {
     assert_eq!(freezes["freezes"].as_array().unwrap().len(), 3, "{freezes}");
     assert_eq!(freezes["freezes"][0]["by"], "ann");
     for changed in [true, false] {
-        let thawed = fleet.post("/api/v1/unfreezes", &ann, r#"{"domain":"pool:train"}"#).await;
-        assert_eq!(thawed.json(), json!({ "changed": changed }));
+        let unfrozen = fleet.post("/api/v1/unfreezes", &ann, r#"{"domain":"pool:train"}"#).await;
+        assert_eq!(unfrozen.json(), json!({ "changed": changed }));
     }
 }
 
@@ -98,7 +99,7 @@ async fn a_node_is_tested_and_tuned_only_while_held() {
         let answer = fleet.post("/api/v1/nodes/a/diag", &ann, diag).await;
         assert_eq!(answer.json(), json!({ "changed": changed }), "{answer:?}");
     }
-    // One at a time.
+    // A node has at most one operator-requested order at a time.
     let refused = fleet.post("/api/v1/nodes/a/tune", &ann, tune).await;
     refused.assert_problem(409);
     let node = fleet.get("/api/v1/nodes/a", &ann).await;
@@ -111,7 +112,7 @@ async fn only_waiting_repairs_are_approved() {
     let ann = fleet.token("ann", Role::Approver, "fleet");
     fleet.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
     assert!(!fleet.read_node("a", |node| node.repairs.is_approved()).await);
-    // A reboot that waits for approval.
+    // A reboot waits for approval.
     let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
     let why = Rationale::new(reason, UnblockedBy::Approval);
     fleet.submit(Event::Deferred { node: node("a"), rationale: why }).await;
@@ -168,8 +169,10 @@ async fn a_retired_node_is_not_found() {
     assert_eq!(fleet.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
     fleet.post("/api/v1/nodes/b/retire", &ann, body).await.assert_problem(404);
     fleet.post("/api/v1/nodes/b/hold", &ann, body).await.assert_problem(404);
-    let gone: NodeId = node("b");
-    assert!(!fleet.controller().read(move |state| state.nodes.contains_key(&gone)).await.unwrap());
+    let retired: NodeId = node("b");
+    assert!(
+        !fleet.controller().read(move |state| state.nodes.contains_key(&retired)).await.unwrap()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,21 +207,21 @@ async fn a_fleet_wide_admin_sets_locations() {
     for changed in [true, false] {
         assert_eq!(location(whole).await.json(), json!({ "changed": changed }));
     }
-    // It applies at once: to visibility, filters and decisions.
+    // The location applies at once to visibility, filters and decisions.
     assert_eq!(TestFleet::names(&fleet.get("/api/v1/nodes?rack=r1", &lab).await), ["a", "b"]);
     let domains = fleet.get("/api/v1/domains", &root).await;
-    let agents = |domain: &str| {
+    let members = |domain: &str| {
         let rows = domains["domains"].as_array().unwrap();
         rows.iter().find(|row| row["domain"] == domain).map(|row| row["members"].clone())
     };
-    assert_eq!((agents("rack:r1"), agents("rack:r2")), (Some(json!(3)), None), "{domains}");
-    let placed = fleet.server.entries().into_iter().filter_map(|entry| match entry.event {
+    assert_eq!((members("rack:r1"), members("rack:r2")), (Some(json!(3)), None), "{domains}");
+    let changes = fleet.server.entries().into_iter().filter_map(|entry| match entry.event {
         Event::LocationChanged { location, .. } => {
             Some((entry.by.to_string(), location.leaf.unwrap().to_string()))
         }
         _ => None,
     });
-    assert_eq!(placed.collect::<Vec<_>>(), [("root".to_owned(), "l1".to_owned())]);
+    assert_eq!(changes.collect::<Vec<_>>(), [("root".to_owned(), "l1".to_owned())]);
     for wrong in ["{}", r#"{"pool":"train","row":"1"}"#, r#"{"pool":"train","rack":"a b"}"#] {
         location(wrong).await.assert_problem(400);
     }

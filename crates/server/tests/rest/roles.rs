@@ -1,4 +1,4 @@
-//! Each role on each route, with the node inside and outside the caller's scope.
+//! Each role on each route, with the node inside and outside of the caller's scope.
 
 use farrier_fleet::fleet::Role;
 use jiff::{SignedDuration, Timestamp};
@@ -14,12 +14,12 @@ enum Allowed {
     Admins,
 }
 
-/// What a caller with a limited scope needs.
+/// What scope a caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScopeRule {
-    /// The answer is limited to their scope.
+    /// Any scope. The answer is limited to it.
     Filtered,
-    /// The node or domain must be in scope.
+    /// The node or domain must be in scope. Otherwise the answer has this status.
     InScope(u16),
     /// The scope must be the whole fleet.
     FleetWide,
@@ -69,7 +69,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
     ("POST", "/api/v1/nodes/a/tune", TUNE, Allowed::Operators, ScopeRule::InScope(404)),
     ("POST", "/api/v1/nodes/a/logs", "{}", Allowed::Operators, ScopeRule::InScope(404)),
     ("GET", "/api/v1/nodes/a/artifacts", "", Allowed::Operators, ScopeRule::InScope(404)),
-    // No such artifact: permitted callers get 404 too.
+    // There is no such artifact, so callers with permission get 404 too.
     ("GET", "/api/v1/nodes/a/artifacts/7", "", Allowed::Operators, ScopeRule::InScope(404)),
     ("POST", "/api/v1/freezes", "FREEZE", Allowed::Operators, ScopeRule::InScope(403)),
     (
@@ -79,7 +79,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
         Allowed::Operators,
         ScopeRule::InScope(403),
     ),
-    // Nothing waits for approval: permitted callers get 409.
+    // Nothing waits for approval, so callers with permission get 409.
     ("POST", "/api/v1/nodes/a/approve", "{}", Allowed::Approvers, ScopeRule::InScope(404)),
     ("GET", "/api/v1/tokens", "", Allowed::Admins, ScopeRule::Filtered),
     ("POST", "/api/v1/tokens", r#"{"pool":"train"}"#, Allowed::Admins, ScopeRule::InScope(403)),
@@ -127,12 +127,13 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
             let fleet = TestFleet::open().await;
             let token = fleet.token("ann", role, scope);
             for (method, path, body, allowed, scope_rule) in CASES {
-                // Streams have their own tests, and `train` is not all of the tenant's.
-                let is_of_pool = body.contains("train") || body == "FREEZE";
+                // Streams have their own tests. The pool `train` has nodes of several tenants, so
+                // it is not entirely in the scope of one tenant.
+                let names_pool = body.contains("train") || body == "FREEZE";
                 if path.ends_with("/stream") {
                     continue;
                 }
-                let is_inside = is_inside && !(scope == "tenant:lab" && is_of_pool);
+                let is_inside = is_inside && !(scope == "tenant:lab" && names_pool);
                 let body = if body == "FREEZE" { freeze.as_str() } else { body };
                 let body = Some(body).filter(|value| !value.is_empty());
                 let answer = fleet.send(method, path, Some(&token), body).await;
@@ -140,7 +141,8 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                     _ if !may(role, allowed) => 403,
                     ScopeRule::FleetWide if !is_whole => 403,
                     ScopeRule::InScope(refused) if !is_inside => refused,
-                    // One operator-requested order at a time.
+                    // Nothing waits for approval, and only one operator-requested order may be
+                    // pending.
                     _ if ["/approve", "/tune", "/logs"]
                         .iter()
                         .any(|other| path.ends_with(other)) =>
@@ -148,8 +150,8 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                         409
                     }
                     _ if path.ends_with("/artifacts/7") => 404,
-                    // No node enrolled over the wire, so there is no certificate, and no such
-                    // token.
+                    // No node enrolled over a connection, so there is no certificate to revoke.
+                    // There is no token 99 either.
                     _ if path.ends_with("a/revoke") || path.contains("/99/") => 404,
                     _ if path.ends_with("/tokens") && method == "POST" => 201,
                     _ => 200,
@@ -181,20 +183,20 @@ async fn every_route_is_tested_and_requires_a_token() {
             if open.contains(&path.as_str()) {
                 continue;
             }
-            let shown = path.replace("{node}", "a").replace("{id}", "99");
-            let shown = shown.replace("{generation}", "7");
+            let example = path.replace("{node}", "a").replace("{id}", "99");
+            let example = example.replace("{generation}", "7");
             let method = method.to_uppercase();
-            let is_there = CASES
+            let is_tested = CASES
                 .iter()
-                .any(|case| case.0 == method && case.1.split('?').next() == Some(&shown));
-            assert!(is_there, "{method} {path} is missing in the table");
+                .any(|case| case.0 == method && case.1.split('?').next() == Some(&example));
+            assert!(is_tested, "{method} {path} is missing in the table");
             let body = (method != "GET").then_some("{}");
-            fleet.send(&method, &shown, None, body).await.assert_problem(401);
-            let wrong = fleet.send(&method, &shown, Some("fperson_wrong"), body).await;
+            fleet.send(&method, &example, None, body).await.assert_problem(401);
+            let wrong = fleet.send(&method, &example, Some("fperson_wrong"), body).await;
             wrong.assert_problem(401);
             assert_eq!(wrong.headers["www-authenticate"], "Bearer");
         }
     }
-    let of_log = 1;
-    assert_eq!(routes, CASES.len() + open.len() - of_log);
+    let second_export_case = 1;
+    assert_eq!(routes, CASES.len() + open.len() - second_export_case);
 }

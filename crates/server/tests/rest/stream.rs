@@ -1,5 +1,5 @@
-//! Log streams: each entry once and in order, for slow readers, after a reconnect, and until the
-//! token is revoked.
+//! Log streams: each entry is sent once and in order. Covers slow readers, readers that reconnect,
+//! and tokens that are revoked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::test_fleet::TestFleet;
 use crate::test_server::{PATIENCE, node};
 
-/// A server-sent event stream.
+/// A reader of server-sent events.
 struct Reader {
     lines: BufReader<TcpStream>,
 }
@@ -23,7 +23,7 @@ impl Reader {
     fn open(address: SocketAddr, token: &str, query: &str, head: &str) -> Self {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // HTTP/1.0, to avoid chunks that split lines.
+        // HTTP/1.0 avoids chunks, which would split lines.
         let text = format!(
             "GET /api/v1/events/stream{query} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{head}\r\n"
         );
@@ -37,7 +37,7 @@ impl Reader {
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The next event. Its id is the entry's number.
+    /// The next event. Its ID is the number of the entry.
     fn next(&mut self) -> Option<Value> {
         let mut id = None;
         loop {
@@ -96,7 +96,7 @@ async fn a_reader_resumes_where_it_stopped() {
         (0..5).map(|_| reader.next().unwrap()["seq"].as_u64().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(some.await.unwrap(), [1, 2, 3, 4, 5]);
-    // After a server restart: `Last-Event-ID` takes precedence over `after`.
+    // After a restart of the server, `Last-Event-ID` takes precedence over `after`.
     fleet.server.running.take().unwrap().stop().await.unwrap();
     fleet.server.start(None).await;
     fleet.report_finding("b", 1).await;
@@ -153,7 +153,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
         ann.lines.read_to_end(&mut rest).unwrap();
     });
     ended.await.unwrap();
-    // The server does not wait for its readers at shutdown.
+    // The server does not wait for its readers when it stops.
     let running = fleet.server.running.take().unwrap();
     running.stop().await.unwrap();
     let ended = tokio::task::spawn_blocking(move || while bob.line().is_some() {});

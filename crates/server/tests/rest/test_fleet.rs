@@ -1,4 +1,4 @@
-//! A server with nodes of two pools and two tenants, users with tokens, and a raw HTTP client.
+//! A server with nodes in two pools and of two tenants, users with tokens, and a raw HTTP client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
     }
 
-    /// Checks that the answer is a complete problem.
+    /// Checks that the answer is a complete problem with this status.
     pub(crate) fn assert_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
@@ -57,11 +57,11 @@ pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Optio
     text
 }
 
-/// Sends bytes, and reads until the server closes.
+/// Sends a request, and reads until the server closes the connection.
 pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A refused client may fail to send the rest.
+    // The send may fail if the server refuses the request early.
     let _ = socket.write_all(request);
     let mut bytes = Vec::new();
     let _ = socket.read_to_end(&mut bytes);
@@ -94,7 +94,7 @@ pub(crate) struct TestFleet {
     pub(crate) server: TestServer,
 }
 
-/// Two nodes of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
+/// Two nodes in `train` for two tenants, and one in `serve`. Nodes `a` and `c` share a rack.
 const NODES: [(&str, &str, &str, &str); 3] =
     [("a", "train", "lab", "r1"), ("b", "train", "shop", "r2"), ("c", "serve", "shop", "r1")];
 
@@ -172,9 +172,9 @@ impl TestFleet {
         life: SignedDuration,
     ) -> String {
         let now = Timestamp::now();
-        let person = NewUser::new(name, role, scope.parse().unwrap(), now + life).unwrap();
+        let user = NewUser::new(name, role, scope.parse().unwrap(), now + life).unwrap();
         let by = Actor::User("local:test".to_owned());
-        let (_, secret) = self.server.store().add_user(&by, &person, now).unwrap();
+        let (_, secret) = self.server.store().add_user(&by, &user, now).unwrap();
         secret.reveal().to_owned()
     }
 
@@ -195,8 +195,8 @@ impl TestFleet {
         answer.json()
     }
 
-    /// Polls until the answer matches. The predicate also gets the time before the request. Slow
-    /// enough for the rate limit.
+    /// Polls until the answer matches. The predicate also gets the time before the request. Polls
+    /// slowly enough for the rate limit.
     pub(crate) async fn wait_for(
         &self,
         path: &str,

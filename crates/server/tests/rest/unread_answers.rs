@@ -1,4 +1,4 @@
-//! Unread answers hold their slot.
+//! Answers that are not read hold their slot.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,8 +13,8 @@ const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Sends requests over one HTTP/2 connection with a limited window. Returns once all are being
-/// answered.
+/// Sends requests over one HTTP/2 connection with a limited window. Returns when the server has
+/// begun to answer all of them.
 fn ask_and_not_read(
     address: SocketAddr,
     token: &str,
@@ -62,7 +62,8 @@ fn ask_and_not_read(
 async fn an_answer_holds_its_slot_until_it_is_read() {
     let fleet = TestFleet::open().await;
     let address = fleet.server.address;
-    // Some kilobytes with a window of one byte, and a small answer.
+    // First an answer of some kilobytes with a window of one byte, then a small answer with a
+    // closed window.
     for (name, path, window) in [("ann", "/metrics", 1), ("bob", "/api/v1/me", 0)] {
         let token = fleet.token(name, Role::Viewer, "fleet");
         let done = tokio::task::spawn_blocking(move || {
@@ -75,7 +76,7 @@ async fn an_answer_holds_its_slot_until_it_is_read() {
             let refused = ask();
             refused.assert_problem(429);
             assert!(refused.body.contains("16"), "{refused:?}");
-            // One client reads its answer first.
+            // One client lets its first answer arrive.
             let more = 1_u32 << 20;
             open[0].write_all(&frame(WINDOW_UPDATE, 0, 1, &more.to_be_bytes())).unwrap();
             (token, open)
@@ -90,7 +91,8 @@ async fn an_answer_holds_its_slot_until_it_is_read() {
     }
 }
 
-/// A short export is written at once, so its reader holds the slot, not its writer.
+/// A short export is written at once. Its slot is held until it is read, although its writer has
+/// finished.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_holds_its_slot_until_it_is_read() {
     let fleet = TestFleet::open().await;

@@ -1,12 +1,12 @@
-//! Peers without certificate and token: their unfinished requests take little memory, and do not
-//! block enrolments. In its own process, one test at a time, because it measures the memory of the
-//! process.
+//! Unfinished requests from peers without a certificate or a token take little memory, and do not
+//! block enrolments. The tests run in their own process and one at a time, because they measure the
+//! memory of the process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../log_volume/metrics.rs"]
 mod metrics;
 #[path = "../wire/test_server.rs"]
-#[allow(dead_code, reason = "the agents' tests use the rest")]
+#[allow(dead_code, reason = "the `wire` tests use the rest")]
 mod test_server;
 
 use std::convert::Infallible;
@@ -25,15 +25,16 @@ use tokio_stream::StreamExt;
 use metrics::metrics;
 use test_server::{TestNode, TestServer, trusting, until};
 
-/// Held by the measuring test.
+/// A test holds this lock while it measures memory, so that no other test allocates memory.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 64;
-/// One chunk less than a node's message may have.
+/// One chunk fewer than the largest message from an enrolled node, 1 MiB.
 const CHUNKS: usize = 63;
 const CHUNK: &[u8] = &[0; 16 << 10];
-/// Far below the 378 MiB that are sent, and far above other activity.
+/// Far below the 378 MiB that the requests hold together, and far above what the process otherwise
+/// allocates.
 const GROWTH_BYTES_MAX: usize = 100 << 20;
 
 /// Resident memory of the process.
@@ -43,20 +44,22 @@ fn resident_bytes() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// A message that announces a mebibyte and never ends. Counted once the server has read all of it.
+/// A message that announces a mebibyte and never ends. `sent_completely` counts it when its last
+/// chunk is sent.
 fn unfinished(
-    read_completely: Arc<AtomicUsize>,
+    sent_completely: Arc<AtomicUsize>,
 ) -> impl Body<Data = Bytes, Error = Infallible> + Send {
     let prefix = Bytes::from_static(&[0, 0, 0x10, 0, 0]);
     let chunks = std::iter::repeat_n(Bytes::from_static(CHUNK), CHUNKS);
     let data = std::iter::once(prefix).chain(chunks).enumerate().map(move |(at, bytes)| {
-        read_completely.fetch_add(usize::from(at == CHUNKS), Ordering::Relaxed);
+        sent_completely.fetch_add(usize::from(at == CHUNKS), Ordering::Relaxed);
         Ok(Frame::data(bytes))
     });
     StreamBody::new(tokio_stream::iter(data).chain(tokio_stream::pending()))
 }
 
-/// Starts many requests on many connections, and finishes none. Returns the answers.
+/// Starts [`STREAMS`] requests on each of [`CONNECTIONS`] connections, and finishes none. Returns
+/// the tasks that keep the connections open, and the answers.
 async fn attack(
     server: &TestServer,
     agent: &TestNode,
@@ -79,16 +82,16 @@ async fn attack(
                 .method(method)
                 .uri(format!("https://localhost{path}"))
                 .header("content-type", "application/grpc")
-                .body(unfinished(Arc::clone(&answers.read_completely)))
+                .body(unfinished(Arc::clone(&answers.sent_completely)))
                 .unwrap();
             let (mut sender, received) = (sender.clone(), Arc::clone(&answers.received));
             tasks.spawn(async move {
-                // Streams beyond the limit are reset.
+                // The server resets streams beyond its limit.
                 let answer = sender.send_request(request).await.ok().map(|response| {
                     (response.status().as_u16(), response.headers().get("grpc-status").cloned())
                 });
                 received.lock().unwrap().push(answer);
-                // The connection stays open.
+                // The task keeps its sender, so the connection stays open.
                 std::future::pending::<()>().await;
             });
         }
@@ -103,24 +106,24 @@ type Answer = (u16, Option<HeaderValue>);
 struct Answers {
     /// `None` if the request was reset.
     received: Arc<Mutex<Vec<Option<Answer>>>>,
-    /// Requests that the server has read completely.
-    read_completely: Arc<AtomicUsize>,
+    /// Number of requests whose last chunk was sent.
+    sent_completely: Arc<AtomicUsize>,
 }
 
 impl Answers {
-    /// Waits until each request is answered or read completely.
+    /// Waits until all requests are answered, or all are sent completely.
     async fn settled(&self) {
-        until("the server has handled each request", || {
+        until("all requests are answered or sent", || {
             let answered = self.received.lock().unwrap().len();
-            answered.max(self.read_completely.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
+            answered.max(self.sent_completely.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
         })
         .await;
     }
 
-    /// All answers are as expected, and there is at least one.
+    /// Asserts that there is at least one answer, and that each answer is `expected`.
     fn assert_all(&self, expected: &Answer) {
         let received = self.received.lock().unwrap();
-        assert!(received.iter().any(Option::is_some), "none was answered");
+        assert!(received.iter().any(Option::is_some), "no request was answered");
         assert!(received.iter().flatten().all(|answer| answer == expected), "{received:?}");
     }
 }
@@ -142,7 +145,8 @@ async fn unfinished_enrolments_take_no_memory_and_do_not_block_others() {
     let text = metrics(&server, trusting(&agent)).await;
     let name = "farrier_server_unauthenticated_requests_failed_total{reason=\"too-large\"} ";
     let counted = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<usize>().ok());
-    // An answer to a reset request does not reach its client.
+    // The server also counts refused requests whose stream was reset before the client read the
+    // answer.
     assert!(counted >= Some(refused), "{counted:?} of {refused} are counted: {text}");
     let other = TestNode::new("b");
     assert_eq!(server.enrol("b", &other.identity(), &server.token(None, 1)).await.unwrap(), 1);

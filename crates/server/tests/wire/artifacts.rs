@@ -1,4 +1,4 @@
-//! Uploads of artifacts, and nodes that lose the permission to send.
+//! Artifact uploads from a node whose certificate is revoked during the upload.
 
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::identity::Actor;
@@ -32,8 +32,8 @@ async fn an_artifact_of_a_node_revoked_mid_stream_is_discarded() {
         bytes: content.len() as u64,
         sha256: Sha256::digest(content).to_vec().into(),
     };
-    let (out, parts) = tokio::sync::mpsc::channel(1);
-    let send = async |what| out.send(ArtifactPart { what: Some(what) }).await.unwrap();
+    let (part_sender, parts) = tokio::sync::mpsc::channel(1);
+    let send = async |what| part_sender.send(ArtifactPart { what: Some(what) }).await.unwrap();
     let mut agents = raw(&server, &agent).await;
     let sent = tokio::spawn(async move { agents.send_artifact(ReceiverStream::new(parts)).await });
     send(artifact_part::What::Header(header)).await;
@@ -44,12 +44,12 @@ async fn an_artifact_of_a_node_revoked_mid_stream_is_discarded() {
         let bytes = files.map(|file| file.unwrap().metadata().map_or(0, |metadata| metadata.len()));
         bytes.collect::<Vec<_>>()
     };
-    until("the server has the first part", || incoming() == [3]).await;
+    until("the server has stored the first chunk", || incoming() == [3]).await;
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     send(artifact_part::What::Chunk(content[3..].into())).await;
-    drop(out);
+    drop(part_sender);
     let refused = sent.await.unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
-    until("the part is deleted", || incoming().is_empty()).await;
+    until("the incomplete upload is deleted", || incoming().is_empty()).await;
     assert!(!artifacts.join("node-a").exists());
 }

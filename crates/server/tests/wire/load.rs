@@ -1,5 +1,5 @@
-//! Simulated nodes on the real wire: they enrol, fail, are quarantined, repaired, verified and
-//! returned to service. The log explains why, and replays.
+//! Simulated nodes over a real connection. They enrol, fail, are quarantined, repaired, verified
+//! and returned to service. The log explains why, and can be replayed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ async fn simulated_nodes_enrol_fail_and_return() {
     let connected = ConnectedFleet::start(fleet, &url, 2).await.unwrap();
     until_all(&running, "all nodes join", |_, phase| phase == NodePhase::InService).await;
 
-    // One fault needs a reset, the other a reboot.
+    // One fault needs a reset, the other needs a reboot.
     let faulty: [NodeId; 2] = ["node-00003".parse().unwrap(), "node-00011".parse().unwrap()];
     let names = [("gpu.xid", "Xid 48"), ("gpu.xid", "Xid 119")];
     let (mut tail, mut last_seq) = (running.tail(), running.tail().end());

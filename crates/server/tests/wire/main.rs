@@ -1,4 +1,4 @@
-//! Agents and the server over the real wire, in one process.
+//! Agents and the server over a real connection, in one process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;

@@ -1,5 +1,5 @@
-//! Client connection to a server: HTTP/2 over TLS, or plain on loopback. Streams of many nodes
-//! share one connection.
+//! The client side of a connection to a server: HTTP/2 over TLS, or without TLS on loopback. The
+//! streams of many nodes share one connection.
 
 mod pinned;
 mod plain;
@@ -33,10 +33,10 @@ use crate::limits::MESSAGE_BYTES_MAX;
 use crate::proto::agents_client::AgentsClient;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of keep-alive pings. A dead peer is detected after this plus [`PING_TIMEOUT`].
+/// How often a ping is sent. A dead peer is detected after this time plus [`PING_TIMEOUT`].
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Flow-control window for server messages: orders are small.
+/// Flow-control window for messages from the server, which are small.
 const WINDOW_BYTES: u32 = 64 << 10;
 
 /// Address of a server: `https://HOST:PORT`, or `http://` with a loopback address.
@@ -107,7 +107,7 @@ impl ServerUrl {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The server does not answer, or not as expected.
+    /// The server does not answer, or does not answer as expected.
     #[error("failed to connect to `{url}`")]
     Connect {
         url: ServerUrl,
@@ -131,7 +131,7 @@ pub enum ConnectError {
     },
 }
 
-/// A connection. Clones share it; it closes with the last one.
+/// A connection. Clones share it, and it closes when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Connection {
     send: SendRequest<Body>,
@@ -166,7 +166,7 @@ fn failed_call(speaks_tls: &SpeaksTls, err: hyper::Error) -> CallError {
     if speaks_tls.get() { CallError::SpeaksTls } else { CallError::Broken(err) }
 }
 
-/// Empty TLS configuration, for plain connections.
+/// An empty TLS configuration. Plain connections do not use it.
 pub fn no_tls() -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
@@ -176,7 +176,7 @@ pub fn no_tls() -> Arc<ClientConfig> {
 
 pub type Agents = AgentsClient<Connection>;
 
-/// Connects as an agent. A plain address ignores `tls`.
+/// Connects as an agent. Ignores `tls` if the address is plain.
 pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
     let agents = AgentsClient::with_origin(open(url, tls).await?, url.origin()?);
     Ok(agents
@@ -184,7 +184,7 @@ pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, 
         .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
-/// Opens a connection for either protocol.
+/// Opens a connection. gRPC and REST both use it.
 async fn open(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let slow = |_| ConnectError::Slow { url: url.clone() };
     tokio::time::timeout(CONNECT_TIMEOUT, open_untimed(url, tls)).await.map_err(slow)?
@@ -235,7 +235,7 @@ async fn handshake(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|err| ConnectError::Http2 { url: url.clone(), err })?;
-    // Ends when the last sender or the peer is gone. Open streams report the error.
+    // The task ends when the last sender or the peer is gone. Open streams report the error.
     tokio::spawn(async move {
         let _ = driver.await;
     });

@@ -31,7 +31,8 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
     Ok(bytes)
 }
 
-/// TLS configuration that trusts the authority with this fingerprint, without a client certificate.
+/// A TLS configuration that trusts the authority with this fingerprint. It has no client
+/// certificate.
 pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider = Arc::new(provider::default_provider());
     let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
@@ -51,7 +52,7 @@ pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error>
     actual.as_deref().unwrap_or("missing")
 )]
 struct UnexpectedAuthority {
-    /// `None` if the server sent no authority.
+    /// `None` if the server sent no certificate of an authority.
     actual: Option<String>,
     expected: String,
 }
@@ -60,8 +61,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Trusts the authority with this fingerprint, which the server sends with its certificate. All
-/// other checks are standard.
+/// Trusts the authority with this fingerprint. The server sends the authority's certificate along
+/// with its own. All other checks are the standard ones.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],

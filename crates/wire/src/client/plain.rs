@@ -1,4 +1,4 @@
-//! A plain connection that detects a TLS server by the first byte of its answer, which is not HTTP.
+//! A plain connection. It detects a TLS server by the first byte of its answer, which is not HTTP.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Record type of a TLS alert, which a TLS server sends for input that it cannot parse (RFC 8446,
-/// section 5.1). An HTTP/2 connection starts with a frame length, and no SETTINGS frame is a
-/// megabyte long.
+/// Record type of a TLS alert. A TLS server sends an alert for input that it cannot parse (RFC
+/// 8446, section 5.1). An HTTP/2 connection starts with the length of a frame, and no SETTINGS
+/// frame is a megabyte long.
 const TLS_ALERT: u8 = 0x15;
 
-/// Whether the peer speaks TLS; set once it has answered.
+/// Whether the peer speaks TLS. It is set when the peer has answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpeaksTls(Arc<AtomicBool>);
 
@@ -25,7 +25,7 @@ impl SpeaksTls {
     }
 }
 
-/// A stream that checks the first byte.
+/// A stream that checks the first byte that it reads.
 #[derive(Debug)]
 pub(super) struct Plain {
     tcp: TcpStream,
@@ -43,7 +43,7 @@ impl Plain {
         self.speaks_tls.0.store(first == TLS_ALERT, Ordering::Relaxed);
     }
 
-    /// The peer may have answered and closed before the write completed. Its answer can still be
+    /// If a write fails, the peer may have answered and closed before. Its answer can still be
     /// read.
     fn check_failed_write<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let (false, Poll::Ready(Err(_))) = (self.has_answered, &written) {

@@ -16,16 +16,16 @@ use tower_service::Service;
 use super::{CallError, ConnectError, Connection, ServerUrl, open};
 use crate::rest::Problem;
 
-/// Timeout until a response begins; the server's own is shorter.
+/// Timeout until a response begins. The timeout of the server is shorter.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
-/// Limit of a response that is not a stream.
+/// Most bytes of a response that is not a stream.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RestError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The address should start with `https://`.
+    /// The server uses TLS, so the address should start with `https://`.
     #[error(transparent)]
     Call(CallError),
     /// The token is not a valid header value.
@@ -85,7 +85,7 @@ impl RestResponse {
 }
 
 impl RestClient {
-    /// Connects. A plain address ignores `tls`.
+    /// Connects to a server. Ignores `tls` if the address is plain.
     pub async fn connect(
         url: &ServerUrl,
         tls: Arc<ClientConfig>,
@@ -117,7 +117,7 @@ impl RestClient {
         self.request(Method::PUT, path, Some(serde_json::to_vec(body)?)).await
     }
 
-    /// Reads a long or endless response.
+    /// Reads a response that is long or never ends.
     pub async fn follow(&mut self, path: &str) -> Result<RestResponse, RestError> {
         Ok(RestResponse(self.send(Method::GET, path, None).await?.into_body()))
     }

@@ -1,4 +1,4 @@
-//! Converts findings. Texts are moved, not copied, and missing required fields are refused.
+//! Converts findings. Texts are moved and not copied. A missing required field is an error.
 
 use farrier_fleet::health::finding::{ActionBy, Cleared, InBoot};
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -10,7 +10,7 @@ use super::findings::{enum_value, unknown_value};
 use crate::proto;
 use crate::proto::subject::What;
 
-/// Decodes a finding, without checking its limits.
+/// Decodes a finding. Does not check its limits.
 pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertError> {
     let default_severity = message.own_severity.map(severity).transpose()?;
     let evidence = message.evidence.into_iter().map(evidence).collect::<Result<_, _>>()?;
@@ -89,7 +89,7 @@ pub(super) fn to_message(finding: Finding) -> proto::Finding {
     }
 }
 
-/// Refuses a missing required field.
+/// Returns an error if a required field is missing.
 pub(super) fn required<T>(what: &'static str, value: Option<T>) -> Result<T, ConvertError> {
     value.ok_or(ConvertError::Missing(what))
 }
@@ -99,7 +99,8 @@ pub(super) fn time(what: &'static str, value: Option<i64>) -> Result<Timestamp, 
     Timestamp::from_nanosecond(value.into()).map_err(|err| ConvertError::Time { what, err })
 }
 
-/// Saturates at 1677 and 2262: the finding matters more than a date from a wrong clock.
+/// Limits the date to the years 1677 to 2262, because the finding matters more than a date from a
+/// wrong clock.
 pub(super) fn nanoseconds(at: Timestamp) -> i64 {
     let end = if at < Timestamp::UNIX_EPOCH { i64::MIN } else { i64::MAX };
     i64::try_from(at.as_nanosecond()).unwrap_or(end)

@@ -1,5 +1,5 @@
 //! Reports of findings, and their limits. Each finding is encoded and decoded separately, so a
-//! report is refused at the first one that does not fit.
+//! report is refused at the first finding that does not fit.
 
 use std::cmp::Reverse;
 
@@ -40,7 +40,7 @@ pub fn changes(message: proto::Changes) -> Result<Vec<Change>, ConvertError> {
     each.collect()
 }
 
-/// Decodes a snapshot of open findings.
+/// Decodes a report of all open findings.
 pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, ConvertError> {
     check_total_bytes("findings", &message.open)?;
     let mut logged = 0;
@@ -74,8 +74,8 @@ pub fn changes_message(
     Ok(proto::Changes { record, after, changes })
 }
 
-/// Encodes a snapshot of open findings. If they exceed the limits, evidence is dropped first, then
-/// the least severe findings.
+/// Encodes a report of all open findings. If they exceed the limits, drops all evidence and, if
+/// that is not enough, the least severe findings.
 pub fn findings_message(
     record: u64,
     findings: impl IntoIterator<Item = Finding>,
@@ -88,7 +88,7 @@ pub fn findings_message(
     let (mut open, mut bytes, mut logged) = (Vec::new(), 0, 0);
     for mut finding in findings.into_iter().take(FINDINGS_MAX) {
         finding.evidence.clear();
-        // Skip a finding that exceeds the limits on its own.
+        // Skip a finding that exceeds the limits by itself.
         if check_limits(&finding, &mut 0).is_err() {
             continue;
         }
@@ -103,7 +103,7 @@ pub fn findings_message(
     proto::Findings { record, open }
 }
 
-/// All findings with their evidence. `None` if they exceed the limits.
+/// Encodes all findings with their evidence. Returns `None` if they exceed the limits.
 fn encode_all(findings: &[Finding]) -> Option<Vec<Bytes>> {
     let mut logged = 0;
     let each = findings.iter().map(|finding| {
@@ -114,18 +114,18 @@ fn encode_all(findings: &[Finding]) -> Option<Vec<Bytes>> {
     check_total_bytes("findings", &open).is_ok().then_some(open)
 }
 
-/// Checks the number and total size of encoded findings, before any is decoded.
+/// Checks the number and the total size of encoded findings before any of them is decoded.
 fn check_total_bytes(what: &'static str, encoded: &[Bytes]) -> Result<(), ConvertError> {
     within(what, encoded.len(), FINDINGS_MAX)?;
     within(what, encoded.iter().map(field_bytes).sum(), FINDINGS_BYTES_MAX)
 }
 
-/// Including tag and length prefix.
+/// Size of the encoded field, including the tag and the length prefix.
 fn field_bytes(encoded: &Bytes) -> usize {
     1 + prost::length_delimiter_len(encoded.len()) + encoded.len()
 }
 
-/// Checks the limits of a finding. `logged` accumulates the estimated log size.
+/// Checks the limits of a finding. `logged` adds up the estimated log size.
 fn check_limits(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);
@@ -180,7 +180,7 @@ fn check_evidence_limits(evidence: &Evidence) -> Result<(), ConvertError> {
     }
 }
 
-/// Refuses an unknown or missing enum value.
+/// Returns an error if an enum value is unknown.
 pub(super) fn enum_value<T: TryFrom<i32>>(
     what: &'static str,
     value: i32,

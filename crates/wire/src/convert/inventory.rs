@@ -60,7 +60,7 @@ pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
     proto::NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks }
 }
 
-/// Decodes a cordon. An unknown kind becomes [`Cordon::Unknown`].
+/// Decodes a cordon. If its kind is unknown, the result is [`Cordon::Unknown`].
 pub fn cordon(message: proto::Cordon) -> Result<Cordon, ConvertError> {
     Ok(match message.what {
         None => Cordon::Unknown,
@@ -74,7 +74,7 @@ pub fn cordon(message: proto::Cordon) -> Result<Cordon, ConvertError> {
     })
 }
 
-/// Escapes hidden characters: names go into tables, files and other programs.
+/// Escapes hidden characters, because names are passed on to tables, files and other programs.
 fn escape(text: String) -> String {
     match escaped(&text) {
         Cow::Borrowed(_) => text,

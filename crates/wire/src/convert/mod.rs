@@ -1,5 +1,5 @@
-//! Converts messages to and from fleet types. Input from outside is checked against limits here,
-//! and never panics.
+//! Converts messages to and from the types of the fleet. Input from outside is checked against
+//! limits here, and never causes a panic.
 
 mod evidence;
 mod finding;
@@ -27,34 +27,34 @@ pub enum ConvertError {
         /// The limit.
         most: usize,
     },
-    /// A finding does not decode, or a field has another type.
+    /// A finding does not decode, or a field of it has another type.
     #[error("failed to decode a finding")]
     Decode(#[from] prost::DecodeError),
     /// An unknown or missing enum value.
     #[error("`{what}` has the unknown value {value}")]
     UnknownValue {
         what: &'static str,
-        /// Its number; 0 if missing.
+        /// Number of the value; 0 if it is missing.
         value: i32,
     },
     #[error("failed to read evidence")]
     UnknownSignal(#[from] UnknownSignal),
-    /// NaN or infinity. The log is JSON, which cannot represent them.
+    /// The number is NaN or infinite. The log is JSON, which cannot represent such numbers.
     #[error("`{0}` has a number that is not finite")]
     NotFinite(&'static str),
-    /// A time out of range.
+    /// The time is out of range.
     #[error("`{what}` is not a valid time")]
     Time {
         what: &'static str,
         #[source]
         err: jiff::Error,
     },
-    /// A change whose kind and finding disagree.
+    /// The kind of a change does not fit its finding.
     #[error(
         "the kind of a change contradicts finding {0}: only a cleared finding has a clear time"
     )]
     Contradiction(u64),
-    /// A finding ID that is reserved for the server.
+    /// The finding ID is reserved for the server.
     #[error("finding ID {0} is reserved: IDs of agents are below {SERVER_FINDING_ID}")]
     ReservedId(u64),
 }

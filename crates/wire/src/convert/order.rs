@@ -10,17 +10,18 @@ use crate::proto;
 use crate::proto::order::What;
 use crate::proto::order_status::What as StatusWhat;
 
-/// An order that this agent cannot decode. The agent refuses it, so that the server does not wait
-/// for the lease.
+/// An order that this agent cannot decode. The agent refuses it, so that the server does not have
+/// to wait until the lease expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "order {generation} has a kind that this agent does not know; it may be older than the server"
+    "order {generation} has a kind that this agent does not know; the agent may be older than the \
+     server"
 )]
 pub struct UnknownOrder {
     pub generation: u64,
 }
 
-/// Decodes an order for the stream's node.
+/// Decodes an order for the node of this session.
 pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder> {
     let unknown = UnknownOrder { generation: message.generation };
     let kind = match message.what.ok_or(unknown)? {
@@ -92,7 +93,7 @@ fn level_number(level: VerificationLevel) -> u32 {
     }
 }
 
-/// Decodes an order status, with the generation of its order.
+/// Decodes an order status and the generation of its order.
 pub fn order_status(message: proto::OrderStatus) -> Result<(u64, OrderStatus), ConvertError> {
     let bounded = |text: String| within("order status", text.len(), TEXT_BYTES_MAX).map(|()| text);
     let status = match message.what.ok_or(ConvertError::Missing("order status"))? {
@@ -104,7 +105,7 @@ pub fn order_status(message: proto::OrderStatus) -> Result<(u64, OrderStatus), C
     Ok((message.generation, status))
 }
 
-/// Encodes an order status. Truncates a text that is too long: the status matters more.
+/// Encodes an order status. Cuts a text that is too long, because the status matters more.
 pub fn order_status_message(generation: u64, status: &OrderStatus) -> proto::OrderStatus {
     let what = match status {
         OrderStatus::Accepted => StatusWhat::Accepted(proto::Empty {}),

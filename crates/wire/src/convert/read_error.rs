@@ -8,8 +8,8 @@ use crate::proto;
 use crate::proto::PlainReadError as Plain;
 use crate::proto::read_error::What;
 
-/// Nesting limit of causes. Our errors have one or two levels. JSON parsers refuse deep nesting, so
-/// a deeper one could make the log unreadable.
+/// How deep causes may be nested. Our own errors have one or two levels. JSON parsers refuse deep
+/// nesting, so deeper errors could make the log unreadable.
 const DEPTH_MAX: usize = 4;
 
 pub(super) fn read_error(message: proto::ReadError) -> Result<ReadError, ConvertError> {
@@ -76,7 +76,7 @@ pub(super) fn read_error_message(err: ReadError) -> proto::ReadError {
 fn message_at_depth(err: ReadError, depth: usize) -> proto::ReadError {
     let plain = |plain: Plain| What::Plain(plain.into());
     let inner = |err: Box<ReadError>| {
-        // Deeper causes are sent as text.
+        // Causes beyond the limit are sent as text.
         let err = if depth + 1 < DEPTH_MAX { *err } else { ReadError::malformed(err.to_string()) };
         Box::new(message_at_depth(err, depth + 1))
     };

@@ -1,4 +1,4 @@
-//! The fleet as a whole: log, domains, policy and version matrix.
+//! The fleet: its log, domains, policy and version matrix.
 
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::{Domain, NodeId, Policy};
@@ -13,17 +13,17 @@ view! { lenient
     EventRow {
         /// Position in the log.
         seq: u64,
-        /// Position of the first entry of its batch.
+        /// Position of the first entry of the batch.
         batch: u64,
         at: Timestamp,
-        /// Who caused it, as text.
+        /// Who caused the event, as text.
         by: String,
         kind: String,
-        /// The node that it is about.
+        /// The node that the event is about.
         node: Option<NodeId>,
         /// The event as text.
         text: String,
-        /// The event as stored in the log, redacted for the caller.
+        /// The event as the log stores it, redacted for the caller.
         event: Value,
     }
 }
@@ -31,11 +31,12 @@ view! { lenient
 view! { lenient
     /// Entries of the log.
     EventPage {
-        /// The entries. A page may be short or empty even if there is a next one.
+        /// The entries. A page may be short or even empty although there is a next page.
         events: Vec<EventRow>,
-        /// Position to continue from, as `after` or `before`; null if there is no more.
+        /// Position from which to continue, as `after` or `before`; null if there are no more
+        /// entries.
         next: Option<u64>,
-        /// First entry of the log; earlier ones are in an archive.
+        /// First entry of the log; earlier entries are in an archive.
         begin: u64,
         /// Last entry of the log.
         end: u64,
@@ -43,13 +44,13 @@ view! { lenient
 }
 
 view! { lenient
-    /// A domain: nodes that can fail together or share a limit. Counts include only nodes that the
-    /// caller may see.
+    /// A domain: nodes that can fail together or that share a limit. For a caller with a narrower
+    /// scope than the fleet, the counts include only nodes that the caller may see.
     DomainRow {
         domain: Domain,
         /// Number of nodes.
         members: u32,
-        /// Nodes out of service.
+        /// Number of nodes out of service.
         out: u32,
         /// Limit of the disruption budget; null if there is none, or if it counts nodes that the
         /// caller may not see.
@@ -65,7 +66,7 @@ view! { lenient
 }
 
 view! { lenient
-    /// A freeze: nothing may be changed in the domain.
+    /// A freeze: no order may change nodes of the domain.
     FreezeRow {
         domain: Domain,
         until: Timestamp,
@@ -82,11 +83,11 @@ view! { lenient
 }
 
 view! { lenient
-    /// A domain fault: a shared failure domain, not its nodes, explains a symptom.
+    /// A domain fault: a shared failure domain explains a symptom, and not its nodes.
     DomainFaultRow {
         /// The failure domain.
         domain: Domain,
-        /// What its nodes show.
+        /// What the nodes of the domain show.
         symptom: Symptom,
         nodes: Vec<NodeId>,
         since: Timestamp,
@@ -115,7 +116,7 @@ view! { lenient
         branch: String,
         /// `supported`, `ended`, `not-yet` or `unknown`.
         status: String,
-        /// Last day or month of fixes; null if no source states it.
+        /// Last day or month with fixes; null if no source states it.
         end: Option<String>,
     }
 }
@@ -123,11 +124,11 @@ view! { lenient
 view! { lenient
     /// Security exposure of a driver.
     Exposure {
-        /// Number of advisories whose fix it lacks.
+        /// Number of advisories whose fix the driver lacks.
         advisories: u32,
         /// The worst advisory, with its score and severity.
         worst: Option<String>,
-        /// First release of the branch with all fixes.
+        /// First release of the branch that has all fixes.
         fixed_in: Option<String>,
         /// What is unknown, as text.
         unknown: Option<String>,
@@ -139,11 +140,11 @@ view! { lenient
     MatrixRow {
         /// GPU name, as the driver reports it; null if unknown.
         gpu: Option<String>,
-        /// SKU in the facts.
+        /// SKU of the GPU in the facts; null if it is unknown.
         sku: Option<String>,
         /// Driver version; null if unknown.
         driver: Option<String>,
-        /// Highest CUDA version of the driver; null if unknown.
+        /// Highest CUDA version that the driver supports; null if unknown.
         cuda: Option<String>,
         /// Frameworks with their versions.
         frameworks: Vec<String>,
@@ -155,8 +156,8 @@ view! { lenient
         support: Option<Support>,
         /// Security exposure of the driver; null if unknown.
         exposure: Option<Exposure>,
-        /// Whether GPU, driver and frameworks work together: `ok`, `caveat`, `blocked` or
-        /// `unknown`.
+        /// Whether the GPU, the driver and the frameworks work together: `ok`, `caveat`, `blocked`
+        /// or `unknown`.
         verdict: String,
         /// Problems of the combination.
         reasons: Vec<String>,
@@ -166,11 +167,12 @@ view! { lenient
 view! { lenient
     /// What a matrix omits because of its size.
     MatrixOmitted {
-        /// Omitted rows: those with the fewest GPUs.
+        /// Number of omitted rows: those with the fewest GPUs.
         rows: u32,
-        /// GPUs that are in no row.
+        /// Number of GPUs that are in no row.
         gpus: u32,
-        /// Nodes with more than 16 different GPU names: only the 16 most frequent are in rows.
+        /// Number of nodes with more than 16 different GPU names; only the 16 most frequent are in
+        /// rows.
         nodes: u32,
     }
 }
@@ -178,15 +180,15 @@ view! { lenient
 view! { lenient
     /// GPU × driver × CUDA × framework.
     Matrix {
-        /// The day that it applies to.
+        /// The day for which the matrix is valid.
         date: String,
-        /// The rows, most GPUs first.
+        /// The rows; those with the most GPUs come first.
         rows: Vec<MatrixRow>,
-        /// Nodes whose GPUs are unknown.
+        /// Number of nodes whose GPUs are unknown.
         unknown_nodes: u32,
-        /// What the rows omit; null if nothing.
+        /// What the rows omit; null if they omit nothing.
         omitted: Option<MatrixOmitted>,
-        /// The facts that it is based on.
+        /// The facts on which the matrix is based.
         facts: String,
     }
 }

@@ -1,8 +1,8 @@
 //! JSON types of the REST API under `/api/v1`.
 //!
-//! Each type provides its own [`Schema`], from which the server generates its OpenAPI document, so
-//! the document cannot diverge from the code. Requests are parsed strictly and responses leniently:
-//! a client keeps working with a newer server that adds fields.
+//! Each type provides its own [`Schema`]. The server generates its OpenAPI document from these
+//! schemas, so the document cannot diverge from the code. Requests are parsed strictly. Responses
+//! are parsed leniently, so that a client keeps working with a newer server that adds fields.
 
 mod fleet;
 mod nodes;

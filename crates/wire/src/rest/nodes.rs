@@ -13,17 +13,17 @@ use super::schema::{plain, view};
 pub enum ConnectionState {
     /// The session is open, and heartbeats arrive.
     Connected,
-    /// The session is open, but three heartbeats are missing: the network or the agent may have
+    /// The session is open, but three heartbeats are missing. The network or the agent may have
     /// stopped.
     HeartbeatLate,
-    /// The session is open, but reports are delayed: the node is over its quota, or the server's
+    /// The session is open, but reports are delayed: the node exceeds its quota, or the server's
     /// disk space is low. Findings may be missing.
     ReportsDelayed,
     /// The last session has ended.
     Disconnected,
-    /// No session since the server started.
+    /// There was no session since the server started.
     Never,
-    /// A state of a newer server.
+    /// A state from a newer server.
     #[serde(other)]
     Unknown,
 }
@@ -62,7 +62,7 @@ plain! {
 view! { lenient
     /// Whether the server has a session with a node's agent.
     ConnectionView {
-        /// Current state.
+        /// State of the connection.
         state: ConnectionState,
         /// When the session opened or closed; for `never`, when the server started.
         since: Timestamp,
@@ -108,7 +108,7 @@ view! { lenient
         reason: ReasonView,
         /// Number of GPUs; null if unknown.
         gpus: Option<u32>,
-        /// GPU name, if all GPUs have the same.
+        /// Name of the GPUs; null if they differ.
         gpu: Option<String>,
         /// Version of the NVIDIA driver; null if unknown.
         driver: Option<String>,
@@ -118,11 +118,11 @@ view! { lenient
         worst: Option<Severity>,
         /// The pending order.
         order: Option<String>,
-        /// Why a due action is deferred.
+        /// Why an action that is due has to wait.
         deferred: Option<ReasonView>,
-        /// When the last heartbeat arrived, while heartbeats are lost.
+        /// When the last heartbeat arrived; null while heartbeats arrive.
         heartbeat_lost_since: Option<Timestamp>,
-        /// Session of its agent; null from older servers.
+        /// Session of the agent; null from older servers.
         connection: Option<ConnectionView>,
     }
 }
@@ -152,9 +152,9 @@ view! { lenient
         /// The order as text.
         text: String,
         reason: ReasonView,
-        /// Deadline for its final status.
+        /// Deadline for the final status of the order.
         lease_until: Timestamp,
-        /// Whether the agent has accepted it.
+        /// Whether the agent has accepted the order.
         accepted: bool,
     }
 }
@@ -163,7 +163,7 @@ view! { lenient
     /// A verification result.
     VerificationView {
         level: VerificationLevel,
-        /// Whether it passed.
+        /// Whether the verification passed.
         passed: bool,
         at: Timestamp,
         /// What the agent observed.
@@ -180,17 +180,17 @@ view! { lenient
         generation: Option<u64>,
         /// The order as text.
         text: String,
-        /// `done` (a test passed), `failed` (it ran and failed, or a test failed) or `refused` (it
-        /// did not start).
+        /// `done` (for a test: it passed), `failed` (it ran and failed) or `refused` (it did not
+        /// start).
         status: String,
         at: Timestamp,
-        /// What the agent observed, or why it failed.
+        /// What the agent observed, or why the order failed.
         evidence: String,
     }
 }
 
 view! { lenient
-    /// A node in full.
+    /// A node with all details.
     NodeDetail {
         node: NodeId,
         /// Location and owner.
@@ -198,43 +198,43 @@ view! { lenient
         /// Node phase.
         phase: NodePhase,
         since: Timestamp,
-        /// Why it is in this phase, and what would change that.
+        /// Why the node is in this phase, and what would change that.
         rationale: RationaleView,
-        /// The due action that is deferred, and why.
+        /// Why an action that is due has to wait, and what unblocks it.
         deferred: Option<RationaleView>,
         /// Whether a repair waits for an approver.
         waits_for_approval: bool,
-        /// Inventory; null before its first report.
+        /// Inventory; null before the first report.
         inventory: Option<NodeInventory>,
         /// Open findings.
         findings: Vec<Finding>,
         /// Subject of each finding, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
         finding_subjects: Option<Vec<String>>,
-        /// Cordon state.
+        /// Whether the node is cordoned, and by whom.
         cordon: Cordon,
-        /// Whether running work has ended.
+        /// Whether work from before the cordon has ended.
         drained: bool,
-        /// The operator's hold.
+        /// The hold by an operator.
         hold: Option<HoldView>,
         /// The pending order.
         order: Option<OrderView>,
-        /// Verification results of this boot, since the last repair.
+        /// Verification results from this boot and since the last repair.
         verifications: Vec<VerificationView>,
         /// The operator-requested order that has not run yet.
         requested_order: Option<String>,
         /// The last result of each kind of operator-requested order.
         requested_order_results: Vec<RequestedOrderView>,
-        /// Repairs since it was last in service.
+        /// Repairs since the node was last in service.
         repairs: Vec<String>,
-        /// Times of its quarantines, while they count.
+        /// When the node was quarantined, in the last year.
         quarantines: Vec<Timestamp>,
-        /// Domain faults that affect it.
+        /// Domain faults that affect the node.
         domain_faults: Vec<ReasonView>,
-        /// When the last heartbeat arrived, while heartbeats are lost.
+        /// When the last heartbeat arrived; null while heartbeats arrive.
         heartbeat_lost_since: Option<Timestamp>,
-        /// Session of its agent; null from older servers.
+        /// Session of the agent; null from older servers.
         connection: Option<ConnectionView>,
-        /// Path of its history.
+        /// REST path of the node's history.
         history: String,
     }
 }
@@ -246,28 +246,28 @@ view! { lenient
         /// Node phase.
         phase: NodePhase,
         since: Timestamp,
-        /// Why it is in this phase, and what would change that.
+        /// Why the node is in this phase, and what would change that.
         rationale: RationaleView,
-        /// The findings behind it, as text.
+        /// The findings that caused it and other problems, as text.
         findings: Vec<String>,
-        /// The pending order.
+        /// The pending order. If none is pending, how the last one failed.
         order: Option<String>,
-        /// The due action that is deferred, why, and what unblocks it.
+        /// Why an action that is due has to wait, and what unblocks it.
         deferred: Option<RationaleView>,
-        /// Domain faults that affect it.
+        /// Domain faults that affect the node.
         domain_faults: Vec<ReasonView>,
-        /// Freezes that apply to it.
+        /// Freezes that apply to the node.
         frozen: Vec<String>,
-        /// Session of its agent; null from older servers.
+        /// Session of the agent; null from older servers.
         connection: Option<ConnectionView>,
     }
 }
 
 view! { lenient
-    /// A finding, with its node.
+    /// A finding with its node.
     FindingRow {
         node: NodeId,
-        /// Its subject, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
+        /// Subject of the finding, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
         subject: Option<String>,
         finding: Finding,
     }

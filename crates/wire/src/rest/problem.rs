@@ -14,10 +14,10 @@ pub struct Problem {
     /// The type as text.
     pub title: String,
     pub status: u16,
-    /// The cause in this case.
+    /// The cause of this problem.
     pub detail: String,
     pub hint: String,
-    /// Stable code of the hint, so that other clients can show their own text.
+    /// Stable code of the hint. Other clients can use it to show their own text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint_code: Option<HintCode>,
 }
@@ -29,7 +29,7 @@ pub enum HintCode {
     ListTokens,
     /// See whether a repair waits for approval.
     SeeApproval,
-    /// Hold the node, and drain it.
+    /// Hold the node and drain it.
     HoldAndDrain,
     HoldOrWait,
     ListArtifacts,
@@ -39,13 +39,13 @@ pub enum HintCode {
     EnrolAgain,
     /// See the API reference.
     ReadReference,
-    /// A code of a newer server.
+    /// A code from a newer server.
     #[serde(other)]
     Unknown,
 }
 
 impl HintCode {
-    /// Text for HTTP clients.
+    /// The hint for HTTP clients.
     pub fn text(self) -> &'static str {
         match self {
             Self::ListNodes => "GET /api/v1/nodes lists the nodes in your scope",
@@ -59,10 +59,10 @@ impl HintCode {
             Self::HoldOrWait => {
                 "hold the node first with POST `hold`, or wait until a finding affects its service"
             }
-            Self::ListArtifacts => "GET the node's `artifacts` lists the stored ones",
+            Self::ListArtifacts => "GET the node's `artifacts` lists the stored artifacts",
             Self::WaitForOrder => "wait until the order is done; GET the node returns its result",
             Self::ListDomains => "GET /api/v1/domains lists the domains in your scope",
-            Self::EnrolAgain => "enrol the node again, with a join token for it",
+            Self::EnrolAgain => "enrol the node again with a join token for this node",
             Self::ReadReference => "see GET /api/v1/openapi.json for the expected request",
             Self::Unknown => "",
         }

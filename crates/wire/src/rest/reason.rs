@@ -22,7 +22,7 @@ view! { lenient
     /// Why something was decided or deferred, and what would change that.
     RationaleView {
         reason: ReasonView,
-        /// What would change it.
+        /// What would lead to another decision.
         unblocked_by: ReasonView,
     }
 }
@@ -34,7 +34,8 @@ impl ReasonView {
         Self { code: code.to_owned(), params: Some(params), text }
     }
 
-    /// Whether it reports lost heartbeats, itself or as the cause of something that is not allowed.
+    /// Whether the reason is a lost heartbeat, or something that is not allowed and was caused by
+    /// one.
     pub fn is_heartbeat_lost(&self) -> bool {
         let cause = self.params.as_ref().and_then(|params| params.pointer("/cause/code"));
         self.code == HEARTBEAT_LOST || cause.is_some_and(|code| code == HEARTBEAT_LOST)
@@ -45,10 +46,10 @@ const HEARTBEAT_LOST: &str = "heartbeat-lost";
 
 impl From<&Reason> for ReasonView {
     fn from(reason: &Reason) -> Self {
-        // Only parameters are withheld.
-        let hidden = matches!(reason, Reason::Withheld { .. });
+        // If the reason is withheld, only its parameters are hidden.
+        let is_withheld = matches!(reason, Reason::Withheld { .. });
         let view = Self::new(reason.code(), reason, reason.to_string());
-        Self { params: view.params.filter(|_| !hidden), ..view }
+        Self { params: view.params.filter(|_| !is_withheld), ..view }
     }
 }
 
@@ -81,8 +82,8 @@ mod tests {
                 assert_eq!(view.params, Some(params));
             }
         }
-        let hidden = ReasonView::from(&Reason::Withheld { original_code: "legacy".to_owned() });
-        assert_eq!((hidden.code.as_str(), hidden.params), ("legacy", None));
+        let withheld = ReasonView::from(&Reason::Withheld { original_code: "legacy".to_owned() });
+        assert_eq!((withheld.code.as_str(), withheld.params), ("legacy", None));
     }
 
     #[test]

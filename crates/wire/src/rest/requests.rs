@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::schema::{Schema, Schemas, view};
 use crate::hidden::{HIDDEN_CLASS, is_hidden};
 
-/// Text for other people, such as a reason: up to 1,000 visible characters.
+/// Text for other people, such as a reason. It has up to 1,000 visible characters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct BoundedText(String);
@@ -20,7 +20,7 @@ pub struct BoundedText(String);
 pub struct BoundedTextError;
 
 impl BoundedText {
-    /// Limit in characters.
+    /// Most characters.
     pub const MAX: usize = 1000;
 
     pub fn into_text(self) -> String {
@@ -127,7 +127,7 @@ view! { strict
 }
 
 view! { strict
-    /// Reports a manual repair; the node may be verified.
+    /// Reports a manual repair. The node may then be verified.
     RepairedRequest {
         /// What was done.
         repair: BoundedText,
@@ -146,7 +146,7 @@ view! { strict
     DiagRequest {
         /// Diag level.
         level: RangedU32<1, 3>,
-        /// Duration of the level 3 load.
+        /// Duration of the load in level 3.
         minutes: RangedU32<1, 1440>,
     }
 }
@@ -167,7 +167,7 @@ view! { strict
 }
 
 view! { strict
-    /// Complete location and owner of a node. Omitted fields become unknown.
+    /// The complete location and owner of a node. Omitted fields become unknown.
     LocationRequest {
         pool: Pool,
         tenant: Option<Tenant>,
@@ -179,12 +179,13 @@ view! { strict
 }
 
 view! { strict
-    /// Suspends repairs and other changes for a time.
+    /// Stops repairs and other changes for a time.
     FreezeRequest {
         domain: Domain,
-        /// Duration in seconds. Either this or `until`.
+        /// Duration in seconds. Give either this or `until`.
         duration_s: Option<RangedU32<1, 31_536_000>>,
-        /// End, by the server's clock: in the future and within a year. Either this or `duration_s`.
+        /// End, by the server's clock. It must be in the future and within a year. Give either this
+        /// or `for_s`.
         until: Option<Timestamp>,
         reason: BoundedText,
     }
@@ -200,7 +201,7 @@ view! { strict
 view! { lenient
     /// Result of a request.
     Done {
-        /// False if the state already was as requested.
+        /// False if the state was already as requested.
         changed: bool,
     }
 }
@@ -208,21 +209,22 @@ view! { lenient
 view! { strict
     /// Creates a join token.
     TokenRequest {
-        /// The pool that nodes join.
+        /// The pool that the nodes join.
         pool: Pool,
-        /// The only node that may use it, even if it enrolled before.
+        /// The only node that may use the token, even if it enrolled before.
         node: Option<NodeId>,
-        /// Their tenant. Only a caller with the whole fleet in scope may set this and the location.
+        /// Tenant of the nodes. Only a caller with the whole fleet as scope may set this and the
+        /// location.
         tenant: Option<Tenant>,
-        /// Their site.
+        /// Site of the nodes.
         site: Option<Unit>,
-        /// Their rack.
+        /// Rack of the nodes.
         rack: Option<Unit>,
-        /// Their leaf switch.
+        /// Leaf switch of the nodes.
         leaf: Option<Unit>,
-        /// Their NVLink domain.
+        /// NVLink domain of the nodes.
         nvlink: Option<Unit>,
-        /// How many nodes may use it; one by default.
+        /// How many nodes may use the token; one by default.
         uses: Option<RangedU32<1, 100_000>>,
         /// Lifetime in seconds; an hour by default, at most a year.
         expires_s: Option<RangedU32<1, 31_536_000>>,
@@ -230,31 +232,31 @@ view! { strict
 }
 
 view! { lenient
-    /// A join token, shown only once.
+    /// A join token. It is shown only once.
     TokenCreated {
         id: i64,
         token: String,
-        /// The pool that nodes join with it.
+        /// The pool that the nodes join.
         pool: Pool,
         expires: Timestamp,
-        /// How many nodes may use it.
+        /// How many nodes may use the token.
         uses: u32,
-        /// Fingerprint of the certificate authority, which nodes verify when they enrol.
+        /// Fingerprint of the certificate authority. Nodes verify it when they enrol.
         ca_fingerprint: String,
     }
 }
 
 view! { lenient
-    /// A join token, without its secret.
+    /// A join token without its secret.
     TokenRow {
         id: i64,
         pool: String,
-        /// Location of nodes that join with it, if it sets more than the pool.
+        /// Location of the nodes that join with the token, if it sets more than the pool.
         location: Option<Location>,
-        /// The only node that may use it.
+        /// The only node that may use the token.
         node: Option<String>,
         expires: Timestamp,
-        /// How many uses are left.
+        /// How many more times the token may be used.
         uses_left: u32,
         /// `open`, `used`, `expired` or `revoked`.
         state: String,
@@ -275,7 +277,7 @@ view! { lenient
         generation: u64,
         /// Code of the order.
         order: String,
-        /// When it was received.
+        /// When the server received the file.
         at: Timestamp,
         bytes: u64,
         /// SHA-256, in hexadecimal.
@@ -286,12 +288,13 @@ view! { lenient
 view! { lenient
     /// Files that a node uploaded for orders.
     ArtifactList {
-        /// Newest first.
+        /// The files, newest first.
         artifacts: Vec<ArtifactRow>,
     }
 }
 
 view! { lenient
+    /// The caller.
     Me {
         /// Name of the user.
         name: String,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 /// A type with a JSON schema.
 pub trait Schema {
-    /// Name in the document. `None` inlines the schema.
+    /// Name of the schema in the document. `None` if the schema is inlined.
     const NAME: Option<&'static str> = None;
     /// Whether the field may be omitted.
     const IS_OPTIONAL: bool = false;
@@ -15,18 +15,18 @@ pub trait Schema {
     fn schema(schemas: &mut Schemas) -> Value;
 }
 
-/// Named schemas, once each.
+/// The schemas that have a name. Each appears once.
 #[derive(Debug, Default)]
 pub struct Schemas {
     named: BTreeMap<&'static str, Value>,
 }
 
 impl Schemas {
-    /// Schema of a type: a reference if it has a name.
+    /// The schema of a type, or a reference to it if it has a name.
     pub fn schema_for<T: Schema>(&mut self) -> Value {
         let Some(name) = T::NAME else { return T::schema(self) };
         if !self.named.contains_key(name) {
-            // Reserve the name first, for recursive types.
+            // Reserve the name first, because a type may refer to itself.
             self.named.insert(name, Value::Null);
             let schema = T::schema(self);
             self.named.insert(name, schema);
@@ -46,7 +46,7 @@ pub(super) struct Field {
     pub(super) is_optional: bool,
 }
 
-/// An object with these fields; a strict one allows no others.
+/// An object with these fields. A strict object allows no other fields.
 pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
     let required: Vec<&str> =
         fields.iter().filter(|field| !field.is_optional).map(|field| field.name).collect();
@@ -68,8 +68,8 @@ pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
     object
 }
 
-/// Defines a type whose JSON is an object, with its schema. Doc comments become descriptions.
-/// `strict` types are parsed from requests and allow no other fields.
+/// Defines a type whose JSON is an object, together with its schema. Doc comments become
+/// descriptions. `strict` types are parsed from requests and allow no other fields.
 macro_rules! view {
     (strict $($rest:tt)*) => {
         view!(@ true, [#[serde(deny_unknown_fields)]] $($rest)*);
@@ -127,7 +127,7 @@ impl<T: Schema> Schema for Box<T> {
     }
 }
 
-/// Schemas of types without dependencies.
+/// Implements the schemas of types that refer to no other schema.
 macro_rules! plain {
     ($($type:ty => $schema:tt,)*) => {
         $(impl $crate::rest::Schema for $type {

@@ -1,4 +1,4 @@
-//! Schemas of fleet types. A test checks each against a value.
+//! Schemas of the types of the fleet. Tests compare them with the serialised types.
 
 use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory};
 use farrier_fleet::fleet::identity::Unit;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::schema::{Schema, Schemas, plain};
 
-/// The same rules as `farrier_fleet` applies to names.
+/// `farrier_fleet` checks names against the same pattern.
 macro_rules! names {
     ($($type:ty),*) => { plain! { $($type => {
         "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "maxLength": 63
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Every value of the schema's enum is the serialised name of a variant.
+    /// Checks that every value of the schema's enum is the serialised name of a variant.
     fn check_enum<T: Schema + Serialize + DeserializeOwned>(count: usize) {
         let schema = T::schema(&mut Schemas::default());
         let names = schema["enum"].as_array().unwrap();
@@ -271,8 +271,11 @@ mod tests {
         let policy = serde_json::to_value(Policy::default()).unwrap();
         let schema = Policy::schema(&mut Schemas::default());
         assert_eq!(fields(&policy), fields(&schema["properties"]));
-        for part in ["common_cause", "lemon"] {
-            assert_eq!(fields(&policy[part]), fields(&schema["properties"][part]["properties"]));
+        for section in ["common_cause", "lemon"] {
+            assert_eq!(
+                fields(&policy[section]),
+                fields(&schema["properties"][section]["properties"])
+            );
         }
         let pool = PoolPolicy::schema(&mut Schemas::default());
         assert_eq!(fields(&policy["pools_default"]), fields(&pool["properties"]));

@@ -1,5 +1,5 @@
-//! Detects domain faults: several nodes of one rack, switch or NVLink domain with the same symptom
-//! share a cause outside the nodes.
+//! Detects domain faults: if several nodes of a rack, switch or NVLink domain show the same
+//! symptom, the cause lies outside the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
 use crate::fleet::state::{FleetState, Node, Symptom};
 
-/// Domain faults in force once this decision is in the log.
+/// The domain faults that are active when this decision is in the log.
 pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
 
-/// Detects faults of the domains of changed nodes, and clears faults that no longer hold.
+/// Detects faults of the domains that changed nodes are in. Clears faults that no longer hold.
 pub(super) fn detect_faults(
     state: &FleetState,
     dirty: &BTreeSet<NodeId>,
@@ -22,7 +22,7 @@ pub(super) fn detect_faults(
     let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
     let mut affected: BTreeSet<Domain> =
         nodes.flat_map(|node| node.location.domains()).filter(Domain::fails_as_one).collect();
-    // Nodes may have left a faulty domain without any other node of it changing.
+    // Nodes may have left a faulty domain although no node that is still in it changed.
     affected.extend(state.domain_faults.keys().cloned());
     let mut events = Vec::new();
     let mut suspects: Vec<Suspect> = Vec::new();
@@ -39,8 +39,8 @@ pub(super) fn detect_faults(
             Some(_) => {}
         }
     }
-    // Prefer the domain that covers most affected nodes, then the highest affected share. Drop a
-    // domain whose affected nodes are all explained already.
+    // Prefer the domain that covers the most affected nodes, then the one with the highest share of
+    // affected nodes. Drop a domain if other domain faults already explain all its affected nodes.
     suspects.sort_by(|a, b| {
         let by_nodes = b.nodes.len().cmp(&a.nodes.len());
         by_nodes.then(b.share.total_cmp(&a.share)).then_with(|| a.domain.cmp(&b.domain))
@@ -66,11 +66,11 @@ struct Suspect {
     domain: Domain,
     symptom: Symptom,
     nodes: Vec<NodeId>,
-    /// Affected share of its nodes.
+    /// Share of its nodes that are affected.
     share: f64,
 }
 
-/// The active domain faults after these events.
+/// The domain faults that are active after these events.
 pub(super) fn active_faults(state: &FleetState, events: &[Event]) -> ActiveFaults {
     let mut faults: ActiveFaults =
         state.domain_faults.iter().map(|(domain, fault)| (domain.clone(), fault.symptom)).collect();
@@ -88,7 +88,7 @@ pub(super) fn active_faults(state: &FleetState, events: &[Event]) -> ActiveFault
     faults
 }
 
-/// The faulty domain that explains everything wrong with the node, if there is one.
+/// Returns the faulty domain that explains everything that is wrong with the node, if there is one.
 pub(super) fn explaining_domain<'a>(
     node: &Node,
     codes: &[String],
@@ -119,16 +119,17 @@ fn affected_nodes(
         .unwrap_or_default()
 }
 
-/// `true` if enough nodes still show the symptom. The threshold is half the detection threshold:
-/// hysteresis against flapping.
+/// Whether enough nodes still show the symptom. Half the share of the detection is enough, so that
+/// the fault does not flap.
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
     let count = u32::try_from(affected_nodes(state, domain, symptom).len()).unwrap_or(u32::MAX);
-    let members = state.domain_counts.get(domain).map_or(0, |tally| tally.members);
+    let members = state.domain_counts.get(domain).map_or(0, |counts| counts.members);
     count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
 }
 
-/// The symptom that enough nodes of the domain began to show within the window, and those nodes.
+/// Returns the symptom that enough nodes of the domain began to show within the window, with these
+/// nodes.
 fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect> {
     let policy = &state.policy.common_cause;
     let members = state.domain_counts.get(domain)?.members;
@@ -147,7 +148,7 @@ fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect
 
 fn fault_detected(state: &FleetState, suspect: Suspect) -> Event {
     let Suspect { domain, symptom, nodes, .. } = suspect;
-    let members = state.domain_counts.get(&domain).map_or(0, |tally| tally.members);
+    let members = state.domain_counts.get(&domain).map_or(0, |counts| counts.members);
     let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     let reason = Reason::CommonSymptom {
         domain: domain.clone(),

@@ -1,5 +1,5 @@
-//! Disruption budgets: how many nodes may be out of service at once. They never keep a node from
-//! returning to service.
+//! Disruption budgets: how many nodes may be out of service at once. A budget never keeps a node
+//! from returning to service.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::fleet::identity::Domain;
 use crate::fleet::reason::{BudgetCounts, Rationale, Reason, UnblockedBy};
 use crate::fleet::state::{DomainCounts, FleetState, Node};
 
-/// Budget use, including what this decision used so far.
+/// How much of each budget is used, including what this decision has used so far.
 pub(super) struct BudgetUsage<'a> {
     state: &'a FleetState,
     used: BTreeMap<Domain, u32>,
@@ -18,7 +18,8 @@ impl<'a> BudgetUsage<'a> {
         Self { state, used: BTreeMap::new() }
     }
 
-    /// The exhausted budget that keeps the node from quarantine. `None` if it may be quarantined.
+    /// Returns the exhausted budget that keeps the node from quarantine, or `None` if the node may
+    /// be quarantined.
     pub(super) fn quarantine_blocker(&self, node: &Node) -> Option<Rationale> {
         let exhausted = node.location.domains().into_iter().find_map(|domain| {
             let budget = self.state.policy.disruption_budgets.get(&domain.kind())?;
@@ -34,7 +35,7 @@ impl<'a> BudgetUsage<'a> {
         Some(Rationale::new(reason, UnblockedBy::BudgetSlot { domain }))
     }
 
-    /// Counts a node that the last event took out of service.
+    /// Counts the node if the last event took it out of service.
     pub(super) fn count(&mut self, was_out_of_service: bool, node: &Node) {
         if !was_out_of_service && node.is_out_of_service() {
             for domain in node.location.domains() {

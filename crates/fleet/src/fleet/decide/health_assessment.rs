@@ -5,26 +5,26 @@ use crate::fleet::reason::Reason;
 use crate::fleet::state::{FaultKey, Node, NodePhase};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
-/// Most findings that a reason lists. Every decision is a log entry, so a node with thousands of
-/// findings must not make each entry large.
+/// Most findings that a reason lists. Every decision is a log entry, so thousands of findings of a
+/// node must not make each entry large.
 const FINDINGS_MAX: usize = 16;
 
 /// Impact on service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Impact {
     None,
-    /// It may be unfit, or its state is unknown.
+    /// The node may be unfit, or its state is unknown.
     Suspect,
     Unfit,
 }
 
-/// Faults of a node, and the action that may repair them.
+/// The faults of a node, and the action that may repair them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct HealthAssessment {
     pub(super) impact: Impact,
-    /// The strongest action that any fault requires.
+    /// The action of the worst fault, or a stronger one that a failed verification requires.
     pub(super) action: Action,
-    /// The GPU to reset, if the action is a GPU reset.
+    /// The GPU of the worst fault. It is reset if the action is a GPU reset.
     pub(super) gpu: Option<GpuUuid>,
     /// The worst fault, as in [`Node::faults`]. `None` if no fault is known.
     pub(super) fault: Option<FaultKey>,
@@ -61,15 +61,15 @@ impl HealthAssessment {
         assessment
     }
 
-    /// A failed verification counts as a fault of its own, with or without a finding. A joining
-    /// node is verified again.
+    /// A failed verification counts as a fault of its own, even without a finding. It does not
+    /// count for a joining node, which is verified again.
     fn add_failed_verification(&mut self, node: &Node) {
         let Some(failure) = node.verification.failure() else { return };
         if self.impact == Impact::Unfit || node.phase() == NodePhase::Joining {
             return;
         }
         self.impact = Impact::Unfit;
-        // After a boot the loaded driver matches the one on disk.
+        // A reboot loads the driver that is on disk.
         let repair_action = if failure.level == VerificationLevel::V0 {
             Action::RebootNode
         } else {
@@ -82,7 +82,7 @@ impl HealthAssessment {
         self.reason = Some(failure.reason(findings));
     }
 
-    /// The reason why the node is unfit or suspect.
+    /// Why the node is unfit or suspect.
     pub(super) fn reason(&self) -> Reason {
         self.reason.clone().unwrap_or(Reason::FindingsCleared { verifying: false })
     }
@@ -100,7 +100,7 @@ impl HealthAssessment {
     }
 }
 
-/// `true` if a finding makes a node suspect or unfit.
+/// Whether the finding makes a node suspect or unfit.
 pub fn affects_service(finding: &Finding) -> bool {
     impact(finding) > Impact::None
 }

@@ -1,9 +1,9 @@
-//! Decides what to do now, as a pure function of state and time. It considers only the nodes that
-//! changed, and returns decisions and what is deferred.
+//! Decides what to do now, as a pure function of state and time. Considers only the nodes that
+//! changed. Returns the decisions and the deferred actions.
 //!
-//! For each node it computes the next step, applies it tentatively, and repeats until there is
-//! none. A phase change, its order and its reason thus come from one decision, and each rule
-//! handles a single step.
+//! For each node, it computes the next step, applies the step tentatively, and repeats until there
+//! is no further step. A phase change, its order and its reason therefore come from one decision,
+//! and each rule handles a single step.
 
 mod common_cause;
 mod disruption_budget;
@@ -24,20 +24,23 @@ use disruption_budget::BudgetUsage;
 use health_assessment::HealthAssessment;
 pub use health_assessment::affects_service;
 
-/// Version of the decision logic. Raise it whenever the same inputs lead to other decisions: a
+/// Version of the decision logic. Raise it whenever the same inputs lead to other decisions. A
 /// replay decides again only what its own version decided (`docs/adr/0020-reasons-are-values.md`).
 ///
-/// 2: a drain reported after the cordon was removed does not count. A repair attempt from a state
-/// before format 3, which does not record its fault, counts for all faults.
+/// 2: a drain that is reported after the cordon was removed does not count. A state from before
+/// format 3 does not record the faults of a repair attempt, so such an attempt counts for all
+/// faults.
 ///
-/// 3: a node that the disruption budget keeps in service still runs a requested log collection, and
-/// its orders expire.
+/// 3: if the disruption budget keeps a node in service, a requested log collection still runs on
+/// it, and its orders still expire.
 ///
-/// 4: a joining node that the disruption budget keeps from quarantine is cordoned if its pool has
-/// `cordon_joining`. A requested verification of a suspect node that stays in service runs.
+/// 4: if the disruption budget keeps a joining node from quarantine, the node is cordoned if its
+/// pool has `cordon_joining`. A requested verification of a suspect node that stays in service
+/// runs.
 pub const LOGIC_VERSION: u32 = 4;
 
-/// More steps than any node takes at once. Beyond it, two rules undo each other's work.
+/// More steps than any node takes at once. A node that reaches this limit has two rules that undo
+/// each other's work.
 const STEPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -102,7 +105,8 @@ struct DecisionContext<'a> {
 }
 
 impl DecisionContext<'_> {
-    /// Phase first, then expired orders, then new orders. A deferral is recorded once.
+    /// The next step: first a phase change, then the cancellation of an order, then a new order.
+    /// The same deferral is recorded only once.
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
             Some(Event::Deferred { node, rationale }) => {

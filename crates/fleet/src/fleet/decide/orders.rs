@@ -1,5 +1,5 @@
-//! The next order of a node, one at a time. Repairs escalate: the least disruptive first, then the
-//! next.
+//! The next order of a node. A node has one order at a time. Repairs escalate from the least
+//! disruptive to the most disruptive.
 
 use jiff::SignedDuration;
 
@@ -16,7 +16,8 @@ use crate::fleet::state::{
 use crate::fleet::window;
 use crate::health::Action;
 
-/// The next order, the cancellation of the pending one, or the deferral of a due order.
+/// Returns the next order, the cancellation of the pending order, or the deferral of an order that
+/// is due.
 pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     if let Some(pending) = context.node.orders.pending() {
         return cancellation(context, pending);
@@ -35,9 +36,9 @@ pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     }
 }
 
-/// The next order of a node whose phase change is deferred. It stays in service or joining, so it
-/// is not repaired or verified for return to service. Its orders still expire, a pool with
-/// `cordon_joining` still gets its cordon, and operator requests still run.
+/// Returns the next order of a node whose phase change is deferred. The node stays in service or
+/// joining, so it is neither repaired nor verified for its return to service. Its orders still
+/// expire, a pool with `cordon_joining` still cordons it, and operator requests still run.
 pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event> {
     step(context).filter(|event| match event {
         Event::OrderCancelled { .. } => true,
@@ -50,8 +51,8 @@ pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event
     })
 }
 
-/// Cancels the pending order if it expired, if a more urgent one supersedes it, or if it may no
-/// longer run and the agent has not accepted it yet.
+/// Cancels the pending order if its lease has expired or if a more urgent order supersedes it. Also
+/// cancels an order that may no longer run, unless the agent has accepted it.
 fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Event> {
     let order = &pending.order;
     let (node, generation) = (context.id.clone(), order.generation);
@@ -70,7 +71,7 @@ fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Even
     reason.map(|reason| Event::OrderCancelled { node, generation, reason })
 }
 
-/// The order that an operator requested, or its deferral.
+/// Issues the order that an operator requested, or defers it.
 fn requested_order_step(
     context: &DecisionContext<'_>,
     RequestedOrder { order: kind, by }: &RequestedOrder,
@@ -85,8 +86,8 @@ fn requested_order_step(
     }
 }
 
-/// The operator-requested order, if it may run now. If it needs an idle node, it waits for the
-/// drain.
+/// Returns the operator-requested order if it may run now. An order that needs an idle node waits
+/// for the drain.
 fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrder> {
     let cordoned = context.node.scheduling.is_cordoned();
     let ready = match context.node.phase() {
@@ -99,8 +100,9 @@ fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrd
     requested.filter(|request| superseded_by(context, &request.order).is_none())
 }
 
-/// The order that supersedes this one. A quarantined node is cordoned at once, whatever an operator
-/// requested. An operator-requested order that runs on any node does not wait hours for a drain.
+/// Returns the order that supersedes this one. A quarantined node is cordoned at once, whatever an
+/// operator requested. An operator-requested order that can run on any node does not wait hours for
+/// a drain.
 fn superseded_by(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<OrderKind> {
     let runs_anywhere =
         |kind: &OrderKind| kind.is_operator_requested() && kind.spec().node == NodeUse::Any;
@@ -114,7 +116,7 @@ fn superseded_by(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Orde
     requested.filter(|order| kind.spec().yields && runs_anywhere(order)).cloned()
 }
 
-/// A node in use is neither changed nor tested.
+/// A node in use must be neither changed nor tested, so the order waits.
 fn in_use(context: &DecisionContext<'_>) -> Option<Rationale> {
     let phase = context.node.phase();
     let is_out = !phase.in_service() && phase != NodePhase::Joining;
@@ -135,9 +137,9 @@ fn next_action(context: &DecisionContext<'_>) -> Option<NextAction> {
             requested.map(|level| NextAction::Order(OrderKind::Verify { level }))
         }
         NodePhase::Joining => {
-            let ours = context.node.scheduling.is_cordoned_by_farrier();
-            let proven = cordon_before_verification(context).or_else(|| next_verification(context));
-            proven.or_else(|| uncordon(context).filter(|_| ours)).map(NextAction::Order)
+            let is_farriers = context.node.scheduling.is_cordoned_by_farrier();
+            let before = cordon_before_verification(context).or_else(|| next_verification(context));
+            before.or_else(|| uncordon(context).filter(|_| is_farriers)).map(NextAction::Order)
         }
         NodePhase::Quarantined if !cordoned => Some(NextAction::Order(OrderKind::Cordon)),
         NodePhase::Quarantined => {
@@ -153,14 +155,14 @@ fn next_action(context: &DecisionContext<'_>) -> Option<NextAction> {
                 .map(NextAction::Order)
         }
         NodePhase::Held => {
-            let ours = context.node.requests.hold.is_some() && !cordoned;
-            ours.then_some(NextAction::Order(OrderKind::Cordon))
+            let needs_cordon = context.node.requests.hold.is_some() && !cordoned;
+            needs_cordon.then_some(NextAction::Order(OrderKind::Cordon))
         }
     }
 }
 
-/// An unverified node gets no new work, so it is cordoned first. A joining node keeps its
-/// scheduling, unless its pool has `cordon_joining`.
+/// An unverified node must get no new work, so it is cordoned first. A joining node keeps its
+/// scheduling state, unless its pool has `cordon_joining`.
 fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let applies = match context.node.phase() {
         NodePhase::Verifying => true,
@@ -168,24 +170,24 @@ fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind
         _ => false,
     };
     let cordoned = context.node.scheduling.is_cordoned();
-    let may = context.pool.autonomy != Autonomy::Observe;
-    (applies && may && !cordoned).then_some(OrderKind::Cordon)
+    let may_order = context.pool.autonomy != Autonomy::Observe;
+    (applies && may_order && !cordoned).then_some(OrderKind::Cordon)
 }
 
-/// Tells the agent about a manual repair before verifying; otherwise it still counts the old
-/// faults.
+/// Tells the agent about a manual repair before the node is verified. Otherwise the agent would
+/// still count the old faults.
 fn acknowledge_repair(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let repair = context.node.repairs.pending_ack()?.to_owned();
     Some(OrderKind::AcknowledgeRepair { repair })
 }
 
-/// The first required level that has not passed.
+/// Verifies the first required level that has not passed.
 fn next_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
-    let open = context.required_levels().find(|level| !context.has_passed(*level));
-    open.map(|level| OrderKind::Verify { level })
+    let next_level = context.required_levels().find(|level| !context.has_passed(*level));
+    next_level.map(|level| OrderKind::Verify { level })
 }
 
-/// Removes only Farrier's own cordon, and only once the node is healthy. If the cordon state is
+/// Removes only a cordon that Farrier set, and only when the node is healthy. If the cordon is
 /// unknown, the agent checks it.
 fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let scheduling = &context.node.scheduling;
@@ -195,7 +197,7 @@ fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     (may_be_farriers && is_healthy).then_some(OrderKind::Uncordon)
 }
 
-/// The least disruptive repair that was not attempted yet.
+/// Returns the least disruptive repair that was not attempted yet.
 fn repair(context: &DecisionContext<'_>) -> NextAction {
     if let Some(rationale) = lemon(context) {
         return NextAction::Person(rationale);
@@ -214,7 +216,7 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     }
     let not_attempted =
         |kind: &&OrderKind| !context.node.repairs.was_attempted(kind, assessment.fault.as_ref());
-    // Each fault gets its own attempt of each repair. The limit stops a series of faults from
+    // Each repair is attempted once for each fault. The limit stops a series of faults from
     // rebooting a node forever.
     let attempts_max = usize::try_from(context.pool.max_attempts.max(1)).unwrap_or(usize::MAX);
     let is_exhausted = |kind: &&OrderKind| context.node.repairs.times_done(kind) >= attempts_max;
@@ -238,8 +240,8 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
 }
 
-/// The remaining fault belongs to a switch, rack or NVLink domain, so the node itself needs no
-/// inspection.
+/// The remaining fault belongs to a switch, rack or NVLink domain, so nobody has to inspect the
+/// node itself.
 fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     let (assessment, domains) = (context.assessment, context.node.location.domains());
     let explains = |symptom: Symptom| {
@@ -255,7 +257,7 @@ fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     Some(Rationale::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))
 }
 
-/// A lemon is not repaired by order again.
+/// A lemon is not repaired by orders again until an operator has repaired it by hand.
 fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
     let policy = &context.state.policy.lemon;
     let from = context.now - SignedDuration::from_hours(24 * i64::from(policy.days));
@@ -269,7 +271,7 @@ fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
 }
 
 enum Blocker {
-    /// The order is due again after the back-off.
+    /// The order may be tried again after the back-off.
     RetryLater,
     Rationale(Box<Rationale>),
 }
@@ -303,12 +305,13 @@ fn blocker(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Blocker> {
     if let Some(rationale) = waits.filter(|_| changes) {
         return Some(Blocker::waits(rationale));
     }
-    // A cordon does not wait for another order's back-off: until then the node takes work.
+    // A cordon does not wait for the back-off of another order, because the node takes work until
+    // it is cordoned.
     let failures = context.node.orders.failures();
     let failures = failures.filter(|last| *kind != OrderKind::Cordon || last.order == *kind)?;
     let count = failures.count.get();
-    // These are retried without limit: a node without a cordon takes work, and nothing else returns
-    // a node to service.
+    // These orders are retried without limit: a node without a cordon takes work, and only
+    // verification and uncordon return a node to service.
     let is_retried =
         matches!(kind, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
     let failed_often = (count >= context.pool.max_attempts).then(|| Reason::OrderFailed {
@@ -333,7 +336,7 @@ fn blocker(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Blocker> {
     }))
 }
 
-/// Cuts the agent's text, which every decision repeats.
+/// Cuts the text from the agent, because every decision repeats it.
 fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     match failure {
         OrderFailure::Reported(text) => OrderFailure::Reported(bounded(text)),
@@ -341,8 +344,8 @@ fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     }
 }
 
-/// The reason why no order may run on the node any more: a hold, a revoked certificate or a freeze
-/// that came after the order.
+/// Why no repair may run on the node any more: a hold, a revoked certificate or a freeze that came
+/// after the order.
 fn stopped(context: &DecisionContext<'_>) -> Option<Reason> {
     let hold = context.node.requests.hold.as_ref().map(Hold::as_reason);
     let revoked_at = context.node.liveness.certificate_revoked_at();
@@ -375,7 +378,7 @@ fn needs_approval(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rat
     })
 }
 
-/// Repairs wait for a window of the pool, unless an operator approved them.
+/// Repairs wait for a repair window of the pool, unless an operator approved them.
 fn outside_window(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rationale> {
     if context.node.repairs.is_approved() {
         return None;
@@ -387,7 +390,8 @@ fn outside_window(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rat
 }
 
 fn order(context: &DecisionContext<'_>, kind: OrderKind) -> Order {
-    // An uncordon or a change must not run in a later boot than the one it was issued for.
+    // A change or an uncordon must not run after a reboot, because it was decided for the current
+    // boot.
     let is_bound_to_boot = kind.changes() || kind == OrderKind::Uncordon;
     let boot = context.node.reported_inventory().filter(|_| is_bound_to_boot);
     let boot = boot.map(|inventory| inventory.boot.clone());

@@ -10,7 +10,7 @@ use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
 use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling};
 
-/// The next phase change, or the deferral of a due one.
+/// Returns the next phase change, or the deferral of a phase change that is due.
 pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
     if let Some(step) = held(context) {
         return Some(step);
@@ -26,7 +26,7 @@ pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> O
     }
 }
 
-/// An operator or another tool keeps the node out of service. Farrier leaves it alone.
+/// An operator or another tool keeps the node out of service. Farrier then leaves the node alone.
 fn held(context: &DecisionContext<'_>) -> Option<Event> {
     let phase = context.node.phase();
     if let Some(hold) = context.node.requests.hold.as_ref().filter(|_| phase != NodePhase::Held) {
@@ -41,7 +41,7 @@ fn held(context: &DecisionContext<'_>) -> Option<Event> {
     Some(context.phase_changed(NodePhase::Held, cordoned(external, false)))
 }
 
-/// A node whose certificates were revoked cannot connect: its state is unknown, and no order
+/// A node whose certificates were revoked cannot connect. Its state is unknown, and no order
 /// reaches it.
 fn certificate_revoked(context: &DecisionContext<'_>) -> Option<Rationale> {
     let since = context.node.liveness.certificate_revoked_at()?;
@@ -64,7 +64,7 @@ fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Ev
                 .map_or_else(|| context.quarantine(), |rationale| context.deferred(rationale)),
         );
     }
-    // Farrier's own cordon is removed first. A pool that only observes keeps it.
+    // Farrier's own cordon is removed first. In a pool that only observes, the cordon stays.
     let is_farriers = context.node.scheduling.is_cordoned_by_farrier();
     let cordoned = is_farriers && context.pool.autonomy != Autonomy::Observe;
     let is_ready = context.is_verified() && context.assessment.impact == Impact::None && !cordoned;
@@ -144,7 +144,8 @@ fn released(context: &DecisionContext<'_>) -> Option<Event> {
     if context.node.requests.hold.is_some() {
         return None;
     }
-    // The hold may have ended meanwhile; the node is then held for its revoked certificate.
+    // The hold may have ended while the certificate was revoked. The node is then held for the
+    // revocation.
     if let Some(rationale) = certificate_revoked(context) {
         return (*context.node.phase.rationale() != rationale)
             .then(|| context.phase_changed(NodePhase::Held, rationale));
@@ -182,7 +183,7 @@ impl DecisionContext<'_> {
         )
     }
 
-    /// Back to repairing, through quarantine if work may still run.
+    /// Returns the node to repairing, through quarantine if work may still run on it.
     fn fail_verification(&self, rationale: Rationale) -> Event {
         let to = if self.is_drained() { NodePhase::Repairing } else { NodePhase::Quarantined };
         self.phase_changed(to, rationale)
@@ -192,7 +193,7 @@ impl DecisionContext<'_> {
         self.node.scheduling.is_drained()
     }
 
-    /// The reason to defer a due quarantine. `None` if it may happen now.
+    /// Returns why a quarantine that is due has to wait, or `None` if it may happen now.
     fn quarantine_blocker(&self, budget: &BudgetUsage<'_>) -> Option<Rationale> {
         if self.pool.autonomy == Autonomy::Observe {
             let cause = Box::new(self.assessment.reason());
@@ -210,7 +211,7 @@ impl DecisionContext<'_> {
         budget.quarantine_blocker(self.node)
     }
 
-    /// Levels that the pool requires, and levels that failed before.
+    /// The levels that the pool requires, and the levels that the node failed before.
     pub(super) fn required_levels(&self) -> impl Iterator<Item = VerificationLevel> {
         let required = self
             .node
@@ -224,7 +225,7 @@ impl DecisionContext<'_> {
         self.node.verification.has_passed(level)
     }
 
-    /// `true` if all required levels passed.
+    /// Whether all required levels have passed.
     pub(super) fn is_verified(&self) -> bool {
         self.required_levels().all(|level| self.has_passed(level))
     }

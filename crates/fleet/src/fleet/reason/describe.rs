@@ -1,4 +1,5 @@
-//! Renders reasons as English. The wording may change freely: nothing compares or parses it.
+//! Describes reasons in English. The wording may change freely, because nothing compares or parses
+//! it.
 
 use std::fmt;
 
@@ -90,7 +91,7 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// Reasons that defer or end an order.
+    /// Describes reasons that defer or end an order.
     fn fmt_order(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QuarantineNotAllowed { cause } => {
@@ -141,7 +142,7 @@ impl Reason {
                 write!(out, "`{order}` failed {failures} times, last error: {last}")
             }
             Self::OrderExpired { order, lease_until } => {
-                write!(out, "`{order}` was not answered before its lease ended at {lease_until:.0}")
+                write!(out, "`{order}` was not finished before its lease ended at {lease_until:.0}")
             }
             Self::OrderSuperseded { by } => {
                 write!(out, "replaced by the more urgent `{by}`; ordered again afterwards")
@@ -246,8 +247,8 @@ fn gpu_text(uuid: &GpuUuid, location: Option<&GpuLocation>) -> String {
     location.map_or_else(|| uuid.to_string(), ToString::to_string)
 }
 
-/// The subject of a finding, such as `GPU 3 at 0000:3b:00.0`, or the UUID if the location is
-/// unknown.
+/// Describes the subject of a finding, such as `GPU 3 at 0000:3b:00.0`. Uses the UUID if the
+/// location is unknown.
 pub(crate) fn subject_text(subject: &Subject, location: Option<&GpuLocation>) -> String {
     match subject {
         Subject::Gpu(gpu) => gpu_text(gpu, location),
@@ -258,7 +259,7 @@ pub(crate) fn subject_text(subject: &Subject, location: Option<&GpuLocation>) ->
     }
 }
 
-/// An order, with the location of its GPU.
+/// Describes an order with the location of its GPU.
 pub(crate) fn order_text(order: &OrderKind, location: Option<&GpuLocation>) -> String {
     match order {
         OrderKind::ResetGpu { gpu } => format!("reset {}", gpu_text(gpu, location)),

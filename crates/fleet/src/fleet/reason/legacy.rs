@@ -1,15 +1,16 @@
-//! Reasons of format 1, which were sentences. They are stored as text and never compared.
+//! Reasons of format 1 were sentences. They are stored as text and never compared.
 
 use serde_json::{Map, Value, json};
 
-/// Wraps a sentence as a reason.
+/// Turns a sentence into a reason.
 fn reason(text: &Value, findings: Option<Value>) -> Value {
     let mut params = Map::from_iter([("text".to_owned(), text.clone())]);
     params.extend(findings.map(|findings| ("findings".to_owned(), findings)));
     json!({ "code": "legacy", "params": params })
 }
 
-/// Upgrades a `why` of format 1: `text`, `until`, `findings`, `changes_at`, `approvable`.
+/// Upgrades a `why` of format 1. It has the fields `text`, `until`, `findings`, `changes_at` and
+/// `approvable`.
 fn upgrade_why(why: &mut Value) {
     let Some(old) = why.as_object_mut() else { return };
     let mut take = |name: &str| old.remove(name);
@@ -53,8 +54,8 @@ pub(crate) fn upgrade_state(state: &mut Value) {
         values.into_iter().flat_map(Map::values_mut).for_each(upgrade);
     };
     each(state.get_mut("nodes"), upgrade_node);
-    each(state.get_mut("blamed"), |blame| {
-        blame.get_mut("why").into_iter().for_each(upgrade_why);
+    each(state.get_mut("blamed"), |fault| {
+        fault.get_mut("why").into_iter().for_each(upgrade_why);
     });
 }
 
@@ -62,7 +63,7 @@ fn upgrade_node(node: &mut Value) {
     for name in ["why", "held_back"] {
         node.get_mut(name).into_iter().for_each(upgrade_why);
     }
-    // Time and reason of a failed order.
+    // A failed order has a time and a reason.
     if let Some(why) = node.pointer_mut("/failed/1") {
         *why = json!({ "reported": why });
     }

@@ -1,6 +1,6 @@
-//! Typed reasons for decisions, refusals and deferrals, and what unblocks them, with stable codes.
-//! `describe.rs` renders them as English; `redact.rs` limits what a caller with a narrower scope
-//! sees. Nothing parses the sentences.
+//! Typed reasons for decisions, refusals and deferrals, and what unblocks them. Their codes are
+//! stable. `describe.rs` describes them in English, and `redact.rs` limits what a caller with a
+//! narrower scope sees. Nothing parses the sentences.
 
 mod describe;
 mod legacy;
@@ -20,7 +20,7 @@ use super::policy::Autonomy;
 use super::state::Symptom;
 use crate::health::{Action, Finding, Severity, Subject};
 
-/// A decision's reason, and what would lead to another decision.
+/// The reason of a decision, and what would lead to another decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rationale {
@@ -34,7 +34,7 @@ impl Rationale {
     }
 }
 
-/// Why something was decided, refused or deferred. Codes are stable; variants only gain fields.
+/// Why something was decided, refused or deferred. Codes are stable, and fields are only added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "params", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Reason {
@@ -43,17 +43,17 @@ pub enum Reason {
     /// Open findings make the node suspect or unfit.
     OpenFindings {
         worst: FindingSummary,
-        /// Number of further findings.
+        /// Number of further findings that affect service.
         more: u32,
-        /// The worst findings by number, up to a limit.
+        /// Numbers of the worst findings, up to a limit.
         findings: Vec<u64>,
     },
     /// A verification failed.
     VerificationFailed {
         level: VerificationLevel,
-        /// The agent's text, cut to a limit.
+        /// The text from the agent, cut to a limit.
         evidence: String,
-        /// Related open findings, by number.
+        /// Numbers of related open findings.
         findings: Vec<u64>,
     },
     /// Heartbeats are overdue.
@@ -63,13 +63,13 @@ pub enum Reason {
     },
     /// The server cannot decode the node's findings.
     FindingsUnreadable,
-    /// The node has not reported its inventory.
+    /// The node has not reported its inventory yet.
     InventoryUnknown,
     /// The node could not read its GPUs.
     GpusUnreadable,
     /// All findings that affected service are cleared.
     FindingsCleared {
-        /// `true` if a verification follows.
+        /// Whether a verification follows.
         verifying: bool,
     },
     /// A repair was made.
@@ -78,7 +78,7 @@ pub enum Reason {
     HoldEnded,
     /// The required verifications passed.
     Verified {
-        /// `true` if the node was joining.
+        /// Whether the node was joining.
         joining: bool,
     },
     /// An operator holds the node.
@@ -93,10 +93,10 @@ pub enum Reason {
         owner: String,
         /// The owner's reason, cut to a limit.
         reason: String,
-        /// `true` if the node passed its verification.
+        /// Whether the node has passed its verification.
         verified: bool,
     },
-    /// The node's certificates were revoked: its state is unknown, and no order reaches it.
+    /// The certificates of the node were revoked. Its state is unknown, and no order reaches it.
     CertificateRevoked { since: Timestamp },
     /// The domain's disruption budget is used up.
     DisruptionBudget {
@@ -105,12 +105,12 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counts: Option<BudgetCounts>,
     },
-    /// A failure domain is faulty, not the node.
+    /// A failure domain is faulty, and not the node.
     FailureDomainFault {
         domain: Domain,
-        /// What the domain's nodes show.
+        /// What the nodes of the domain show.
         symptom: Symptom,
-        /// What is still wrong with the node itself after its repairs.
+        /// What is still wrong with the node after its repairs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<Box<Reason>>,
     },
@@ -118,17 +118,17 @@ pub enum Reason {
     CommonSymptom {
         domain: Domain,
         symptom: Symptom,
-        /// The nodes began to show it within this time.
+        /// The nodes began to show the symptom within this time.
         window_s: u32,
         /// `None` for a caller who does not see the whole domain.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counts: Option<SymptomCounts>,
     },
-    /// Too few nodes of a domain show a symptom for a common cause.
+    /// Too few nodes of a domain show the symptom to indicate a common cause.
     NoCommonSymptom { domain: Domain, symptom: Symptom },
     /// The pool's policy does not allow a quarantine.
     QuarantineNotAllowed {
-        /// Why it would be quarantined.
+        /// Why the node would be quarantined.
         cause: Box<Reason>,
     },
     /// The pool's policy does not allow an order.
@@ -136,26 +136,26 @@ pub enum Reason {
     /// The node takes work, so it is neither tested nor changed.
     #[serde(alias = "takes-work")]
     InUse,
-    /// Only a person can repair it.
+    /// Only a person can repair the node.
     NeedsRepair {
         cause: Box<Reason>,
-        /// The action that the fault asks for.
+        /// The action that the fault requires.
         action: Action,
-        /// What was ordered before.
+        /// Which repairs were ordered before.
         #[serde(alias = "tried")]
         attempted: RepairsAttempted,
     },
     /// The node was quarantined too often.
     RepeatedQuarantines {
         times: u32,
-        /// Period that the quarantines were counted over.
+        /// Period over which the quarantines were counted.
         days: u32,
     },
-    /// No change is allowed in a domain.
+    /// No order may change nodes of a domain.
     Frozen {
         domain: Domain,
         by: Actor,
-        /// Their reason, cut to a limit.
+        /// The reason of the freeze, cut to a limit.
         reason: String,
         until: Timestamp,
     },
@@ -170,51 +170,51 @@ pub enum Reason {
         /// The last failure.
         last: OrderFailure,
     },
-    /// An order was not answered within its lease.
+    /// An order was not finished within its lease.
     OrderExpired { order: OrderKind, lease_until: Timestamp },
-    /// A more urgent order replaces one that waits, which is issued again later.
+    /// A more urgent order replaces an order that waits. The replaced order is issued again later.
     OrderSuperseded { by: OrderKind },
-    /// An operator requested it.
+    /// An operator requested the order.
     OperatorRequest { by: Actor },
     /// The caller may see only the code.
     Withheld {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
     },
-    /// Text rendered by another program: an order's reason on the node.
+    /// Text that the server rendered: the reason of an order, on the node.
     Rendered {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
         text: String,
     },
-    /// From a log of format 1, whose reasons were sentences.
+    /// A reason from a log of format 1, in which reasons were sentences.
     Legacy {
         text: String,
-        /// Findings behind it, by number.
+        /// Numbers of the findings that caused it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         findings: Vec<u64>,
     },
 }
 
-/// Counts behind a disruption budget.
+/// The counts of a disruption budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetCounts {
-    /// Nodes out of service.
+    /// Nodes that are out of service.
     pub out: u32,
-    /// Nodes of the domain.
+    /// All nodes of the domain.
     pub members: u32,
-    /// Nodes that may be out of service.
+    /// Nodes that may be out of service at once.
     pub limit: u32,
 }
 
-/// Counts behind a common symptom.
+/// The counts of a common symptom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SymptomCounts {
-    /// Nodes that show it.
+    /// Nodes that show the symptom.
     pub nodes: u32,
-    /// Nodes of the domain.
+    /// All nodes of the domain.
     pub members: u32,
 }
 
@@ -222,9 +222,9 @@ pub struct SymptomCounts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingSummary {
-    /// The rule.
+    /// Code of the rule.
     pub code: String,
-    /// Distinguishes findings of one rule and subject, cut to a limit.
+    /// Distinguishes findings of the same rule and subject. Cut to a limit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
     pub severity: Severity,
@@ -250,14 +250,15 @@ pub struct GpuLocation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairsAttempted {
-    /// No order applies.
+    /// No order can repair the fault.
     None,
-    /// Every applicable order was tried.
+    /// Every order that can repair the fault was attempted.
     All,
-    /// An order reached the policy's limit of attempts, for other faults.
+    /// An order that could repair this fault has already reached the policy's limit of attempts,
+    /// for other faults.
     Limit {
         order: OrderKind,
-        /// Location of the order's GPU.
+        /// Location of the GPU that the order resets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gpu: Option<GpuLocation>,
         times: u32,
@@ -267,9 +268,9 @@ pub enum RepairsAttempted {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderFailure {
-    /// The agent's text.
+    /// The text that the agent reported.
     Reported(String),
-    /// The controller cancelled it.
+    /// The controller cancelled the order.
     #[serde(alias = "withdrawn")]
     Cancelled(Box<Reason>),
 }
@@ -282,7 +283,7 @@ pub enum UnblockedBy {
     Verification,
     /// A new finding.
     Finding,
-    /// The condition clears, persists or worsens.
+    /// The condition clears, lasts too long or gets worse.
     ConditionChange,
     /// The running verification ends.
     VerificationResult,
@@ -290,7 +291,7 @@ pub enum UnblockedBy {
     Repair,
     /// A repair and a verification.
     RepairAndVerification,
-    /// A drain: the cordon was removed.
+    /// A new drain, because the cordon was removed.
     Drain,
     /// The operator releases the hold.
     Release,
@@ -298,7 +299,7 @@ pub enum UnblockedBy {
     ExternalUncordon,
     /// The node enrols again, or is retired.
     Enrolment {
-        /// The pool to enrol in.
+        /// The pool in which the node has to enrol.
         pool: Pool,
         node: NodeId,
     },
@@ -308,11 +309,11 @@ pub enum UnblockedBy {
     Policy,
     /// The domain is repaired.
     DomainRepair { domain: Domain },
-    /// A node of the domain returns to service, or the policy allows more.
+    /// A node of the domain returns to service, or the policy allows more nodes out of service.
     BudgetSlot { domain: Domain },
     /// Fewer nodes show the symptom.
     FewerSymptoms { symptom: Symptom },
-    /// Several nodes show the same again.
+    /// Several nodes show the same symptom again.
     SymptomReturn,
     /// An operator holds the node.
     OperatorHold,
@@ -322,19 +323,19 @@ pub enum UnblockedBy {
     OperatorReview,
     /// The freeze ends.
     Unfreeze {
-        /// When it expires.
+        /// When the freeze expires.
         at: Timestamp,
     },
     /// An approval.
     Approval,
-    /// The repair window opens, or an operator approves.
+    /// The repair window opens, or an approver approves the order.
     WindowOrApproval { at: Timestamp },
     /// The next attempt.
     Retry { at: Timestamp },
     /// From a log of format 1.
     Legacy {
         text: String,
-        /// When it changes by time alone.
+        /// When time alone leads to another decision.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         changes_at: Option<Timestamp>,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -343,7 +344,7 @@ pub enum UnblockedBy {
 }
 
 impl Reason {
-    /// Every code of a decision.
+    /// The codes of all reasons that decisions have.
     pub const CODES: [&str; 31] = [
         "enrolled",
         "open-findings",
@@ -418,7 +419,7 @@ impl Reason {
         }
     }
 
-    /// The node's findings behind it, by number.
+    /// Numbers of the node's findings that caused the decision.
     pub fn findings(&self) -> &[u64] {
         match self {
             Self::OpenFindings { findings, .. }
@@ -499,7 +500,7 @@ impl UnblockedBy {
         }
     }
 
-    /// When time alone leads to another decision.
+    /// When time alone leads to another decision. `None` if it never does.
     pub fn changes_at(&self) -> Option<Timestamp> {
         match self {
             Self::Unfreeze { at } | Self::WindowOrApproval { at } | Self::Retry { at } => Some(*at),
@@ -508,7 +509,7 @@ impl UnblockedBy {
         }
     }
 
-    /// `true` if an approval leads to another decision.
+    /// Whether an approval leads to another decision.
     pub fn is_approvable(&self) -> bool {
         matches!(
             self,
@@ -516,7 +517,7 @@ impl UnblockedBy {
         )
     }
 
-    /// `true` if an operator can change it.
+    /// Whether an operator has to act, or can.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self,
@@ -549,8 +550,8 @@ impl GpuLocation {
     }
 }
 
-/// Limit in bytes of one text in a reason. Such texts come from nodes, other tools and people, and
-/// each decision repeats them.
+/// Most bytes of a text in a reason. Such texts come from nodes, other tools and people, and each
+/// decision repeats them.
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Cuts a text to the limit.
@@ -570,8 +571,8 @@ mod tests {
 
     use super::*;
 
-    /// The code in the JSON form of a value.
-    fn written(value: &Value) -> &str {
+    /// The code in the JSON of a value.
+    fn code_in(value: &Value) -> &str {
         value["code"].as_str().unwrap()
     }
 
@@ -583,7 +584,7 @@ mod tests {
             assert_eq!(serde_json::from_value::<Reason>(json.clone()).unwrap(), reason);
             match &reason {
                 Reason::Withheld { .. } | Reason::Rendered { .. } => continue,
-                _ => assert_eq!(written(&json), reason.code()),
+                _ => assert_eq!(code_in(&json), reason.code()),
             }
             codes.insert(reason.code().to_owned());
         }
@@ -592,7 +593,7 @@ mod tests {
         for unblocked_by in samples::unblocked_by() {
             let json = serde_json::to_value(&unblocked_by).unwrap();
             assert_eq!(serde_json::from_value::<UnblockedBy>(json.clone()).unwrap(), unblocked_by);
-            assert_eq!(written(&json), unblocked_by.code());
+            assert_eq!(code_in(&json), unblocked_by.code());
             codes.insert(unblocked_by.code());
         }
         assert_eq!(codes, UnblockedBy::CODES.into());
@@ -609,7 +610,7 @@ mod tests {
         }
     }
 
-    /// The rationale as a caller with this scope sees it, as text.
+    /// Everything that a caller with this scope sees of the rationale, as text.
     fn redacted_text(rationale: &Rationale, scope: &Domain) -> String {
         let redacted = rationale.redacted(scope);
         let json = serde_json::to_string(&redacted).unwrap();
@@ -656,13 +657,13 @@ mod tests {
         let domain: Domain = "pool:train".parse().unwrap();
         let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
         assert_eq!(reason.redacted(&domain), reason);
-        let of_tenant = reason.redacted(&"tenant:train".parse().unwrap());
-        assert_eq!(of_tenant, Reason::DisruptionBudget { domain, counts: None });
-        let of_other = reason.redacted(&"pool:training".parse().unwrap());
-        assert_eq!(of_other, Reason::Withheld { original_code: "disruption-budget".to_owned() });
+        let for_tenant = reason.redacted(&"tenant:train".parse().unwrap());
+        assert_eq!(for_tenant, Reason::DisruptionBudget { domain, counts: None });
+        let for_other = reason.redacted(&"pool:training".parse().unwrap());
+        assert_eq!(for_other, Reason::Withheld { original_code: "disruption-budget".to_owned() });
     }
 
-    /// A log stores no rendered sentence, so the wording can change and every log still replays.
+    /// A log stores no sentences, so the wording can change and every log can still be replayed.
     #[test]
     fn no_sentence_is_stored() {
         for reason in samples::reasons() {

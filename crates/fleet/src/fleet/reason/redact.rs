@@ -1,18 +1,18 @@
-//! Redacts reasons for callers with a narrower scope than the fleet. Works on values; a reason
-//! without a rule shows only its code.
+//! Redacts reasons for callers whose scope is narrower than the fleet. Works on values, and not on
+//! text. A reason without a rule here shows only its code.
 
 use super::{OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
-/// `true` if the domain has no node of the caller's scope: another pool for a caller scoped to a
-/// pool, another tenant for a caller scoped to a tenant. A node moved from another pool has reasons
-/// from there in its history.
+/// Whether the domain has no node in the caller's scope: another pool for a caller whose scope is a
+/// pool, another tenant for a caller whose scope is a tenant. Such reasons occur in the history of
+/// a node that came from another pool.
 fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
     domain.kind() == scope.kind() && domain != scope
 }
 
 impl Rationale {
-    /// The view of a caller with this scope who may see the node.
+    /// What a caller with this scope sees, if they may see the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Rationale {
 }
 
 impl OrderFailure {
-    /// The view of a caller with this scope who may see the node.
+    /// What a caller with this scope sees, if they may see the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         match self {
@@ -34,8 +34,8 @@ impl OrderFailure {
 }
 
 impl UnblockedBy {
-    /// The view of a caller with this scope who may see the node. Only legacy sentences may contain
-    /// counts.
+    /// What a caller with this scope sees, if they may see the node. Only legacy sentences can
+    /// contain counts.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         let is_foreign = match self {
@@ -58,7 +58,8 @@ impl UnblockedBy {
 }
 
 impl Reason {
-    /// The view of a caller with this scope who may see the node, without counts of other nodes.
+    /// What a caller with this scope sees, if they may see the node. Counts of other nodes are
+    /// removed.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         if *scope == Domain::Fleet {
@@ -69,8 +70,8 @@ impl Reason {
             return Self::Withheld { original_code: self.code().to_owned() };
         }
         match self {
-            // These name only the node, its pool, findings and orders, and who made a request for
-            // it.
+            // These name only the node, its pool, its findings and orders, and the people who
+            // requested something for it.
             Self::Enrolled
             | Self::OpenFindings { .. }
             | Self::VerificationFailed { .. }
@@ -123,12 +124,12 @@ impl Reason {
                 Self::OrderFailed { order, failures: *failures, last }
             }
             // Legacy sentences may contain counts of other nodes. A new variant shows only its code
-            // until it gets a rule.
+            // until it gets a rule above.
             _ => Self::Withheld { original_code: self.code().to_owned() },
         }
     }
 
-    /// The domain that it names.
+    /// The domain that the reason names.
     fn domain(&self) -> Option<Domain> {
         match self {
             Self::DisruptionBudget { domain, .. }

@@ -1,5 +1,5 @@
-//! One sample of each reason, with searchable names and counts: for tests of everything that
-//! stores, shows or redacts reasons.
+//! One sample of each reason, with names and counts that can be searched for. They are for tests of
+//! code that stores, shows or redacts reasons.
 
 use jiff::Timestamp;
 
@@ -40,25 +40,25 @@ fn open_findings() -> Reason {
     Reason::OpenFindings { worst, more: 2, findings: vec![7, 8, 9] }
 }
 
-/// Counts of other nodes in the samples: 4,711 of 4,712 with 4,713 allowed in a budget, 4,714 of
-/// 4,715 in a symptom.
+/// Counts of other nodes in the samples. Budget: 4,711 of 4,712 nodes are out of service and 4,713
+/// are allowed. Symptom: 4,714 of 4,715 nodes show it.
 pub const FOREIGN_COUNTS: [u32; 5] = [4711, 4712, 4713, 4714, 4715];
 
-/// One of each, naming the whole fleet, which spans more than one pool.
+/// One sample of each reason. They name the whole fleet, which spans more than one pool.
 pub fn reasons() -> Vec<Reason> {
     reasons_naming(&Domain::Fleet, pool())
 }
 
-/// One of each, with this domain and pool.
+/// One sample of each reason, with this domain and pool.
 pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     let domain = || domain.clone();
     let at = Timestamp::UNIX_EPOCH;
-    let [out, members, limit, showing, of] = FOREIGN_COUNTS;
+    let [out, members, limit, affected, total] = FOREIGN_COUNTS;
     let budget = Reason::DisruptionBudget {
         domain: domain(),
         counts: Some(BudgetCounts { out, members, limit }),
     };
-    let person = || Actor::User("ann".to_owned());
+    let user = || Actor::User("ann".to_owned());
     let text = || "a look at the cable".to_owned();
     let mut reasons = vec![
         Reason::Enrolled,
@@ -76,7 +76,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         Reason::Repaired,
         Reason::HoldEnded,
         Reason::Verified { joining: true },
-        Reason::OperatorHold { by: person(), reason: text() },
+        Reason::OperatorHold { by: user(), reason: text() },
         Reason::ExternalCordon { owner: "slurm".to_owned(), reason: text(), verified: true },
         Reason::CertificateRevoked { since: at },
         budget.clone(),
@@ -89,7 +89,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
             domain: domain(),
             symptom: Symptom::Network,
             window_s: 300,
-            counts: Some(SymptomCounts { nodes: showing, members: of }),
+            counts: Some(SymptomCounts { nodes: affected, members: total }),
         },
         Reason::NoCommonSymptom { domain: domain(), symptom: Symptom::Network },
         Reason::QuarantineNotAllowed { cause: Box::new(budget.clone()) },
@@ -101,7 +101,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
             attempted: RepairsAttempted::Limit { order: reset(), gpu: Some(location()), times: 3 },
         },
         Reason::RepeatedQuarantines { times: 5, days: 28 },
-        Reason::Frozen { domain: domain(), by: person(), reason: text(), until: at },
+        Reason::Frozen { domain: domain(), by: user(), reason: text(), until: at },
         Reason::NeedsApproval { order: OrderKind::Reboot },
         Reason::OrderFailed {
             order: OrderKind::Cordon,
@@ -110,7 +110,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         },
         Reason::OrderExpired { order: OrderKind::Cordon, lease_until: at },
         Reason::OrderSuperseded { by: OrderKind::Cordon },
-        Reason::OperatorRequest { by: person() },
+        Reason::OperatorRequest { by: user() },
         Reason::Withheld { original_code: "legacy".to_owned() },
         Reason::Rendered { original_code: "enrolled".to_owned(), text: text() },
         Reason::Legacy {
@@ -124,12 +124,12 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     reasons
 }
 
-/// One of each, naming the whole fleet.
+/// One sample of each. They name the whole fleet.
 pub fn unblocked_by() -> Vec<UnblockedBy> {
     unblocked_by_naming(&Domain::Fleet, pool(), node())
 }
 
-/// One of each, with this domain, pool and node.
+/// One sample of each, with this domain, pool and node.
 pub fn unblocked_by_naming(
     domain: &Domain,
     pool: Option<Pool>,

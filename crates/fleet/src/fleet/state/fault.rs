@@ -1,5 +1,5 @@
-//! Faults of a node, by a key that outlives the finding: each fault gets its own attempt of each
-//! repair.
+//! Faults of a node. Their keys outlive the findings, so that each repair is attempted once for
+//! each fault.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use crate::health::{Finding, Subject};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKey {
-    /// An agent's finding.
+    /// A finding from the agent.
     Finding {
         /// The rule, such as `gpu.xid`.
         code: String,
-        /// Distinguishes findings of one rule and subject, such as `Xid 79`; often empty.
+        /// Distinguishes findings of the same rule and subject, such as `Xid 79`. Often empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
         subject: Subject,
@@ -67,9 +67,9 @@ impl Node {
         self.findings().values().any(affects_service)
     }
 
-    /// Dismisses a failed device verification once the last finding cleared: the level may pass
-    /// now. A finding clears some time after its cause, and a verification may have been requested
-    /// in between.
+    /// Dismisses a failed device verification (V1) when the last service-affecting finding has
+    /// cleared, because the level may pass now. A finding clears some time after its cause is gone,
+    /// and the verification may have failed in between.
     pub(super) fn dismiss_device_failure_after_findings(&mut self, was_unfit: bool) {
         if was_unfit && !self.has_service_affecting_findings() {
             self.verification.dismiss_failure_of(VerificationLevel::V1);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Vec<FaultKey>>(&json).unwrap(), keys);
     }
 
-    /// Two faults can have the same text if a detail reads like a subject.
+    /// Two different faults can have the same text, because codes and subjects may contain ` on `.
     #[test]
     fn faults_with_one_text_have_two_keys() {
         let subject = Subject::Pci("b".to_owned());

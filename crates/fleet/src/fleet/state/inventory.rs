@@ -1,4 +1,4 @@
-//! Inventory of a node.
+//! The inventory of a node.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ const MISSING_GPUS_MAX: usize = 32;
 
 /// The last reported inventory, and the GPUs that are missing from it.
 ///
-/// Cannot represent: missing GPUs of a node that never reported an inventory.
+/// A node that never reported an inventory cannot have missing GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     #[serde(alias = "makeup")]
     pub reported: Arc<NodeInventory>,
-    /// GPUs that disappeared, in this boot or with an open finding. A GPU that fell off the bus is
-    /// in no inventory, yet it is the one that operators look for.
+    /// GPUs that disappeared in this boot, or that an open finding names. A GPU that fell off the
+    /// bus is in no inventory, although operators look for exactly this GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_gpus: Vec<GpuInventory>,
 }
 
 impl Inventory {
-    /// The inventory after another report. `is_in_finding` returns `true` if an open finding
+    /// Returns the inventory after another report. `is_in_finding` returns whether an open finding
     /// names the GPU.
     pub(super) fn after(
         before: Option<&Self>,
@@ -47,7 +47,7 @@ impl Inventory {
         Self { reported: Arc::new(reported.clone()), missing_gpus: missing }
     }
 
-    /// A present or missing GPU.
+    /// Finds a GPU that is present or missing.
     pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuInventory> {
         let listed = self.reported.gpus.as_ref();
         listed.into_iter().flatten().chain(&self.missing_gpus).find(|gpu| gpu.uuid == *uuid)

@@ -1,5 +1,5 @@
 //! Decodes states of formats 1 and 2, in which a node was a flat list of fields. A log may start
-//! with one.
+//! from such a state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -42,7 +42,7 @@ struct StateV2 {
     wakes: BTreeSet<(Timestamp, NodeId)>,
 }
 
-/// A node of format 2. `tried`, whose keys were texts, is not read.
+/// A node of format 2. The field `tried` had texts as keys, and is not read.
 #[derive(Deserialize)]
 struct NodeV2 {
     place: Location,
@@ -101,7 +101,7 @@ struct NodeV2 {
     wake: Option<Timestamp>,
 }
 
-/// `faults`, which held texts, is not read.
+/// A pending order of format 2. The field `faults` had texts, and is not read.
 #[derive(Deserialize)]
 struct PendingV2 {
     order: Order,
@@ -160,7 +160,7 @@ impl NodeV2 {
         scheduling
     }
 
-    /// A level that both passed and is required has to pass again.
+    /// If a level has passed and is also required, it has to pass again.
     fn verification(&self) -> Verification {
         let mut verification = Verification::default();
         for (level, ProofV2 { at, passed, evidence }) in &self.proven {
@@ -186,8 +186,8 @@ impl From<NodeV2> for Node {
     fn from(node: NodeV2) -> Self {
         let (phase, liveness) = (node.phase(), node.liveness());
         let (scheduling, verification) = (node.scheduling(), node.verification());
-        // Without the last failure its count is dropped as well: a failing order then fails again
-        // before it waits for an operator.
+        // If the last failure is unknown, its count is dropped as well. A failing order is then
+        // attempted again before it waits for an operator.
         let failures = node.failed.zip(node.failed_order).zip(NonZeroU32::new(node.failures));
         let failures = failures.map(|(((at, why), order), count)| FailureStreak {
             order,
@@ -195,11 +195,11 @@ impl From<NodeV2> for Node {
             at,
             reason: why,
         });
-        let pending = node.order.map(|it| {
-            let PendingV2 { order, accepted } = it;
+        let pending = node.order.map(|pending| {
+            let PendingV2 { order, accepted } = pending;
             Pending { order, accepted, faults: None }
         });
-        let attempts = node.repairs.into_iter().map(|it| match it {
+        let attempts = node.repairs.into_iter().map(|attempt| match attempt {
             RepairV2::Ordered(order) => RepairAttempt::Ordered { order, faults: None },
             RepairV2::ByHand(what) => RepairAttempt::Manual { what },
         });
@@ -254,9 +254,10 @@ impl From<StateV2> for FleetState {
 }
 
 impl Node {
-    /// Adds fields that format 1 lacks. It does not record which nodes have been in service, so
-    /// every node that is not joining counts as one that was. Overcounting keeps a healthy node in
-    /// service; undercounting would take one out.
+    /// Adds the fields that format 1 lacks. Format 1 does not record which nodes have been in
+    /// service, so every node that is not joining counts as one that was. If that is wrong, a
+    /// healthy node stays in service. The opposite mistake would take a healthy node out of
+    /// service.
     fn upgrade_from_v1(&mut self) {
         if self.phase() != NodePhase::Joining {
             self.first_in_service_at.get_or_insert(self.phase.since());
@@ -269,7 +270,8 @@ impl FleetState {
         serde_json::from_slice::<StateV2>(bytes).map(Into::into)
     }
 
-    /// Decodes a state of format 1: adds missing fields, and recounts domains by the current rules.
+    /// Decodes a state of format 1. Adds the missing fields, and counts the nodes of each domain
+    /// again by the current rules.
     pub fn from_v1(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
         reason::upgrade_state(&mut value);

@@ -1,24 +1,24 @@
-//! Liveness of a node's agent.
+//! The liveness of a node's agent.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::timers::{add_seconds, whole_seconds};
 
-/// Heartbeat state of the agent, and revocation of its certificates.
+/// Whether heartbeats arrive, and whether the certificates of the agent are revoked.
 ///
-/// Cannot represent: uncounted seconds while heartbeats arrive. Every other combination occurs: a
-/// certificate is revoked before or after heartbeats are lost.
+/// While heartbeats arrive, there can be no uncounted seconds. All other combinations occur,
+/// because a certificate can be revoked before or after heartbeats are lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Liveness {
     #[default]
     Connected,
     HeartbeatLost(HeartbeatLoss),
-    /// All its certificates are revoked: it may not connect, and its state is unknown.
+    /// All certificates of the node are revoked. It may not connect, so its state is unknown.
     CertificateRevoked {
         at: Timestamp,
-        /// `None` until the end of the session is detected.
+        /// `None` until the controller detects that the session has ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         heartbeat_lost: Option<HeartbeatLoss>,
     },
@@ -28,14 +28,14 @@ pub enum Liveness {
 pub struct HeartbeatLoss {
     /// When the last heartbeat arrived.
     pub since: Timestamp,
-    /// Seconds since then that do not count towards the heartbeat timeout: the controller did not
-    /// run, or the clock was stepped.
+    /// Seconds since then that do not count towards the heartbeat timeout, because the controller
+    /// did not run or the clock was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub uncounted_s: u32,
 }
 
 impl Liveness {
-    /// `None` while heartbeats arrive.
+    /// Returns `None` while heartbeats arrive.
     pub fn heartbeat_loss(&self) -> Option<&HeartbeatLoss> {
         match self {
             Self::Connected => None,
@@ -57,7 +57,7 @@ impl Liveness {
         self.heartbeat_loss().map(|loss| loss.since)
     }
 
-    /// When its certificates were revoked. `None` while it has a valid one.
+    /// When the certificates were revoked. `None` if they are valid.
     pub fn certificate_revoked_at(&self) -> Option<Timestamp> {
         match self {
             Self::CertificateRevoked { at, .. } => Some(*at),
@@ -95,7 +95,7 @@ impl Liveness {
         }
     }
 
-    /// Adjusts to a clock set back by `back`: no time lies in the future.
+    /// Adjusts to a clock that was set back by `back`, so that no time lies in the future.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         if let Self::CertificateRevoked { at, .. } = self {
             *at = (*at).min(now);

@@ -1,4 +1,4 @@
-//! Fleet state: a fold over the log. Deterministic: the same entries give the same state, byte for
+//! The state of the fleet: a fold over the log. The same entries give the same state, byte for
 //! byte.
 
 mod fault;
@@ -49,26 +49,27 @@ pub use verification::{FailedVerification, Verification, VerificationResult};
 pub struct FleetState {
     /// `seq` of the last applied entry.
     pub seq: u64,
-    /// Time of that entry.
+    /// Time of the last applied entry.
     pub at: Timestamp,
     pub policy: Policy,
-    /// Nodes that are not retired. `Arc`, so that a clone for a snapshot is cheap and does not
-    /// block the controller.
+    /// Nodes that are not retired. They are in an `Arc`, so that cloning them for a snapshot is
+    /// cheap and does not block the controller.
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
-    /// Last generation of retired nodes. A node that enrols again continues from it.
+    /// The last order generation of each retired node. If the node enrols again, its orders
+    /// continue from there.
     pub retired: BTreeMap<NodeId, u64>,
     #[serde(alias = "tallies")]
     pub domain_counts: BTreeMap<Domain, DomainCounts>,
-    /// Domains in which nothing may be changed.
+    /// Domains in which no order may change a node.
     pub freezes: BTreeMap<Domain, Freeze>,
-    /// Nodes that show a symptom, by domain, and since when.
+    /// For each domain, the nodes that show a symptom, and since when.
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     #[serde(alias = "blamed")]
     pub domain_faults: BTreeMap<Domain, DomainFault>,
     /// Number of the last applied access change.
     #[serde(default)]
     pub access: u64,
-    /// When to evaluate a node again even if no event concerns it.
+    /// When to evaluate a node again, even if no event concerns it.
     #[serde(alias = "wakes")]
     pub deadlines: BTreeSet<(Timestamp, NodeId)>,
 }
@@ -80,18 +81,18 @@ pub struct DomainCounts {
     pub out: u32,
 }
 
-/// No order may change nodes of the domain.
+/// While a domain is frozen, no order may change its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freeze {
     pub until: Timestamp,
-    /// When it was requested. `None` in states of earlier versions.
+    /// When the freeze was requested. `None` in states that earlier versions wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     pub by: Actor,
     pub reason: String,
 }
 
-/// Several nodes of a domain share one cause.
+/// A cause that several nodes of a domain share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainFault {
     pub symptom: Symptom,
@@ -104,8 +105,8 @@ pub struct DomainFault {
 impl FleetState {
     /// Applies an entry, and returns the nodes to decide on.
     ///
-    /// An entry about an unknown node changes nothing: the node was retired while the entry was in
-    /// flight.
+    /// An entry about an unknown node changes nothing: the node was retired while the entry was on
+    /// its way.
     pub fn apply(&mut self, entry: &Entry) -> BTreeSet<NodeId> {
         self.seq = entry.seq;
         self.at = self.at.max(entry.at);
@@ -126,7 +127,7 @@ impl FleetState {
                 return BTreeSet::from([node.clone()]);
             }
             Event::ClockStepped { from, to } => {
-                // Follows a clock that was set back; no other entry does.
+                // The time may go back only with this entry.
                 self.at = entry.at;
                 self.step_timers(*from, *to);
                 return self.reevaluate_all();
@@ -140,13 +141,13 @@ impl FleetState {
                 return self.due();
             }
             Event::DomainFaultDetected { domain, symptom, nodes, rationale } => {
-                let blame = DomainFault {
+                let fault = DomainFault {
                     symptom: *symptom,
                     nodes: nodes.clone(),
                     since: entry.at,
                     rationale: rationale.clone(),
                 };
-                self.domain_faults.insert(domain.clone(), blame);
+                self.domain_faults.insert(domain.clone(), fault);
             }
             Event::DomainFaultCleared { domain, .. } => {
                 self.domain_faults.remove(domain);
@@ -172,18 +173,18 @@ impl FleetState {
         entry.event.node().cloned().into_iter().collect()
     }
 
-    /// Recomputes all deadlines under the current policy, and returns every node.
+    /// Computes all deadlines again under the current policy, and returns every node.
     fn reevaluate_all(&mut self) -> BTreeSet<NodeId> {
         for (id, node) in &mut self.nodes {
-            let wake = node.next_deadline_at(&self.policy);
-            if wake == node.next_deadline {
+            let deadline = node.next_deadline_at(&self.policy);
+            if deadline == node.next_deadline {
                 continue;
             }
             if let Some(at) = node.next_deadline {
                 self.deadlines.remove(&(at, id.clone()));
             }
-            self.deadlines.extend(wake.map(|at| (at, id.clone())));
-            Arc::make_mut(node).next_deadline = wake;
+            self.deadlines.extend(deadline.map(|at| (at, id.clone())));
+            Arc::make_mut(node).next_deadline = deadline;
         }
         self.nodes.keys().cloned().collect()
     }
@@ -200,13 +201,13 @@ impl FleetState {
         due.map(|(_, node)| node.clone()).collect()
     }
 
-    fn enrol(&mut self, id: &NodeId, place: &Location, entry: &Entry) {
-        // A node that enrols again without being retired is the same node. After retirement the
+    fn enrol(&mut self, id: &NodeId, location: &Location, entry: &Entry) {
+        // A node that enrols again without being retired is the same node. After a retirement, the
         // name may belong to another owner.
         let first_seq = self.nodes.get(id).map_or(entry.seq, |node| node.first_seq);
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();
-        let node = Node { first_seq, ..Node::joining(place.clone(), entry.at, generation) };
+        let node = Node { first_seq, ..Node::joining(location.clone(), entry.at, generation) };
         self.count(&node, 1);
         self.nodes.insert(id.clone(), Arc::new(node));
     }
@@ -222,7 +223,7 @@ impl FleetState {
         }
     }
 
-    /// Changes a node, and updates domain counts, symptoms and deadlines with it.
+    /// Changes a node, and updates the domain counts, symptoms and deadlines accordingly.
     fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut Node)) {
         let Some(mut node) = self.nodes.remove(id) else { return };
         self.count(&node, -1);
@@ -243,12 +244,12 @@ impl FleetState {
 
     fn count(&mut self, node: &Node, by: i32) {
         for domain in node.location.domains() {
-            let tally = self.domain_counts.entry(domain.clone()).or_default();
-            tally.members = tally.members.saturating_add_signed(by);
+            let counts = self.domain_counts.entry(domain.clone()).or_default();
+            counts.members = counts.members.saturating_add_signed(by);
             if node.is_out_of_service() {
-                tally.out = tally.out.saturating_add_signed(by);
+                counts.out = counts.out.saturating_add_signed(by);
             }
-            if tally.members == 0 {
+            if counts.members == 0 {
                 self.domain_counts.remove(&domain);
             }
         }

@@ -1,5 +1,5 @@
-//! One node. Each part is a type that cannot represent impossible combinations; this file passes an
-//! event to the parts that it changes.
+//! One node. Its fields have types that cannot represent impossible combinations. This file passes
+//! an event to the fields that it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,10 +30,10 @@ use crate::health::FindingKind;
 pub struct Node {
     #[serde(alias = "place")]
     pub location: Location,
-    /// `seq` of its enrolment. Earlier entries with this name concern another node.
+    /// `seq` of the node's enrolment. Earlier entries with this name concern another node.
     pub first_seq: u64,
     pub phase: PhaseStatus,
-    /// `None` before its first report.
+    /// `None` before the first report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
     /// Heartbeats and certificates.
@@ -44,20 +44,20 @@ pub struct Node {
     pub requests: Sparse<OperatorRequests>,
     pub orders: Orders,
     pub verification: Verification,
-    /// Repairs since it was last in service.
+    /// Repairs since the node was last in service.
     #[serde(default, skip_serializing_if = "Sparse::is_empty")]
     pub repairs: Sparse<Repairs>,
-    /// `None` if it never was in service.
+    /// `None` if the node was never in service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_in_service_at: Option<Timestamp>,
-    /// Times of its quarantines in the last year.
+    /// When the node was quarantined, in the last year.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantines: Vec<Timestamp>,
-    /// Symptoms that other nodes of its failure domains may share, and since when by the server's
-    /// clock.
+    /// Symptoms that other nodes of its failure domains may share, and since when the node shows
+    /// them, by the clock of the server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub symptoms: BTreeMap<Symptom, Timestamp>,
-    /// When to evaluate it again.
+    /// When to evaluate the node again.
     #[serde(default, alias = "wake", skip_serializing_if = "Option::is_none")]
     pub next_deadline: Option<Timestamp>,
 }
@@ -88,23 +88,24 @@ pub struct RequestedOrder {
 pub struct RequestedOrderResult {
     #[serde(alias = "what")]
     pub order: OrderKind,
-    /// `None` in states of earlier servers.
+    /// `None` in states that earlier servers wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
     pub at: Timestamp,
-    /// The final status; refused with an empty reason if the controller cancelled it.
+    /// The final status. If the controller cancelled the order, this is refused with an empty
+    /// reason.
     #[serde(alias = "answer")]
     pub status: OrderStatus,
-    /// Why the controller cancelled it, if it did.
+    /// Why the controller cancelled the order, if it did.
     #[serde(default, alias = "withdrawn", skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<Reason>,
 }
 
 impl Node {
-    pub(super) fn joining(place: Location, at: Timestamp, generation: u64) -> Self {
+    pub(super) fn joining(location: Location, at: Timestamp, generation: u64) -> Self {
         let rationale = Rationale::new(Reason::Enrolled, UnblockedBy::Verification);
         Self {
-            location: place,
+            location,
             first_seq: 0,
             phase: PhaseStatus::new(NodePhase::Joining, rationale, at),
             inventory: None,
@@ -126,7 +127,7 @@ impl Node {
         self.phase.phase()
     }
 
-    /// `None` before its first report.
+    /// Returns `None` before the first report.
     pub fn reported_inventory(&self) -> Option<&std::sync::Arc<NodeInventory>> {
         self.inventory.as_ref().map(|inventory| &inventory.reported)
     }
@@ -135,10 +136,11 @@ impl Node {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
-    /// `true` if it counts towards disruption budgets. It does if it was in service before, or if
-    /// it was quarantined while joining, which takes away whatever ran there before Farrier managed
-    /// it. Other nodes that never were in service do not count: otherwise a joining node could use
-    /// up the budget of others by claiming an external cordon and then failing its verification.
+    /// Whether the node counts towards disruption budgets. It does if it was in service before. It
+    /// also does if it was quarantined while it joined, because that takes away whatever ran there
+    /// before Farrier managed the node. Other nodes that were never in service do not count.
+    /// Otherwise a joining node could use up the budget of others by claiming an external cordon
+    /// and then failing its verification.
     pub(in crate::fleet) fn is_out_of_service(&self) -> bool {
         self.is_out() && (self.first_in_service_at.is_some() || !self.quarantines.is_empty())
     }
@@ -160,8 +162,8 @@ impl Node {
             }
             Event::HeartbeatRestored { .. } => {
                 self.liveness.restore();
-                // Orders that failed because the node was not connected are no failures of the
-                // node.
+                // If orders failed because the node was not connected, these are not failures of
+                // the node.
                 self.orders.end_failures();
             }
             Event::FindingsReported { record, changes, .. } => {
@@ -195,7 +197,7 @@ impl Node {
 
     fn apply_inventory(&mut self, inventory: &NodeInventory) {
         if self.reported_inventory().is_some_and(|before| before.boot != inventory.boot) {
-            // Results of an earlier boot are void, and a failed verification may pass now.
+            // Results from an earlier boot are void, and a failed verification may pass now.
             self.verification.discard_results();
             self.verification.dismiss_failure();
         }
@@ -217,7 +219,7 @@ impl Node {
                 self.repairs.change_present(Repairs::did_not_help);
                 self.verification.discard_results();
             }
-            // Anything may have changed during the hold.
+            // Anything may have changed while the node was held.
             NodePhase::Verifying if self.phase() == NodePhase::Held => {
                 self.verification.discard_results();
                 self.verification.dismiss_failure();
@@ -235,21 +237,22 @@ impl Node {
 
     pub(in crate::fleet) fn ordered(&mut self, order: &Order) {
         self.phase.defer(None);
-        // Recorded now, because a fault may clear before the repair is answered.
+        // The faults are recorded now, because a fault may clear before the final status of the
+        // repair arrives.
         let faults = order.kind.is_repair().then(|| self.faults());
         self.orders.issue(order.clone(), faults);
     }
 
-    fn update_order(&mut self, generation: u64, answer: &OrderStatus, at: Timestamp) {
-        if *answer == OrderStatus::Accepted {
+    fn update_order(&mut self, generation: u64, status: &OrderStatus, at: Timestamp) {
+        if *status == OrderStatus::Accepted {
             return self.orders.accept(generation);
         }
         let Some(Pending { order, faults, .. }) = self.orders.take(generation) else { return };
         if order.kind.is_operator_requested() {
-            return self.finish_requested_order(order, answer, None, at);
+            return self.finish_requested_order(order, status, None, at);
         }
         let kind = order.kind;
-        match (answer, &kind) {
+        match (status, &kind) {
             (OrderStatus::Done { evidence }, _) => {
                 self.orders.end_failures();
                 if kind.is_repair() {
@@ -265,8 +268,8 @@ impl Node {
                 self.phase.verified(*level);
                 self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
-            // An agent without support for this order keeps its counters, so its remaining findings
-            // count.
+            // An agent that does not support this order keeps its counters. Its remaining findings
+            // then count.
             (
                 OrderStatus::Failed { .. } | OrderStatus::Refused { .. },
                 OrderKind::AcknowledgeRepair { .. },
@@ -292,13 +295,14 @@ impl Node {
             OrderKind::AcknowledgeRepair { .. } => {
                 self.repairs.change_present(Repairs::acknowledge)
             }
-            // Repairs are recorded as attempts; operator-requested orders end in
+            // Repairs are recorded as attempts. Operator-requested orders end in
             // `finish_requested_order`.
             other => debug_assert!(other.is_repair() || other.is_operator_requested(), "{other}"),
         }
     }
 
-    /// Never retried: the operator sees the result and can request it again.
+    /// Stores the result. The order is never retried: the operator sees the result and can request
+    /// it again.
     fn finish_requested_order(
         &mut self,
         order: Order,
@@ -309,7 +313,7 @@ impl Node {
         if order.kind.changes() {
             self.verification.discard_results();
         }
-        // A test that ran counts as a verification. A refused one says nothing about the GPUs.
+        // A test that ran counts as a verification. A refused test says nothing about the GPUs.
         match (order.kind.verifies(), status) {
             (Some(level), OrderStatus::Done { evidence }) => {
                 self.verification.pass(level, at, evidence)
@@ -324,8 +328,8 @@ impl Node {
         });
     }
 
-    /// After a repair, earlier verification results are void, and orders that failed may be
-    /// retried.
+    /// After a repair, earlier verification results are void, and orders that failed may be tried
+    /// again.
     fn repaired(&mut self) {
         self.verification.discard_results();
         self.verification.dismiss_failure();
@@ -334,7 +338,7 @@ impl Node {
 
     fn cancel_order(&mut self, generation: u64, reason: &Reason, at: Timestamp) {
         let Some(pending) = self.orders.take(generation) else { return };
-        // The operator-requested order is issued again.
+        // The superseded order is issued again later, so this is not a failure.
         if matches!(reason, Reason::OrderSuperseded { .. }) {
             return;
         }
@@ -373,36 +377,40 @@ impl Node {
         }
     }
 
-    /// When to evaluate the node again without an event: the earliest of its timers.
+    /// When to evaluate the node again if no event concerns it: the earliest of its timers.
     pub(super) fn next_deadline_at(&self, policy: &Policy) -> Option<Timestamp> {
         let (pool, phase) = (policy.for_pool(&self.location.pool), self.phase());
         let lease = self.orders.pending().map(|pending| pending.order.lease_until);
-        let doubted = phase == NodePhase::Suspect;
-        let silent = self.heartbeat_deadline(pool).filter(|_| doubted);
-        let suspect = doubted.then(|| self.phase.deadline(pool.suspect_timeout_s));
+        let is_suspect = phase == NodePhase::Suspect;
+        let heartbeat = self.heartbeat_deadline(pool).filter(|_| is_suspect);
+        let suspect = is_suspect.then(|| self.phase.deadline(pool.suspect_timeout_s));
         let settled = (phase == NodePhase::Verifying).then(|| self.phase.deadline(pool.settle_s));
         let failures = self.orders.failures();
         let retry =
             failures.map(|last| add_seconds(last.at, pool.retry_backoff_after(last.count.get())));
-        // A deferred quarantine is evaluated at every tick: a disruption budget has no known time
-        // at which it frees up.
-        let refused = doubted || phase == NodePhase::Joining;
+        // Nobody knows when a disruption budget frees up, so a deferred quarantine is evaluated at
+        // every tick.
+        let waits_for_quarantine = is_suspect || phase == NodePhase::Joining;
         let deferred = self.phase.deferred().and_then(|rationale| {
-            rationale.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
+            rationale
+                .unblocked_by
+                .changes_at()
+                .or(waits_for_quarantine.then_some(self.phase.since()))
         });
-        [lease, silent, suspect, settled, retry, deferred].into_iter().flatten().min()
+        [lease, heartbeat, suspect, settled, retry, deferred].into_iter().flatten().min()
     }
 }
 
 impl Node {
-    /// Uses the server's time: the clocks of nodes may be hours apart.
+    /// Updates the symptoms. Uses the time of the server, because the clocks of nodes may be hours
+    /// apart.
     fn note_symptoms(&mut self, at: Timestamp) {
         let faults = self.findings().values().filter(|finding| finding.kind == FindingKind::Fault);
         let mut shown: BTreeSet<Symptom> =
             faults.filter_map(|finding| Symptom::from_code(&finding.code)).collect();
         let lost_since = self.liveness.heartbeat_lost_since();
-        // A node with revoked certificates sends no heartbeats for that reason; it indicates no
-        // domain fault.
+        // A node with revoked certificates sends no heartbeats because of the revocation. Its lost
+        // heartbeat does not indicate a domain fault.
         if lost_since.is_some() && self.liveness.certificate_revoked_at().is_none() {
             shown.insert(Symptom::HeartbeatLost);
         }
@@ -418,7 +426,7 @@ impl Node {
 mod tests {
     use super::*;
 
-    /// A fleet has 100,000 of these.
+    /// A fleet can have 100,000 nodes.
     #[test]
     fn a_node_stays_small() {
         let bytes = size_of::<Node>();

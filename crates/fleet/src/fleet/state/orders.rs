@@ -1,4 +1,4 @@
-//! Orders of a node: the pending one, and failures.
+//! The orders of a node: the pending order, and failures.
 
 use std::num::NonZeroU32;
 
@@ -10,10 +10,10 @@ use super::timers::add_seconds;
 use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::reason::OrderFailure;
 
-/// Orders of a node.
+/// The orders of a node.
 ///
-/// Cannot represent: a failure count without the last failure, a last failure without its order, or
-/// a pending order above the last generation.
+/// There can be no failure count without the last failure, no last failure without its order, and
+/// no pending order above the last generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Orders {
     generation: u64,
@@ -23,26 +23,26 @@ pub struct Orders {
     failures: Option<Box<FailureStreak>>,
 }
 
-/// An order that is not answered yet.
+/// An order whose final status has not arrived yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     pub order: Order,
-    /// `true` if the order is in the agent's journal.
+    /// Whether the order is in the agent's journal.
     pub accepted: bool,
-    /// The faults that a repair is meant to clear. `None` if it is no repair, or from a state
-    /// before format 3.
+    /// The faults that a repair is meant to clear. `None` if the order is not a repair, or in a
+    /// state from before format 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<Vec<FaultKey>>,
 }
 
-/// Orders that failed since the last success.
+/// The orders that failed since the last success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureStreak {
     /// The last failed order.
     pub order: OrderKind,
-    /// Failures of its kind. Repairs share one count: a reboot that fails after a failed reset is
-    /// one more failed repair. All other orders count by kind, so the back-off of failed drains
-    /// does not delay a cordon.
+    /// How many orders of this kind failed. Repairs share one count: if a reboot fails after a
+    /// failed reset, two repairs have failed. All other orders count by kind, so the back-off of
+    /// failed drains does not delay a cordon.
     pub count: NonZeroU32,
     pub at: Timestamp,
     #[serde(alias = "why")]
@@ -64,7 +64,7 @@ impl Orders {
         Self { generation: generation.max(last), pending, failures }
     }
 
-    /// Generation of the last order. Only increases.
+    /// Generation of the last order. It only increases.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -73,7 +73,7 @@ impl Orders {
         self.pending.as_deref()
     }
 
-    /// Orders that failed since the last success.
+    /// Returns `None` if no order failed since the last success.
     pub fn failures(&self) -> Option<&FailureStreak> {
         self.failures.as_deref()
     }
@@ -83,8 +83,8 @@ impl Orders {
         self.pending = Some(Box::new(Pending { order, accepted: false, faults }));
     }
 
-    /// The node has seen this generation and refuses lower ones, so the pending order is issued
-    /// again with a higher one.
+    /// The node has already got an order with this generation and refuses lower ones. The pending
+    /// order is therefore dropped, and issued again with a higher generation.
     pub(super) fn skip_to(&mut self, generation: u64) {
         if generation > self.generation {
             self.generation = generation;
@@ -126,7 +126,8 @@ impl Orders {
         }
     }
 
-    /// Adjusts to a clock set back by `back`: a lease never exceeds its full length.
+    /// Adjusts to a clock that was set back by `back`. A lease never gets longer than its full
+    /// length.
     pub(super) fn step_back(
         &mut self,
         back: SignedDuration,

@@ -1,4 +1,4 @@
-//! Renders parts of a node for people: a GPU by index and PCI address instead of its UUID.
+//! Describes components of a node for people: a GPU by index and PCI address instead of its UUID.
 
 use super::node::Node;
 use crate::fleet::event::GpuInventory;
@@ -15,21 +15,21 @@ impl Node {
         self.gpu(uuid).and_then(GpuLocation::new)
     }
 
-    /// The subject of a finding, such as `GPU 3 at 0000:3b:00.0`, or the UUID if the location is
-    /// unknown.
+    /// Describes the subject of a finding, such as `GPU 3 at 0000:3b:00.0`. Uses the UUID if the
+    /// location is unknown.
     pub fn describe_subject(&self, subject: &Subject) -> String {
         let location = subject.gpu().and_then(|gpu| self.location(gpu));
         subject_text(subject, location.as_ref())
     }
 
-    /// A finding with its subject, such as `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
+    /// Describes a finding with its subject, such as `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
     pub fn describe_finding(&self, finding: &Finding) -> String {
         let detail = &finding.detail;
         let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
         format!("{}{detail} on {}", finding.code, self.describe_subject(&finding.subject))
     }
 
-    /// An order, with the location of its GPU.
+    /// Describes an order with the location of its GPU.
     pub fn describe_order(&self, kind: &OrderKind) -> String {
         order_text(kind, self.location_of_order(kind).as_ref())
     }
@@ -48,7 +48,7 @@ impl Node {
 }
 
 impl GpuInventory {
-    /// Such as `GPU 3 at 0000:3b:00.0`. `None` if the location is unknown.
+    /// The location, such as `GPU 3 at 0000:3b:00.0`. `None` if it is unknown.
     pub fn describe_location(&self) -> Option<String> {
         GpuLocation::new(self).map(|location| location.to_string())
     }

@@ -1,4 +1,4 @@
-//! The phase of a node, and the data that exists only in a phase.
+//! The phase of a node, and the data that exists only in some phases.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ use crate::fleet::reason::Rationale;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodePhase {
-    /// Enrolled, not verified yet.
+    /// The node is enrolled, but not verified yet.
     Joining,
     InService,
-    /// Takes work; something may be wrong.
+    /// The node takes work, but something may be wrong.
     Suspect,
-    /// Gets no new work; running work drains.
+    /// The node gets no new work, and running work drains.
     Quarantined,
-    /// Being repaired, or waiting for an operator to do so.
+    /// The node is repaired by orders, or waits for an operator to repair it.
     #[serde(alias = "in-repair")]
     Repairing,
-    /// Verification runs before return to service.
+    /// The node is verified before it returns to service.
     Verifying,
-    /// An operator or another tool keeps it out of service.
+    /// An operator or another tool keeps the node out of service.
     Held,
 }
 
@@ -40,7 +40,7 @@ impl NodePhase {
         Self::Held,
     ];
 
-    /// `true` if it may run work.
+    /// Whether the node may run work.
     pub fn in_service(self) -> bool {
         matches!(self, Self::InService | Self::Suspect)
     }
@@ -70,9 +70,9 @@ impl fmt::Display for NodePhase {
 
 /// A phase, and the data that exists only in it.
 ///
-/// Cannot represent: a requested in-service verification of a node that is out of service. Out of
-/// service a node is verified anyway, and a request that outlived its phase would later run a
-/// verification under load.
+/// A node that is out of service cannot have a requested verification. It is verified anyway before
+/// it returns to service, and a request that outlived its phase would later run a verification
+/// under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Phase {
@@ -92,18 +92,18 @@ enum Phase {
     Held,
 }
 
-/// A node's phase: since when, why, and what is deferred.
+/// The phase of a node: since when, why, and what is deferred.
 ///
-/// Cannot represent: a reason, deferral or uncounted seconds of an earlier phase. A phase change
-/// replaces them all.
+/// It never has the rationale, the deferral or the uncounted seconds of an earlier phase, because a
+/// phase change replaces all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseStatus {
     phase: Phase,
     since: Timestamp,
     #[serde(alias = "why")]
     rationale: Rationale,
-    /// Seconds since then that do not count towards timeouts: the controller did not run, or the
-    /// clock was stepped.
+    /// Seconds in this phase that do not count towards timeouts, because the controller did not run
+    /// or the clock was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     uncounted_s: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,12 +137,12 @@ impl PhaseStatus {
         &self.rationale
     }
 
-    /// The reason why a due action waits.
+    /// Why an action that is due has to wait.
     pub fn deferred(&self) -> Option<&Rationale> {
         self.deferred.as_deref()
     }
 
-    /// The verification that is requested while the node is in service.
+    /// The verification that an operator requested while the node is in service.
     pub fn requested_verification(&self) -> Option<VerificationLevel> {
         match self.phase {
             Phase::InService { requested_verification }
@@ -165,12 +165,12 @@ impl PhaseStatus {
         self.deferred = rationale.map(Box::new);
     }
 
-    /// Requests a verification in service. No effect out of service.
+    /// Requests a verification of a node in service. Has no effect if the node is out of service.
     pub(super) fn request_verification(&mut self, level: VerificationLevel) {
         self.phase = Phase::new(self.phase(), Some(level));
     }
 
-    /// Fulfils a request for this level.
+    /// Ends a request for this level.
     pub(super) fn verified(&mut self, level: VerificationLevel) {
         let requested = self.requested_verification().filter(|requested| *requested != level);
         self.phase = Phase::new(self.phase(), requested);
@@ -180,7 +180,7 @@ impl PhaseStatus {
         self.uncounted_s = self.uncounted_s.saturating_add(by_s);
     }
 
-    /// Adjusts to a clock set back by `back`.
+    /// Adjusts to a clock that was set back by `back`.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         self.since = self.since.min(now);
         let passed_s = whole_seconds(now.duration_since(self.since));
@@ -189,7 +189,7 @@ impl PhaseStatus {
 }
 
 impl Phase {
-    /// Keeps a request only in phases that can have one.
+    /// Keeps a requested verification only in phases that can have one.
     fn new(phase: NodePhase, requested_verification: Option<VerificationLevel>) -> Self {
         match phase {
             NodePhase::Joining => Self::Joining,

@@ -1,4 +1,4 @@
-//! The server's own finding about a node: it reports more than its quota.
+//! The server's own finding about a node that reports more than its quota.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use crate::health::{Action, Finding, FindingKind, SERVER_FINDING_ID, Severity, S
 const QUOTA_CODE: &str = "agent.report-quota";
 
 impl Node {
-    /// Every open finding by number, the server's own last. Decisions consider only the agent's
-    /// findings.
+    /// All open findings by number. The server's own finding comes last. Decisions consider only
+    /// the findings from the agent.
     pub fn open_findings(&self) -> impl Iterator<Item = Cow<'_, Finding>> {
         self.findings().values().map(Cow::Borrowed).chain(self.quota_finding().map(Cow::Owned))
     }

@@ -8,22 +8,22 @@ use crate::fleet::order::OrderKind;
 
 /// Repairs of a node since it was last in service.
 ///
-/// Cannot represent: a fault with an attempted repair but no such attempt, a repair that waits for
-/// its verification without an attempt, or attempts from before a manual repair that still count
-/// for a fault.
+/// A repair can wait for its verification only if there is an attempt. A fault counts as repaired
+/// before only if such an attempt is recorded, and attempts from before a manual repair do not
+/// count for a fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repairs {
-    /// Attempts that did not help: the node was taken out of service or repaired again.
+    /// Attempts that did not help: the node was taken out of service or repaired again afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<RepairAttempt>,
-    /// The last attempt, until the node is taken out again. Its verification shows whether it
-    /// helped.
+    /// The last attempt. The verification after it shows whether it helped. It is moved to
+    /// `earlier` when the node is taken out of service again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unverified: Option<RepairAttempt>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     approved: bool,
-    /// A manual repair that the agent has not acknowledged. Until then the agent counts earlier
-    /// faults.
+    /// A manual repair that the agent has not acknowledged yet. Until it does, the agent still
+    /// counts earlier faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pending_ack: Option<String>,
 }
@@ -31,11 +31,11 @@ pub struct Repairs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairAttempt {
-    /// An order.
+    /// A repair by order.
     Ordered {
         order: OrderKind,
-        /// The faults that it was meant to clear. `None` from states before format 3, whose keys
-        /// were texts.
+        /// The faults that the order was meant to clear. `None` in states from before format 3,
+        /// whose keys were texts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         faults: Option<Vec<FaultKey>>,
     },
@@ -72,7 +72,7 @@ impl Repairs {
         self.earlier.iter().chain(&self.unverified)
     }
 
-    /// The last attempt, unless the node was taken out of service since.
+    /// The last attempt, unless the node was taken out of service afterwards.
     pub fn unverified(&self) -> Option<&RepairAttempt> {
         self.unverified.as_ref()
     }
@@ -81,7 +81,7 @@ impl Repairs {
         self.approved
     }
 
-    /// A manual repair that the agent has not acknowledged.
+    /// A manual repair that the agent has not acknowledged yet.
     pub fn pending_ack(&self) -> Option<&str> {
         self.pending_ack.as_deref()
     }
@@ -90,15 +90,15 @@ impl Repairs {
         self.attempts().any(|attempt| matches!(attempt, RepairAttempt::Manual { .. }))
     }
 
-    /// Number of attempts with this order.
+    /// The number of attempts with this order.
     pub(in crate::fleet) fn times_done(&self, kind: &OrderKind) -> usize {
         let is_same = |attempt: &&RepairAttempt| matches!(attempt, RepairAttempt::Ordered { order, .. } if order == kind);
         self.attempts().filter(is_same).count()
     }
 
-    /// `true` if the order was attempted for this fault since the last manual repair. An attempt
-    /// with unknown faults counts for every fault: a repair is not repeated only because its keys
-    /// were lost, and an operator decides instead.
+    /// Whether the order was attempted for this fault since the last manual repair. An attempt with
+    /// unknown faults counts for every fault. Otherwise a repair would be repeated only because its
+    /// keys were lost. An operator decides instead.
     pub(in crate::fleet) fn was_attempted(
         &self,
         kind: &OrderKind,
@@ -118,8 +118,8 @@ impl Repairs {
                 return true;
             }
         }
-        // After a manual repair, earlier repairs are left to operators until another repair is
-        // ordered.
+        // After a manual repair, orders that were attempted before it are left to operators, until
+        // another repair is ordered.
         !any_fault_recorded && self.times_done(kind) > 0
     }
 
@@ -127,25 +127,25 @@ impl Repairs {
         self.approved = true;
     }
 
-    /// Records an attempt. It uses up the approval.
+    /// Records an attempt. An approval is valid for one attempt, so it ends here.
     pub(super) fn attempt(&mut self, attempt: RepairAttempt) {
         self.earlier.extend(self.unverified.replace(attempt));
         self.approved = false;
     }
 
-    /// Records a manual repair, which the agent has to acknowledge.
+    /// Records a manual repair. The agent has to acknowledge it.
     pub(super) fn attempt_by_hand(&mut self, what: &str) {
         self.pending_ack = Some(what.to_owned());
         self.attempt(RepairAttempt::Manual { what: what.to_owned() });
     }
 
-    /// The agent acknowledged the repair, or never will.
+    /// The agent acknowledged the repair, or does not support that.
     pub(super) fn acknowledge(&mut self) {
         self.pending_ack = None;
     }
 
-    /// The node was taken out of service again: the last attempt did not help, or preceded the
-    /// fault.
+    /// The node was taken out of service again. The last attempt did not help, or it was made
+    /// before the fault.
     pub(super) fn did_not_help(&mut self) {
         self.earlier.extend(self.unverified.take());
         self.pending_ack = None;
@@ -191,7 +191,7 @@ mod tests {
         assert!(!repairs.was_attempted(&OrderKind::Reboot, None));
     }
 
-    /// As in states of earlier formats, which do not record the fault.
+    /// States of earlier formats do not record the faults of an attempt.
     #[test]
     fn an_attempt_without_keys_is_not_repeated_for_any_fault() {
         let mut repairs = Repairs::from_parts(vec![reboot_for(None)], true, false, None);

@@ -1,4 +1,4 @@
-//! Reports of a node's agent, and problems with them.
+//! Reports from the agent of a node, and problems with them.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::health::{Change, Finding};
 
 static NO_FINDINGS: BTreeMap<u64, Finding> = BTreeMap::new();
 
-/// Reports of a node's agent.
+/// Reports from the agent of a node.
 ///
-/// Cannot represent: open findings without the journal record that they come from.
+/// There are no open findings without the journal record that they come from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reports {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ pub struct Reports {
     trouble: Sparse<ReportTrouble>,
 }
 
-/// The agent's journal of findings, as far as received.
+/// The agent's journal of findings, as far as the server has received it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Journal {
     record: Record,
@@ -54,7 +54,8 @@ impl Reports {
         over_quota_since: Option<Timestamp>,
         unreadable_since: Option<Timestamp>,
     ) -> Self {
-        // The agent's next snapshot replaces findings of an unknown journal.
+        // If the journal is unknown, the agent's next report of all open findings replaces these
+        // findings.
         let record = record.or_else(|| (!findings.is_empty()).then(Record::default));
         let journal = record.map(|record| Journal { record, findings });
         Self { journal, trouble: ReportTrouble { over_quota_since, unreadable_since }.into() }
@@ -65,7 +66,7 @@ impl Reports {
         self.journal.as_ref().map(|journal| &journal.record)
     }
 
-    /// `true` if the record was applied already.
+    /// Whether the record was already applied.
     pub fn has(&self, record: &Record) -> bool {
         let last = self.record().filter(|last| last.journal == record.journal);
         last.is_some_and(|last| record.number <= last.number)
@@ -84,7 +85,7 @@ impl Reports {
         self.trouble.unreadable_since
     }
 
-    /// Applies a record, unless it was applied before.
+    /// Applies a record, unless it was already applied.
     pub(super) fn add(&mut self, record: &Record, changes: &[Change]) {
         if self.has(record) {
             return;
@@ -122,7 +123,7 @@ impl Reports {
         self.trouble.change_present(|trouble| trouble.unreadable_since = None);
     }
 
-    /// Adjusts to a clock that was set back: no time lies in the future.
+    /// Adjusts to a clock that was set back, so that no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         self.trouble.change_present(|trouble| {
             let times = [&mut trouble.over_quota_since, &mut trouble.unreadable_since];
@@ -132,7 +133,7 @@ impl Reports {
 }
 
 impl Node {
-    /// Open findings of its agent, by number.
+    /// The open findings that the agent reported, by number.
     pub fn findings(&self) -> &BTreeMap<u64, Finding> {
         self.reports.findings()
     }

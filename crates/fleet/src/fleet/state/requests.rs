@@ -8,12 +8,12 @@ use super::sparse::Empty;
 use crate::fleet::order::{Order, OrderStatus};
 use crate::fleet::reason::Reason;
 
-/// Operator requests for a node. The fields are independent.
+/// Operator requests for a node. The fields are independent of each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRequests {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// An order that an operator requested, to run once.
+    /// An order that an operator requested. It runs once.
     #[serde(default, alias = "errand", skip_serializing_if = "Option::is_none")]
     pub requested_order: Option<RequestedOrder>,
     /// The last result of each kind of operator-requested order.
@@ -30,8 +30,8 @@ impl Empty for OperatorRequests {
 }
 
 impl OperatorRequests {
-    /// Records the result of an operator-requested order. It is not retried: the operator sees the
-    /// result and can request it again.
+    /// Records the result of an operator-requested order. The order is not retried: the operator
+    /// sees the result and can request it again.
     pub(super) fn finish_requested_order(
         &mut self,
         order: Order,
@@ -40,7 +40,7 @@ impl OperatorRequests {
         at: Timestamp,
     ) {
         let Order { kind, generation, .. } = order;
-        // Another order may have been requested meanwhile.
+        // Another order may have been requested in the meantime.
         self.requested_order.take_if(|requested_order| requested_order.order == kind);
         self.results.retain(|result| !result.order.same_kind(&kind));
         self.results.push(RequestedOrderResult {
@@ -52,7 +52,7 @@ impl OperatorRequests {
         });
     }
 
-    /// Adjusts to a clock that was set back: no time lies in the future.
+    /// Adjusts to a clock that was set back, so that no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         self.results.iter_mut().for_each(|result| result.at = result.at.min(now));
     }

@@ -1,13 +1,13 @@
-//! Cordon and drain state of a node.
+//! Whether a node is cordoned and drained.
 
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::event::Cordon;
 
-/// Cordon of a node, and whether earlier work has ended.
+/// The cordon of a node, and whether work from before the cordon has ended.
 ///
-/// Cannot represent: a drained node without a cordon. New work may have started since, so a drain
-/// reported after the cordon was removed does not count.
+/// A node without a cordon is never drained, because new work may have started on it. A drain that
+/// is reported after the cordon was removed therefore does not count.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduling {
@@ -16,7 +16,7 @@ pub enum Scheduling {
     Schedulable,
     Cordoned {
         by: CordonOwner,
-        /// `true` if work from before the cordon has ended.
+        /// Whether work from before the cordon has ended.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         drained: bool,
     },
@@ -26,7 +26,7 @@ pub enum Scheduling {
 #[serde(rename_all = "kebab-case")]
 pub enum CordonOwner {
     Farrier,
-    /// Another tool or person. Only they remove it.
+    /// Another tool or person. Only they remove the cordon.
     Other(Box<ExternalCordon>),
 }
 
@@ -38,7 +38,7 @@ pub struct ExternalCordon {
 }
 
 impl Scheduling {
-    /// In the form that agents report.
+    /// The cordon in the form that agents report.
     pub fn cordon(&self) -> Cordon {
         match self {
             Self::Unknown => Cordon::Unknown,
@@ -65,12 +65,12 @@ impl Scheduling {
         }
     }
 
-    /// `true` if no work runs on the node, and none can start.
+    /// Whether no work runs on the node and none can start.
     pub fn is_drained(&self) -> bool {
         matches!(self, Self::Cordoned { drained: true, .. })
     }
 
-    /// Applies the scheduler's state. A cordon that changes owner keeps its drain state.
+    /// Applies what the scheduler reports. If the cordon changes its owner, the node stays drained.
     pub(super) fn observe(&mut self, cordon: &Cordon) {
         let drained = self.is_drained();
         *self = match cordon {
@@ -85,7 +85,7 @@ impl Scheduling {
         };
     }
 
-    /// A cordon order succeeded. Work may still run.
+    /// A cordon order succeeded. Work from before may still run.
     pub(super) fn cordoned(&mut self) {
         *self = Self::Cordoned { by: CordonOwner::Farrier, drained: false };
     }
@@ -136,7 +136,7 @@ mod tests {
         assert!(!scheduling.is_drained(), "new work may have started");
     }
 
-    /// The cordon is removed while the drain runs.
+    /// The cordon is removed while the drain is running.
     #[test]
     fn a_drain_without_a_cordon_does_not_count() {
         for cordon in [Cordon::None, Cordon::Unknown] {

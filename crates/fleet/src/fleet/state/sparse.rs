@@ -1,4 +1,4 @@
-//! Storage for a part that most nodes lack. Empty, it costs one pointer.
+//! Storage for data that most nodes do not have. If it is empty, it takes only one pointer.
 
 use std::ops::Deref;
 
@@ -10,7 +10,7 @@ pub trait Empty: PartialEq + Sized + 'static {
     fn empty() -> Self;
 }
 
-/// A boxed value; allocates nothing while it is empty.
+/// A boxed value. It allocates nothing while it is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Sparse<T>(Option<Box<T>>);
@@ -26,7 +26,7 @@ impl<T: Empty> Sparse<T> {
         self.0.is_none()
     }
 
-    /// Changes the value, and frees it if it is empty afterwards.
+    /// Changes the value. Frees it if it is empty afterwards.
     pub(super) fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         let value = self.0.get_or_insert_with(|| Box::new(T::empty()));
         let result = change(value);

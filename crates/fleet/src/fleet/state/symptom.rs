@@ -1,4 +1,4 @@
-//! Symptoms that several nodes can share because of one cause outside them.
+//! Symptoms that several nodes can share because of one cause outside the nodes.
 
 use std::fmt;
 

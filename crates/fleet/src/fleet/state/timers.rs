@@ -1,5 +1,5 @@
 //! Timers: heartbeat timeouts, leases and phase timeouts. They count only time in which the
-//! controller ran, so a clock step or a paused server expires none of them.
+//! controller ran, so no timer expires because of a clock step or a paused server.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,7 +9,7 @@ use super::{FleetState, Freeze};
 use crate::fleet::policy::{Policy, PoolPolicy};
 
 impl Node {
-    /// When its heartbeat timeout expires. `None` while heartbeats arrive.
+    /// When the heartbeat timeout of the node expires. `None` while heartbeats arrive.
     pub(crate) fn heartbeat_deadline(&self, pool: &PoolPolicy) -> Option<Timestamp> {
         self.liveness.deadline(pool.heartbeat_timeout_s)
     }
@@ -27,8 +27,8 @@ impl Node {
         self.orders.extend_lease(by);
     }
 
-    /// Adjusts to a clock set back by `back`. No past event lies in the future. Timers keep their
-    /// remaining time where it is known, and none exceeds its full length.
+    /// Adjusts to a clock that was set back by `back`. No past event may lie in the future. Timers
+    /// keep their remaining time if it is known, and no timer gets longer than its full length.
     fn step_back(&mut self, back: SignedDuration, now: Timestamp, policy: &Policy) {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
         self.phase.step_back(back, now);
@@ -42,9 +42,10 @@ impl Node {
         self.orders.step_back(back, now, |what| pool.lease_for(what));
     }
 
-    /// The controller did not run for `gap`, which does not count. If the gap was long enough to
-    /// end connections, the agent gets time to reconnect. The extension is limited per heartbeat
-    /// loss, so a controller that keeps restarting still detects a dead node.
+    /// The controller did not run for `gap`, so this time does not count. If the gap was long
+    /// enough to end connections, the agent also gets time to reconnect. Each heartbeat loss can be
+    /// extended only up to a limit, so a controller that restarts again and again still detects a
+    /// dead node.
     fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
         let pool = policy.for_pool(&self.location.pool);
         let reconnect_s = pool.heartbeat_timeout_s / 3;
@@ -53,8 +54,8 @@ impl Node {
             whole_seconds(gap) >= reconnect_s && uncounted_s < pool.heartbeat_timeout_s;
         self.extend_timers(gap);
         if let Some(deadline) = self.heartbeat_deadline(pool).filter(|_| may_reconnect) {
-            let lacks = add_seconds(now, reconnect_s).duration_since(deadline);
-            self.liveness.extend_timeout(whole_seconds(lacks));
+            let missing = add_seconds(now, reconnect_s).duration_since(deadline);
+            self.liveness.extend_timeout(whole_seconds(missing));
         }
     }
 }
@@ -63,17 +64,18 @@ pub(crate) fn add_seconds(at: Timestamp, seconds: u32) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(Timestamp::MAX)
 }
 
-/// Whole seconds, rounded up; 0 if negative.
+/// Whole seconds, rounded up. 0 if the duration is negative.
 pub(super) fn whole_seconds(time: SignedDuration) -> u32 {
     if time.is_negative() {
         return 0;
     }
-    let more = i64::from(time.subsec_nanos() > 0);
-    u32::try_from(time.as_secs().saturating_add(more)).unwrap_or(u32::MAX)
+    let rounded_up = i64::from(time.subsec_nanos() > 0);
+    u32::try_from(time.as_secs().saturating_add(rounded_up)).unwrap_or(u32::MAX)
 }
 
 impl Freeze {
-    /// A clock step never shortens a freeze: it lasts as long as requested.
+    /// Adjusts to a clock step. A step never shortens a freeze: it lasts as long as it was
+    /// requested.
     fn step(&mut self, from: Timestamp, to: Timestamp) {
         let Some(since) = self.since else { return };
         let moved = if to > from { to.duration_since(from) } else { to.duration_since(since) };
@@ -85,7 +87,7 @@ impl Freeze {
 }
 
 impl FleetState {
-    /// Excludes time in which the controller did not run.
+    /// Excludes the time in which the controller did not run.
     pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
         let (now, gap) = (self.at, self.at.duration_since(last_ran));
         if gap > SignedDuration::ZERO {
@@ -93,7 +95,7 @@ impl FleetState {
         }
     }
 
-    /// Adjusts timers to a clock step.
+    /// Adjusts all timers to a clock step.
     pub(super) fn step_timers(&mut self, from: Timestamp, to: Timestamp) {
         for freeze in self.freezes.values_mut() {
             freeze.step(from, to);
@@ -104,8 +106,8 @@ impl FleetState {
         }
         let back = from.duration_since(to);
         self.change_timers(|_| true, |node, policy| node.step_back(back, to, policy));
-        for blame in self.domain_faults.values_mut() {
-            blame.since = blame.since.min(to);
+        for fault in self.domain_faults.values_mut() {
+            fault.since = fault.since.min(to);
         }
     }
 

@@ -7,10 +7,10 @@ use super::fault::FaultKey;
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::reason::{Reason, bounded};
 
-/// Verification results of a node, in the current boot and since the last repair.
+/// Verification results of a node, from the current boot and since the last repair.
 ///
-/// Cannot represent: a level that passed and is still required by an earlier failure, a level that
-/// failed and is not required, or an open failure on a level that passed since.
+/// A level that has passed is never still required because of an earlier failure. A level that
+/// failed is always required. If a level has passed since, there is no open failure for it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verification {
     #[serde(default, skip_serializing_if = "Level::is_not_run")]
@@ -32,9 +32,9 @@ enum Level {
     #[default]
     NotRun,
     Passed(Box<Evidence>),
-    /// Failed. The level is now required, even if the pool does not require it.
+    /// The level failed. It is now required, even if the pool does not require it.
     Failed(Box<Evidence>),
-    /// Failed before the last boot or repair, and has not run since.
+    /// The level failed before the last boot or repair, and has not run since.
     Required,
 }
 
@@ -64,7 +64,7 @@ impl FailedVerification {
         Reason::VerificationFailed { level: self.level, evidence, findings }
     }
 
-    /// Its key among the node's faults.
+    /// The key of this failure among the faults of the node.
     pub(in crate::fleet) fn fault(&self) -> FaultKey {
         FaultKey::FailedVerification { level: self.level }
     }
@@ -94,8 +94,8 @@ impl Verification {
 
     pub fn result(&self, level: VerificationLevel) -> Option<VerificationResult<'_>> {
         let (passed, Evidence { at, evidence }) = match self.level(level) {
-            Level::Passed(it) => (true, &**it),
-            Level::Failed(it) => (false, &**it),
+            Level::Passed(result) => (true, &**result),
+            Level::Failed(result) => (false, &**result),
             Level::NotRun | Level::Required => return None,
         };
         Some(VerificationResult { level, at: *at, passed, evidence })
@@ -110,7 +110,8 @@ impl Verification {
         matches!(self.level(level), Level::Passed(_))
     }
 
-    /// Levels that failed and have not passed since. They are required in addition to the pool's.
+    /// Levels that failed and have not passed since. They are required in addition to the levels of
+    /// the pool.
     pub fn required(&self) -> impl Iterator<Item = VerificationLevel> {
         LEVELS
             .into_iter()
@@ -135,7 +136,7 @@ impl Verification {
         self.failure = Some(Box::new(failure));
     }
 
-    /// Requires a level until it passes.
+    /// Makes a level required until it passes.
     pub(super) fn require(&mut self, level: VerificationLevel) {
         let level = self.level_mut(level);
         if !matches!(level, Level::Failed(_)) {
@@ -143,13 +144,13 @@ impl Verification {
         }
     }
 
-    /// Records an open failure, on a level that it makes required.
+    /// Records an open failure, and makes its level required.
     pub(super) fn set_failure(&mut self, failure: FailedVerification) {
         self.require(failure.level);
         self.failure = Some(Box::new(failure));
     }
 
-    /// Discards results after a boot, change or repair. Required levels stay required.
+    /// Discards the results after a boot, a change or a repair. Required levels stay required.
     pub(super) fn discard_results(&mut self) {
         for level in LEVELS {
             self.discard_result(level);
@@ -164,7 +165,7 @@ impl Verification {
         };
     }
 
-    /// Dismisses the failure because it was acted on. Its level stays required.
+    /// Dismisses the failure, because something was done about it. Its level stays required.
     pub(super) fn dismiss_failure(&mut self) {
         self.failure = None;
     }
@@ -173,7 +174,7 @@ impl Verification {
         self.failure.take_if(|failure| failure.level == level);
     }
 
-    /// Adjusts to a clock that was set back: no time lies in the future.
+    /// Adjusts to a clock that was set back, so that no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         for level in LEVELS {
             if let Level::Passed(result) | Level::Failed(result) = self.level_mut(level) {

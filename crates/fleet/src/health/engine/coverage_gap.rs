@@ -1,4 +1,4 @@
-//! Coverage gaps: reasons why a rule cannot run now.
+//! Coverage gaps: why a rule cannot run now.
 
 use std::fmt;
 
@@ -6,17 +6,18 @@ use farrier_facts::node::ReadError;
 
 use super::super::signal::Signal;
 
-/// Why a rule's condition cannot be evaluated now.
+/// Why the condition of a rule cannot be evaluated now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoverageGap {
     NeverRead(Signal),
     Unreadable(Signal, ReadError),
-    /// The condition compares peers, and they were not read.
+    /// The condition compares peers, but they were not read.
     PeersNotRead,
 }
 
 impl CoverageGap {
-    /// The cause without the signal, which differs between rules.
+    /// The cause without the signal. The signal differs between rules, while the cause is often the
+    /// same.
     pub fn cause(&self) -> String {
         match self {
             Self::NeverRead(_) => "never read".to_owned(),

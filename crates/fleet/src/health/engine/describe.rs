@@ -1,4 +1,4 @@
-//! Sentences about clauses: the observed value, and the condition that clears the finding.
+//! Sentences about clauses: the observed value, and what clears the finding.
 
 mod flags;
 
@@ -6,7 +6,7 @@ use super::super::rule::{Clause, Comparison, Limit, Measure, Rule};
 use super::super::signal::{Behaviour, Signal};
 use super::watch::Measured;
 
-/// The observed value: `the link is down`, `power draw: 1600 W, above 1500 W`.
+/// Describes the observed value, such as `the link is down` or `power draw: 1600 W, above 1500 W`.
 pub(super) fn observed(clause: &Clause, measured: Measured) -> String {
     let Measured { value, limit } = measured;
     if is_flag(clause) {
@@ -24,20 +24,20 @@ pub(super) fn observed(clause: &Clause, measured: Measured) -> String {
         Comparison::AtLeast if limit > 1.0 || is_share(clause) => {
             format!("{observation}, the limit is {limit_text}{limit_source}")
         }
-        // The value alone is enough.
+        // The value alone says enough.
         Comparison::AtLeast | Comparison::Equals => observation,
         Comparison::Differs => format!("{observation}, not {}", amount(clause, limit)),
     }
 }
 
-/// The condition that clears a finding of a rule over values.
+/// Describes what clears a finding of a rule over values.
 pub(super) fn clear_condition(rule: &Rule) -> String {
     if let [clause] = &rule.when[..]
         && let Measure::Increase { over_s } = clause.measure
         && clears_at_zero(clause)
     {
-        // The window is the wait. The clear time on top is negligible unless it is at least a tenth
-        // of it.
+        // The finding clears when the window has passed. The clear time is added only if it is at
+        // least a tenth of the window.
         let wait_s =
             if rule.clear_for_s * 10 >= over_s { over_s + rule.clear_for_s } else { over_s };
         return format!("after {} without more {}", duration(wait_s), noun(clause));
@@ -50,7 +50,7 @@ pub(super) fn clear_condition(rule: &Rule) -> String {
     }
 }
 
-/// `10 s`, `5 min`, `24 h`, `7 days`.
+/// A duration, such as `10 s`, `5 min`, `24 h` or `7 days`.
 pub(super) fn duration(seconds: u32) -> String {
     const DAY_S: u32 = 86_400;
     match seconds {
@@ -61,7 +61,7 @@ pub(super) fn duration(seconds: u32) -> String {
     }
 }
 
-/// The negation of a clause, with its conjunction.
+/// The negation of a clause, with its preposition.
 fn negation(clause: &Clause) -> String {
     if is_flag(clause) {
         let is_set_while_open = match (clause.comparison, clause.limit) {
@@ -117,12 +117,12 @@ fn negation(clause: &Clause) -> String {
     }
 }
 
-/// The number that it is compared with while its finding is open.
+/// The number that the value is compared with while the finding is open.
 fn bound(clause: &Clause) -> Option<f64> {
     clause.clear.or(if let Limit::Number(limit) = clause.limit { Some(limit) } else { None })
 }
 
-/// `true` if it clears only at zero.
+/// Whether the clause clears only at zero.
 fn clears_at_zero(clause: &Clause) -> bool {
     match clause.comparison {
         Comparison::AtLeast => bound(clause) == Some(1.0),
@@ -131,7 +131,7 @@ fn clears_at_zero(clause: &Clause) -> bool {
     }
 }
 
-/// `true` if it is a yes-or-no condition.
+/// Whether the clause is a yes-or-no condition.
 fn is_flag(clause: &Clause) -> bool {
     let is_flag = clause.bits.is_some() || clause.signal.behaviour() == Behaviour::Flag;
     is_flag && clause.measure == Measure::Last
@@ -151,7 +151,7 @@ fn growth(each_above: u32) -> String {
     if each_above == 0 { "more".to_owned() } else { format!("more than {each_above} more") }
 }
 
-/// The limit of a clause, as it applies while its finding is open.
+/// Describes the limit of a clause while the finding is open.
 fn describe_limit(clause: &Clause) -> String {
     let scaled = |times: f64, reference: &str| {
         if (times - 1.0).abs() < f64::EPSILON {
@@ -179,7 +179,7 @@ fn noun(clause: &Clause) -> String {
     }
 }
 
-/// A signal's meaning as part of a sentence.
+/// The meaning of a signal as part of a sentence.
 fn short(signal: Signal) -> String {
     let shorter = match signal {
         Signal::GpuBusy => "SM activity",
@@ -227,7 +227,7 @@ fn meaning(signal: Signal) -> String {
     }
 }
 
-/// A value with its unit and period.
+/// A value with its unit and its period.
 fn amount(clause: &Clause, value: f64) -> String {
     if let Some(state) = state(clause.signal, value) {
         return state;
@@ -235,7 +235,7 @@ fn amount(clause: &Clause, value: f64) -> String {
     format!("{}{}", number(clause, value), span(clause))
 }
 
-/// Text after the number of a measure.
+/// The text that follows the number of a measure.
 fn span(clause: &Clause) -> String {
     match clause.measure {
         Measure::Last => String::new(),
@@ -246,7 +246,7 @@ fn span(clause: &Clause) -> String {
         }
         Measure::Mean { over_s } => format!(" on average over {}", duration(over_s)),
         Measure::Increase { over_s } => format!(" more in {}", duration(over_s)),
-        Measure::Rate { over_s } => format!(" a second over {}", duration(over_s)),
+        Measure::Rate { over_s } => format!(" per second over {}", duration(over_s)),
         Measure::Windows { over_s, window_s, each_above } => {
             let (window, over) = (duration(window_s), duration(over_s));
             format!(" windows of {window} with {} within {over}", growth(each_above))
@@ -262,19 +262,19 @@ fn is_ratio(signal: Signal) -> bool {
     signal.name().ends_with("_ratio")
 }
 
-/// `true` if the measure is a ratio: of an amount, or of time.
+/// Whether the measure is a share of an amount or of time.
 fn is_share(clause: &Clause) -> bool {
-    let of_time = match clause.measure {
+    let is_time_share = match clause.measure {
         Measure::Mean { .. } => {
             clause.bits.is_some() || clause.signal.behaviour() == Behaviour::Flag
         }
         Measure::Rate { .. } => clause.signal.name().ends_with("_s"),
         _ => false,
     };
-    of_time || is_ratio(clause.signal)
+    is_time_share || is_ratio(clause.signal)
 }
 
-/// A number of the clause with its unit.
+/// A number with the unit of the clause.
 fn number(clause: &Clause, value: f64) -> String {
     const GIB: f64 = 1_073_741_824.0;
     if is_share(clause) {
@@ -292,7 +292,7 @@ fn number(clause: &Clause, value: f64) -> String {
         () if has_suffix("_bytes_per_s") => return format!("{} GB/s", plain(value / 1e9)),
         () if has_suffix("_bytes") => return format!("{} GiB", plain(value / GIB)),
         () if has_suffix("_mb_per_s") => " MB/s",
-        () if has_suffix("_per_min") => " a minute",
+        () if has_suffix("_per_min") => " per minute",
         () if has_suffix("_gbps") => " Gbit/s",
         () if has_suffix("_mhz") => " MHz",
         () if has_suffix("_c") => " °C",
@@ -308,7 +308,7 @@ fn percent(share: f64) -> String {
     format!("{} %", (share * 1000.0).round() / 10.0)
 }
 
-/// Without binary rounding noise and trailing zeros.
+/// Formats a number without binary rounding noise and trailing zeros.
 fn plain(value: f64) -> String {
     if value != 0.0 && value.abs() < 0.01 {
         return format!("{value:.1e}");
@@ -316,7 +316,7 @@ fn plain(value: f64) -> String {
     ((value * 100.0).round() / 100.0).to_string()
 }
 
-/// States by number: `NVML_GPU_RECOVERY_ACTION_*` and `NVML_GPU_FABRIC_STATE_*` of nvml.h.
+/// Names of states by number: `NVML_GPU_RECOVERY_ACTION_*` and `NVML_GPU_FABRIC_STATE_*` in nvml.h.
 const RECOVERY_ACTIONS: &[&str] = &[
     "none",
     "reset",
@@ -340,7 +340,7 @@ fn state(signal: Signal, value: f64) -> Option<String> {
     Some(format!("{name} ({})", plain(value)))
 }
 
-/// NVML's throttle reasons (nvml.h, `nvmlClocksEventReason*`).
+/// Names of NVML's throttle reasons (nvml.h, `nvmlClocksEventReason*`).
 fn throttle_reasons(bits: u64) -> String {
     let names = [
         (0x4, "the power limit"),
@@ -366,10 +366,10 @@ mod tests {
     use super::super::super::rules::Rules;
     use super::*;
 
-    /// A rule, values with their limits, and the expected texts.
+    /// A rule, its values with their limits, and the expected texts.
     type Case = (&'static str, &'static [(f64, f64)], &'static [&'static str]);
 
-    /// The observations of a rule's clauses, and its clear condition.
+    /// The observations of a rule's clauses, followed by its clear condition.
     fn sentences(code: &str, values: &[(f64, f64)]) -> Vec<String> {
         let rules = Rules::embedded().unwrap();
         let rule = rules.get(code).unwrap();
@@ -454,8 +454,8 @@ mod tests {
                 "nic.symbol-error-burst",
                 &[(12.5, 10.0)],
                 &[
-                    "symbol errors: 12.5 a second over 30 s, above 10",
-                    "after 60 s with at most 10 symbol errors a second over 30 s",
+                    "symbol errors: 12.5 per second over 30 s, above 10",
+                    "after 60 s with at most 10 symbol errors per second over 30 s",
                 ],
             ),
             (

@@ -10,15 +10,15 @@ use super::super::finding::Severity;
 use super::super::observation::{Moment, Subject};
 use super::super::rule::{EventPattern, Same};
 
-/// An event as stored in the journal, so that repeats are recognised after a restart or a reboot.
+/// An event as the journal stores it, so that repeats are recognised after a restart or a reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredEvent {
-    /// The event's code, such as `xid.79`.
+    /// Code of the event, such as `xid.79`.
     pub code: String,
     pub kind: decode::Kind,
     pub subject: Subject,
-    /// The GPU unit that the line named.
+    /// The GPU unit that the log line names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     pub severity: Severity,
@@ -34,7 +34,7 @@ impl StoredEvent {
             && (pattern.same != Same::Unit || self.unit.is_some())
     }
 
-    /// Events of the same group count together.
+    /// The group of the event. Events of the same group count together.
     pub(super) fn group(&self, same: Same) -> (Subject, String) {
         match same {
             Same::Code => (self.subject.clone(), self.code.clone()),
@@ -48,9 +48,9 @@ impl StoredEvent {
     }
 }
 
-/// Occurrences kept per group: more than any rule counts to.
+/// Most occurrences per group. No rule counts higher.
 const OCCURRENCES_MAX: usize = 64;
-/// Groups kept per rule: a node has some dozen devices.
+/// Most groups per rule. A node has some dozen devices.
 const GROUPS_MAX: usize = 512;
 
 #[derive(Debug, Clone)]
@@ -60,14 +60,14 @@ struct Occurrence {
     boot: String,
 }
 
-/// Recent occurrences of one rule's events, by group.
+/// Recent occurrences of the events of one rule, by group.
 #[derive(Debug, Default)]
 pub(super) struct EventCounter {
     groups: BTreeMap<(Subject, String), VecDeque<Occurrence>>,
 }
 
 impl EventCounter {
-    /// Drops occurrences up to and including `until_ms`.
+    /// Drops the occurrences up to and including `until_ms`.
     pub(super) fn drop_until(&mut self, until_ms: i64) {
         self.groups.retain(|_, occurrences| {
             occurrences.retain(|occurrence| occurrence.at_ms > until_ms);

@@ -1,4 +1,4 @@
-//! Rules over kernel log events: single events, repeats, and clearing after a quiet period.
+//! Rules over kernel log events: single events, repeated events, and clearing after a quiet period.
 
 use farrier_facts::decode::{self, Kind};
 
@@ -9,14 +9,14 @@ use super::event_counter::StoredEvent;
 use super::finding_store::{FindingContent, FindingKey};
 use super::{Engine, watch};
 
-/// How often repeats of the same event are stored for repeat rules. Those merge bursts of a minute
-/// or more (`rules` enforces it), so counts after a restart match those before.
+/// How often repeats of the same event are stored. Rules that count repeats merge bursts of a
+/// minute or more (`rules` enforces this), so their counts are the same after a restart.
 const STORE_EVERY_MS: i64 = 60_000;
-/// Limit of distinct events whose last storage time is kept.
+/// Most distinct events whose last storage time is kept.
 const STORED_MAX: usize = 1024;
 
 impl Engine {
-    /// Applies kernel log events, and returns those to store.
+    /// Applies kernel log events. Returns the events to store.
     pub(super) fn events(&mut self, events: &[KernelEvent], now: Moment) -> Vec<StoredEvent> {
         let mut to_store = Vec::new();
         for kernel_event in events {
@@ -42,8 +42,8 @@ impl Engine {
         }
     }
 
-    /// The GPU that the event names, or the one at its PCI address; the address if no GPU is known
-    /// there; otherwise the node.
+    /// The subject of an event: the GPU that it names, or the GPU at its PCI address. If no GPU is
+    /// known at the address, the address itself. Without an address, the node.
     fn event_subject(&self, kernel_event: &KernelEvent) -> Subject {
         if let Some(gpu) = kernel_event.gpu() {
             return Subject::Gpu(gpu.clone());
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Counts an event for every matching rule, and returns the rules that it completes.
+    /// Counts an event for every matching rule. Returns the rules whose pattern it completes.
     pub(super) fn count(&mut self, event: &StoredEvent, at: Moment) -> Vec<usize> {
         let mut complete = Vec::new();
         for (rule_index, rule) in self.rules.iter().enumerate() {
@@ -108,7 +108,7 @@ impl Engine {
         self.store.upsert(key, content, vec![event_evidence(kernel_event)], kernel_event.at, true);
     }
 
-    /// Returns the event if it is to be stored: a storm of one event is stored once a minute.
+    /// Returns the event if it has to be stored. A storm of the same event is stored once a minute.
     fn limit_storage(&mut self, event: StoredEvent, at: Moment) -> Option<StoredEvent> {
         let key = (event.code.clone(), event.subject.clone(), event.unit.clone());
         let last_stored = self.stored_ms.get(&key);
@@ -121,7 +121,7 @@ impl Engine {
         Some(event)
     }
 
-    /// Clears findings whose event has not recurred within the quiet period.
+    /// Clears findings whose event has not happened again within the quiet period.
     pub(super) fn clear_quiet_events(&mut self, now: Moment) {
         let mut quiet = Vec::new();
         for (key, open) in self.store.iter() {
@@ -130,7 +130,8 @@ impl Engine {
             let Some(pattern) = rule.on.as_ref().filter(|_| !awaits_recovery) else { continue };
             let since_ms = match watch::waits_for_replacement(rule, open.finding.rule_action) {
                 true if open.occurred_this_boot() => continue,
-                // Nothing could recur while the node was off.
+                // No event could happen while the node was off, so the quiet period starts with
+                // this boot.
                 true => 0,
                 false => open.last_ms,
             };
@@ -158,7 +159,7 @@ fn event_evidence(kernel_event: &KernelEvent) -> Evidence {
     }
 }
 
-/// An event's text, with the process that it names.
+/// The text of an event, with the process that it names.
 fn event_text(event: &decode::Event) -> String {
     let process = match (&event.process, event.pid) {
         (Some(name), Some(pid)) => format!("{name} (pid {pid})"),
@@ -169,7 +170,7 @@ fn event_text(event: &decode::Event) -> String {
     format!("{} The log names the process {process}.", event.text)
 }
 
-/// `Xid 48` for `xid.48`.
+/// Returns `Xid 48` for `xid.48`.
 fn display_code(code: &str) -> String {
     match code.split_once('.') {
         Some(("xid", number)) => format!("Xid {number}"),

@@ -1,4 +1,4 @@
-//! The open findings, and their changes since the last batch.
+//! The open findings, and how they changed since the last batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,17 @@ use super::super::finding::{
 };
 use super::super::observation::{Moment, Subject};
 
-/// Limit of open findings. A node has some hundred subjects, so more come from forged log lines.
+/// Most open findings. A node has some hundred subjects, so more findings than this come from
+/// forged log lines.
 const OPEN_MAX: usize = 4096;
 
-/// Reserve for the agent's own findings: one of them reports dropped findings.
+/// Extra room for the agent's own findings, because one of them reports dropped findings.
 const AGENT_ROOM: usize = 64;
 
-/// The first observation and the newest of the rest.
+/// Most evidence per finding: the first observation, and the newest of the others.
 const EVIDENCE_MAX: usize = 8;
 
-/// Identity of a finding.
+/// What identifies a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FindingKey {
     pub(super) code: String,
@@ -37,12 +38,12 @@ impl FindingKey {
     }
 }
 
-/// The parts of a finding that its rule sets.
+/// The content of a finding that its rule sets.
 #[derive(Debug, Clone)]
 pub(super) struct FindingContent {
     pub(super) kind: FindingKind,
     pub(super) severity: Severity,
-    /// Severity before a configuration override, if there is one.
+    /// Severity before a configuration override. `None` without an override.
     pub(super) default_severity: Option<Severity>,
     pub(super) action: Action,
     pub(super) text: String,
@@ -50,23 +51,23 @@ pub(super) struct FindingContent {
     pub(super) clears_when: String,
 }
 
-/// An open finding, with the times that clearing needs.
+/// An open finding, with the times that are needed to clear it.
 #[derive(Debug, Clone)]
 pub(super) struct OpenFinding {
     pub(super) finding: Finding,
-    /// When it last happened, on the steady clock; negative if not in this boot.
+    /// When the finding last happened, on the steady clock. Negative if that was before this boot.
     pub(super) last_ms: i64,
-    /// When it opened, likewise.
+    /// When the finding opened, on the steady clock. Negative if that was before this boot.
     opened_ms: i64,
 }
 
 impl OpenFinding {
-    /// `true` if the node rebooted while it was open.
+    /// Whether the node was rebooted while the finding was open.
     pub(super) fn survived_reboot(&self) -> bool {
         self.opened_ms < 0
     }
 
-    /// `true` if it happened, or its condition was true, since the node started.
+    /// Whether the finding happened, or its condition was true, since the node started.
     pub(super) fn occurred_this_boot(&self) -> bool {
         self.last_ms >= 0
     }
@@ -76,7 +77,7 @@ impl OpenFinding {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DriverAction {
     pub(super) value: u32,
-    /// When the driver last reported it; `None` if the latest read succeeded.
+    /// When the driver last reported the action. `None` if the latest read succeeded.
     pub(super) silent_since_ms: Option<i64>,
 }
 
@@ -88,14 +89,14 @@ pub(super) struct FindingStore {
     opened: BTreeSet<FindingKey>,
     updated: BTreeSet<FindingKey>,
     cleared: Vec<Finding>,
-    /// `true` if a finding opened or cleared since the last `take_open_set_changed`.
+    /// Whether a finding opened or cleared since the last `take_open_set_changed`.
     open_set_changed: bool,
-    /// Findings dropped for lack of room.
+    /// Number of findings that were dropped because too many were open.
     dropped: u64,
 }
 
 impl FindingStore {
-    /// Restores findings. `saved_in` is the boot in which they were saved.
+    /// Restores findings. `saved_in` is the boot in which they were saved, `boot` the current one.
     pub(super) fn restore(
         &mut self,
         findings: Vec<Finding>,
@@ -113,7 +114,8 @@ impl FindingStore {
             match in_boot {
                 Some(in_boot) if in_boot.boot == boot => in_boot.steady_ms.max(0),
                 None if saved_in == boot => by_wall(),
-                // From another boot, whatever a wall clock change suggests.
+                // The finding is from another boot, even if a step of the wall clock suggests
+                // otherwise.
                 Some(_) | None => by_wall().min(-1),
             }
         };
@@ -128,8 +130,8 @@ impl FindingStore {
         }
     }
 
-    /// Requests no further reboot after one happened, because it is not known yet whether that one
-    /// helped.
+    /// Stops asking for a reboot after the node was rebooted, because it is not known yet whether
+    /// the reboot helped.
     pub(super) fn downgrade_reboots(&mut self) {
         for (key, open) in &mut self.open {
             if open.finding.rule_action == Action::RebootNode {
@@ -152,7 +154,7 @@ impl FindingStore {
         self.open.get(key)
     }
 
-    /// `true` if a finding opened or cleared since the last call.
+    /// Whether a finding opened or cleared since the last call.
     pub(super) fn take_open_set_changed(&mut self) -> bool {
         std::mem::take(&mut self.open_set_changed)
     }
@@ -161,8 +163,8 @@ impl FindingStore {
         self.open.iter()
     }
 
-    /// Opens a finding or updates the open one. `is_new_occurrence` is `false` for a value that is
-    /// still wrong.
+    /// Opens a finding, or updates the one that is open. `is_new_occurrence` is false for a value
+    /// that is still wrong.
     pub(super) fn upsert(
         &mut self,
         key: FindingKey,
@@ -173,7 +175,7 @@ impl FindingStore {
     ) {
         let in_boot = self.in_boot(at);
         if let Some(open) = self.open.get_mut(&key) {
-            // Record the first match in a boot, so that a restarted agent knows about it.
+            // Report the first match in this boot, so that an agent that restarts knows about it.
             if !open.occurred_this_boot() {
                 self.updated.insert(key.clone());
             }
@@ -247,15 +249,15 @@ impl FindingStore {
         self.updated.remove(key);
         open.finding.cleared = Some(Cleared { at: now.wall, reason: why.to_owned() });
         if self.opened.remove(key) {
-            // It opened and cleared within one batch. Report both, in order.
+            // The finding opened and cleared within one batch. Report both changes, in this order.
             self.cleared.push(Finding { cleared: None, ..open.finding.clone() });
         }
         self.cleared.push(open.finding);
     }
 
-    /// Applies the driver's recovery action, which takes precedence over the rule's for every fault
-    /// of that GPU. An action that the driver reported before it fell silent does not override
-    /// graver faults that came later, such as the loss of the GPU.
+    /// Applies the recovery action of the driver. For every fault of that GPU, it takes precedence
+    /// over the action of the rule. If the action cannot be read any more, the last one does not
+    /// override graver faults that came later, such as the loss of the GPU.
     pub(super) fn apply_driver_action(
         &mut self,
         facts: &XidFacts,
@@ -283,7 +285,7 @@ impl FindingStore {
         }
     }
 
-    /// Changes since the last call: cleared ones first, then by ID.
+    /// The changes since the last call: cleared findings first, then the others by ID.
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for finding in std::mem::take(&mut self.cleared) {
@@ -308,7 +310,7 @@ impl FindingStore {
     }
 }
 
-/// `true` if the text of the evidence changed.
+/// Whether the text of the evidence changed.
 fn evidence_text_changed(current: &[Evidence], new: &[Evidence]) -> bool {
     let last_text = |evidence: &[Evidence]| {
         evidence.iter().rev().find_map(|item| match item {

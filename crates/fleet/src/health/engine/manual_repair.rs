@@ -8,8 +8,8 @@ use super::finding_store::FindingKey;
 use super::{Engine, watch};
 
 impl Engine {
-    /// Clears findings up to `at` that waited for a replacement part, and stops counting earlier
-    /// events. A fault that persists opens a new finding.
+    /// Clears findings up to `at` that waited for a replacement, and stops counting earlier events.
+    /// If a fault persists, it opens a new finding.
     ///
     /// Idempotent: applying the same repair twice changes nothing that happened after it.
     pub fn apply_manual_repair(
@@ -22,7 +22,7 @@ impl Engine {
             if let Some(rule_index) = self.rules.iter().position(|rule| rule.code == key.code)
                 && let Some(subject) = self.table.find(&key.subject)
             {
-                // The window belongs to the part before the repair.
+                // The window measured the component before the repair.
                 self.watches[rule_index].remove(&subject);
             }
             self.store.clear(&key, &format!("manually repaired: {description}"), now);
@@ -38,8 +38,9 @@ impl Engine {
         let open = self.store.iter().filter(|(key, open)| {
             let finding = &open.finding;
             self.rules.get(&key.code).is_some_and(|rule| {
-                // An event is over unless it recurred. A value matches all the time, and opens
-                // again if it still does.
+                // A finding of an event is repaired unless the event happened again after the
+                // repair. A value matches all the time, so its last match says nothing. If it still
+                // matches, a new finding opens.
                 let last = if rule.on.is_some() { finding.last_seen } else { finding.first_seen };
                 last <= at && watch::waits_for_replacement(rule, finding.rule_action)
             })

@@ -41,10 +41,10 @@ use recovery_signals::RecoverySignals;
 use table::Table;
 use watch::{ConditionState, Watch};
 
-/// Code of the rule for findings of node checks.
+/// Code of the rule for findings from node checks.
 const CHECK: &str = "check";
 
-/// Engine state that the journal keeps.
+/// State of the engine that the journal keeps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineSnapshot {
     /// Open findings.
@@ -53,9 +53,9 @@ pub struct EngineSnapshot {
     pub next_id: u64,
     /// Events that repeat rules count.
     pub stored_events: Vec<StoredEvent>,
-    /// Last reported recovery signals of the driver.
+    /// The last reported recovery signals of the driver.
     pub recovery_signals: Vec<RecoverySignal>,
-    /// The boot in which it was saved.
+    /// The boot in which the state was saved.
     pub boot: String,
 }
 
@@ -68,18 +68,18 @@ pub struct Decision {
     pub events_to_store: Vec<StoredEvent>,
 }
 
-/// Which rules run, and coverage gaps.
+/// Which rules run, and which cannot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Number of watched subjects, by code.
+    /// Number of watched subjects, by rule code.
     pub watched: BTreeMap<String, usize>,
-    /// Code, subject, and the signal that the part does not have.
+    /// Rule code, subject, and the signal that the subject does not have.
     pub unsupported: Vec<(String, Subject, Signal)>,
-    /// Number of subjects with too few peers to compare with, by code.
+    /// Number of subjects with too few peers to compare with, by rule code.
     pub no_peers: BTreeMap<String, usize>,
-    /// Number of subjects that are still warming up, by code.
+    /// Number of subjects that are still warming up, by rule code.
     pub warming_up: BTreeMap<String, usize>,
-    /// Code, subject, and the reason for the coverage gap.
+    /// Rule code, subject, and the coverage gap.
     pub gaps: Vec<(String, Subject, CoverageGap)>,
 }
 
@@ -87,26 +87,27 @@ pub struct Coverage {
 #[derive(Debug)]
 pub struct Engine {
     rules: Rules,
-    /// Rules by signal index, each with the clause that measures the signal. `None` if the signal
-    /// is a limit.
+    /// For each signal, the rules that use it and the clause that measures it. The clause is `None`
+    /// if the signal is only a limit.
     rules_by_signal: Vec<Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
-    /// Details that values lack, kept until the next value.
+    /// Details that a number lacks. They are kept until the next value arrives.
     notes: BTreeMap<(usize, Signal), String>,
-    /// By rule, then by subject.
+    /// By rule index, then by subject index.
     watches: Vec<BTreeMap<usize, Watch>>,
     event_counters: BTreeMap<usize, EventCounter>,
-    /// When an event was last stored: a storm of events is stored once a minute.
+    /// When an event was last stored. A storm of the same event is stored once a minute.
     stored_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     store: FindingStore,
-    /// Last reported recovery signals of the driver.
+    /// The last reported recovery signals of the driver.
     recovery_signals: RecoverySignals,
     /// When open findings were last checked for clearing.
     clear_check_ms: Option<i64>,
-    /// Recoveries detected in this batch.
+    /// Recoveries that were detected in this batch.
     recoveries: Vec<Recovery>,
-    /// Findings of an earlier boot whose subject has not been observed in this one, and since when.
+    /// Findings from an earlier boot whose subject has not been observed in this boot, and since
+    /// when the engine waits for it.
     awaiting_rediscovery: Option<(i64, Vec<FindingKey>)>,
 }
 
@@ -135,8 +136,8 @@ impl Engine {
         }
     }
 
-    /// Continues from saved state. `boot` is the current boot: a reboot clears the findings that it
-    /// repairs.
+    /// Continues from saved state. `boot` is the current boot. If the node was rebooted since, the
+    /// findings that a reboot repairs are cleared.
     pub fn restore(&mut self, saved: EngineSnapshot, boot: &str, now: Moment) -> Vec<Change> {
         self.store.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
         for event in &saved.stored_events {
@@ -170,7 +171,8 @@ impl Engine {
         self.apply_recoveries(now);
         let requested = |subject: &Subject| {
             let gpu_index = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
-            // The last reported value: the driver may stop answering when it matters most.
+            // Use the last reported value, because the driver may stop answering when it matters
+            // most.
             let (value, at_ms) = self.recovery_signals.get(gpu_index, Signal::GpuRecoveryAction)?;
             let latest = self.table.latest(gpu_index, Signal::GpuRecoveryAction);
             let is_readable = latest.is_some_and(|reading| reading.value().is_some());
@@ -183,7 +185,7 @@ impl Engine {
         Decision { changes: self.store.take_changes(), events_to_store }
     }
 
-    /// Replaces the rules. Clears findings of removed rules; unchanged rules keep their state.
+    /// Replaces the rules. Clears the findings of removed rules. Unchanged rules keep their state.
     pub fn reconfigure(&mut self, rules: Rules, now: Moment) -> Vec<Change> {
         if rules == self.rules {
             return Vec::new();
@@ -216,29 +218,30 @@ impl Engine {
         self.store.iter().map(|(_, open)| &open.finding)
     }
 
-    /// `true` if [`Self::take_recovery_signals`] would return anything.
+    /// Whether [`Self::take_told`] would return anything.
     pub fn has_recovery_signals(&self) -> bool {
         self.recovery_signals.has_changes()
     }
 
-    /// Recovery signals of the driver that changed since the last call, for the journal.
+    /// The recovery signals of the driver that changed since the last call. The journal stores
+    /// them.
     pub fn take_recovery_signals(&mut self) -> Vec<RecoverySignal> {
         self.recovery_signals.take_changed(&self.table)
     }
 
-    /// Findings dropped because too many were open.
+    /// The number of findings that were dropped because too many were open.
     pub fn dropped(&self) -> u64 {
         self.store.dropped()
     }
 
-    /// Sets the GPUs that were listed in this boot, including those that have left the list, so
-    /// that kernel log lines with a PCI address resolve before the first enumeration.
+    /// Sets the GPUs that were listed in this boot, including those that have left the list. Kernel
+    /// log lines with a PCI address can then be resolved before the first enumeration.
     pub fn restore_inventory(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
         self.table.set_inventory(left);
         self.table.set_inventory(inventory);
     }
 
-    /// The GPU at a PCI address, or else the last one there in this boot.
+    /// The GPU at a PCI address. If none is there now, the last one that was there in this boot.
     pub fn gpu_at(&self, address: &str) -> Option<GpuUuid> {
         self.table.gpu_at_address(address).map(|gpu| gpu.uuid.clone())
     }
@@ -285,8 +288,8 @@ impl Engine {
         coverage
     }
 
-    /// Applies a check of the whole node: opens its problems, and clears those it no longer
-    /// reports.
+    /// Applies a check of the whole node. Opens findings for its problems, and clears the findings
+    /// of problems that it no longer reports.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
         let (kind, clears_when) =
@@ -316,7 +319,7 @@ impl Engine {
                     };
                     entry.insert(content);
                 }
-                // Several problems with the same code become one finding that names them all.
+                // Problems with the same code become one finding that names them all.
                 Entry::Occupied(mut entry) => {
                     let content = entry.get_mut();
                     content.severity = content.severity.max(severity);
@@ -343,8 +346,8 @@ impl Engine {
         }
     }
 
-    /// After a GPU reset or a driver reload, clears the findings that waited for it and restarts
-    /// their windows.
+    /// After a GPU reset or a driver reload, clears the findings that waited for it, and restarts
+    /// the windows of all rules about the affected GPUs.
     fn apply_recoveries(&mut self, now: Moment) {
         for recovery in std::mem::take(&mut self.recoveries) {
             let (gpu, why) = match recovery {
@@ -398,12 +401,13 @@ impl Engine {
     }
 }
 
-/// `xid.48` for a finding of `Xid 48`; not a valid event code for others.
+/// Returns `xid.48` for a finding with the detail `Xid 48`. For other findings, the result is not a
+/// valid event code.
 fn event_code(key: &FindingKey) -> String {
     key.detail.to_ascii_lowercase().replace(' ', ".")
 }
 
-/// A state signal as an integer.
+/// The value of a state signal as an integer.
 fn to_u32(value: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,6 +1,6 @@
-//! Last reported recovery signals of the driver. Later values are compared with them, also after an
-//! agent restart: tools refuse to reset a GPU that is in use, so most resets happen while the agent
-//! is stopped.
+//! The last reported recovery signals of the driver. Later values are compared with them, even
+//! after a restart of the agent: tools refuse to reset a GPU that is in use, so most resets happen
+//! while the agent is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,28 +10,28 @@ use super::super::observation::Subject;
 use super::super::signal::Signal;
 use super::table::Table;
 
-/// A recovery signal, as stored in the journal.
+/// A recovery signal, as the journal stores it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecoverySignal {
-    /// The GPU, or the node.
+    /// A GPU or the node.
     pub subject: Subject,
     pub signal: Signal,
-    /// Its last value, truncated to an integer, so that a counter restored from the journal never
+    /// The last value, rounded down. A counter that is restored from the journal therefore never
     /// appears to have fallen.
     pub value: f64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct RecoverySignals {
-    /// The value, and when it was last reported.
+    /// The last value, and when it was reported.
     last: BTreeMap<(usize, Signal), (f64, i64)>,
     /// Signals that changed since the last `take_changed`.
     changed: BTreeSet<(usize, Signal)>,
 }
 
 impl RecoverySignals {
-    /// Stores a value, and returns the previous one.
+    /// Stores a value. Returns the previous one.
     pub(super) fn insert(
         &mut self,
         subject_index: usize,
@@ -47,7 +47,7 @@ impl RecoverySignals {
         previous
     }
 
-    /// The value, and when it was last reported.
+    /// The last value, and when it was reported.
     pub(super) fn get(&self, subject_index: usize, signal: Signal) -> Option<(f64, i64)> {
         self.last.get(&(subject_index, signal)).copied()
     }
@@ -55,7 +55,7 @@ impl RecoverySignals {
     pub(super) fn restore(&mut self, saved: Vec<RecoverySignal>, table: &mut Table) {
         for RecoverySignal { subject, signal, value } in saved {
             if let Some(subject_index) = table.index_or_insert(&subject) {
-                // The time is not stored, so treat the value as older than any event.
+                // The time is not stored. Treat the value as older than any event.
                 self.last.insert((subject_index, signal), (value, i64::MIN));
             }
         }

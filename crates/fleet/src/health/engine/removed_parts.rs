@@ -1,5 +1,5 @@
-//! Clears findings of parts that were replaced or removed while the node was off: their subject
-//! never returns.
+//! Clears findings of components that were replaced or removed while the node was off, because
+//! their subject never returns.
 
 use farrier_facts::node::Reading;
 
@@ -8,12 +8,13 @@ use super::super::signal::Signal;
 use super::Engine;
 use super::finding_store::FindingKey;
 
-/// A part not detected for this long after a reboot has been removed. Every collector has reported
-/// many times by then.
+/// A component that is not detected for this long after a reboot was removed. Every collector has
+/// reported many times by then.
 const REMOVED_AFTER_MS: i64 = 600_000;
 
 impl Engine {
-    /// Value-based findings about parts other than GPUs, for which there is no inventory.
+    /// Findings of values about components other than GPUs. There is no inventory of these
+    /// components.
     pub(super) fn findings_to_recheck(&self) -> Vec<FindingKey> {
         let is_candidate = |key: &&FindingKey| {
             let has_clauses = self.rules.get(&key.code).is_some_and(|rule| !rule.when.is_empty());
@@ -29,13 +30,13 @@ impl Engine {
             return;
         };
         for key in keys.iter().filter(|key| self.table.find(&key.subject).is_none()) {
-            self.store.clear(key, "the part has not been detected since the reboot", now);
+            self.store.clear(key, "the component has not been detected since the reboot", now);
         }
     }
 
-    /// Clears findings of removed GPUs, but only if NVML lists every GPU in the node: an unlisted
-    /// one may be the faulty one. GPUs are not swapped while the node runs, so findings of this
-    /// boot stay.
+    /// Clears findings of removed GPUs. Does so only if NVML lists every GPU in the node, because a
+    /// GPU that is not listed may be the faulty one. GPUs are not swapped while the node runs, so
+    /// findings of this boot stay open.
     fn clear_removed_gpus(&mut self, now: Moment) {
         let listed = self.table.inventory();
         let is_removed = |subject: &Subject| {
@@ -54,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// `true` if NVML opened every GPU on the bus, and the bus has as many as expected.
+    /// Whether NVML opened every GPU on the bus, and the bus has at least as many GPUs as expected.
     fn lists_every_gpu(&self) -> bool {
         let Some(node) = self.table.find(&Subject::Node) else { return false };
         let value = |signal| match self.table.latest(node, signal) {

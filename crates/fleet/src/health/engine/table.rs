@@ -8,17 +8,17 @@ use farrier_facts::node::Reading;
 use super::super::observation::{GpuIdentity, Subject};
 use super::super::signal::Signal;
 
-/// Limit of watched subjects. A node of 16 GPUs with 18 links each and 32 ports has some 330.
+/// Most watched subjects. A node with 16 GPUs, 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
 
-/// Limit of GPUs remembered after they left the inventory: more than a node has.
+/// Most GPUs that are remembered after they left the inventory. This is more than a node has.
 const DEPARTED_MAX: usize = 32;
 
-/// Values sorted by signal: a link has a dozen, a GPU some seventy.
+/// Values sorted by signal. A link has a dozen, a GPU some seventy.
 pub type SignalValues = Vec<(Signal, Reading<f64>)>;
 
-/// The latest values, by subject. Clones share values copy-on-write, so cloning once a second for
-/// display is cheap.
+/// The latest values, by subject. Clones share the values until one changes, so that cloning once a
+/// second for display is cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Latest {
     indices: Arc<BTreeMap<Arc<Subject>, usize>>,
@@ -51,8 +51,8 @@ impl FromIterator<(Subject, SignalValues)> for Latest {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
-    /// GPUs listed earlier in this boot and missing now, newest last. Most kernel log lines concern
-    /// a GPU that NVML no longer lists.
+    /// GPUs that were listed earlier in this boot and are missing now, newest last. Most kernel log
+    /// lines concern a GPU that NVML no longer lists.
     departed: Vec<GpuIdentity>,
     subjects: Vec<Arc<Subject>>,
     latest: Latest,
@@ -74,20 +74,21 @@ impl Table {
         &self.inventory
     }
 
-    /// NVML's name of the GPU that the subject is or belongs to.
+    /// NVML's name for the GPU that the subject is, or belongs to.
     pub(super) fn model(&self, subject: &Subject) -> Option<&str> {
         let gpu = subject.gpu()?;
         let mut identities = self.inventory.iter().chain(&self.departed);
         identities.find(|identity| identity.uuid == *gpu)?.name.as_deref()
     }
 
-    /// The GPU at a PCI address, or else the last one there in this boot.
+    /// The GPU at a PCI address. If none is there now, the last one that was there in this boot.
     pub(super) fn gpu_at_address(&self, address: &str) -> Option<&GpuIdentity> {
         let mut identities = self.inventory.iter().chain(self.departed.iter().rev());
         identities.find(|identity| identity.has_pci_address(address))
     }
 
-    /// Index of a subject, assigned at its first observation. `None` once the table is full.
+    /// The index of a subject. It is assigned when the subject is first observed. `None` if the
+    /// table is full.
     pub(super) fn index_or_insert(&mut self, subject: &Subject) -> Option<usize> {
         if let Some(index) = self.find(subject) {
             return Some(index);

@@ -1,4 +1,4 @@
-//! Rules over values: latest ones, rates, trends and peers.
+//! Rules over values: latest values, rates, trends and comparisons with peers.
 
 use std::collections::BTreeSet;
 
@@ -13,30 +13,32 @@ use super::finding_store::{FindingContent, FindingKey, OpenFinding};
 use super::watch::{self, ConditionState, Measured, Transition, Watch};
 use super::{Engine, Recovery};
 
-/// Added after a reboot that did not help, so that automation does not reboot forever.
+/// Added to the text after a reboot that did not help. The action then changes too, so that
+/// automation does not reboot forever.
 const REBOOT_DID_NOT_HELP: &str =
     "The node was rebooted since and the fault persists: another reboot does not help.";
 
-/// How often open findings are checked for clearing. The check visits every open finding.
+/// How often open findings are checked for clearing. The check visits every open finding, so it
+/// does not run with every batch.
 const CLEAR_CHECK_EVERY_MS: i64 = 1000;
 
-/// Result of a rule's clauses for one subject.
+/// The result of a rule's clauses for one subject.
 struct Evaluation {
     subject_index: usize,
     state: ConditionState,
-    /// By clause, if all hold.
+    /// One entry per clause, if all clauses hold.
     measured: Vec<Measured>,
 }
 
 impl Engine {
-    /// Stores the batch's values, and returns the indices of the rules that depend on them.
+    /// Stores the values of the batch. Returns the indices of the rules that depend on them.
     pub(super) fn ingest(&mut self, now: Moment, batch: &Batch) -> BTreeSet<usize> {
         let mut affected = BTreeSet::new();
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
         }
         let mut derived = BTreeSet::new();
-        // Values of one subject arrive together, so its index is looked up once.
+        // The values of one subject arrive together, so its index is looked up only once.
         let mut last: Option<(&Subject, usize)> = None;
         for sample in &batch.samples {
             let cached = last.filter(|(subject, _)| **subject == sample.subject);
@@ -91,8 +93,8 @@ impl Engine {
         }
     }
 
-    /// Detects a recovery: the driver asked for one and no longer does, the driver was gone and is
-    /// back, or a counter was reset to zero.
+    /// Detects a recovery: the driver no longer asks for a recovery action, the driver was gone and
+    /// is back, or a counter was reset.
     fn detect_recovery(
         &mut self,
         subject_index: usize,
@@ -106,7 +108,8 @@ impl Engine {
         let reset_indicators =
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
         let Some(value) = value.filter(|_| reset_indicators.contains(&signal)) else { return };
-        // A reset makes the GPU unreadable for a while, so compare with the last reported value.
+        // A reset makes the GPU unreadable for a while. Compare with the last value that was
+        // reported, even if a read failed since.
         let Some(before) =
             self.recovery_signals.insert(subject_index, signal, value, now.steady_ms)
         else {
@@ -141,9 +144,9 @@ impl Engine {
         }
     }
 
-    /// 1 if NVML lists the GPU but nothing about it can be read. A GPU that is lost, needs a reset
-    /// or is skipped because a call hangs has its own signal. If NVML itself does not answer, the
-    /// result is unknown.
+    /// 1 if NVML lists the GPU but every read from it fails. A GPU that is lost, needs a reset, or
+    /// is skipped because a call hangs has its own signal. If NVML itself does not answer, the
+    /// result is unreadable.
     fn derive_unreadable(&self, subject_index: usize) -> Option<Reading<f64>> {
         let gpu = self.table.subject(subject_index).gpu()?;
         if !self.table.inventory().iter().any(|identity| identity.uuid == *gpu) {
@@ -176,9 +179,9 @@ impl Engine {
         }
     }
 
-    /// Rules with a finding that may clear by time alone, without a new value. Measures over a
-    /// window wait for their next value. Only open findings are visited: they are few, while there
-    /// are thousands of watches.
+    /// Returns the rules with a finding that may clear by time alone, without a new value. Measures
+    /// over a window wait for their next value. This visits only open findings, because they are
+    /// few, while there are thousands of watches.
     pub(super) fn rules_due_to_clear(&mut self, now: Moment) -> BTreeSet<usize> {
         if self.clear_check_ms.is_some_and(|last_ms| now.steady_ms - last_ms < CLEAR_CHECK_EVERY_MS)
         {
@@ -195,7 +198,8 @@ impl Engine {
         self.store.iter().filter_map(due).collect()
     }
 
-    /// Evaluates a rule over all its subjects. Peers are compared once the other clauses are known.
+    /// Evaluates a rule for all its subjects. Compares peers when the results of the other clauses
+    /// are known.
     fn evaluate_rule(&self, rule_index: usize, now: Moment) -> Vec<Evaluation> {
         let rule = self.rules.at(rule_index);
         let watches = &self.watches[rule_index];
@@ -209,8 +213,8 @@ impl Engine {
             !matches!(evaluation.state, ConditionState::Unsupported(_))
         };
         if compares_peers && evaluations.iter_mut().filter(is_supported).count() <= PEERS_MIN {
-            // The condition can never hold here, so clear a finding that opened while there were
-            // more peers.
+            // With so few peers, the condition can never hold. A finding that opened while there
+            // were more peers has to clear.
             for evaluation in evaluations.iter_mut().filter(is_supported) {
                 let is_open =
                     watches.get(&evaluation.subject_index).is_some_and(|watch| watch.is_open);
@@ -249,7 +253,7 @@ impl Engine {
         evaluations
     }
 
-    /// Evaluates all clauses except peer comparisons.
+    /// Evaluates all clauses, except comparisons with peers.
     fn evaluate_clauses(
         &self,
         rule: &Rule,
@@ -259,10 +263,11 @@ impl Engine {
     ) -> Evaluation {
         let is_open = watch.is_open;
         let latest = |signal| self.table.latest(subject_index, signal);
-        // Collected only for subjects that may match: on a healthy node hardly any do.
+        // Measured values are kept only for subjects that may match. On a healthy node, hardly any
+        // do.
         let mut measured = Vec::new();
-        // A missing signal takes precedence over one that is unknown now. A clause that does not
-        // hold decides, whatever the others are.
+        // A signal that the subject does not have takes precedence over one that is unknown now. If
+        // one clause does not hold, the others do not matter.
         let mut unsupported = None;
         let mut unknown = None;
         let mut is_false = false;
@@ -295,7 +300,7 @@ impl Engine {
             .or(is_false.then_some(ConditionState::False))
             .or(unknown)
             .unwrap_or(ConditionState::True);
-        // The finding predates a restart, and its window is still too short to clear it.
+        // The finding opened before a restart, and the window is still too short to clear it.
         let too_soon =
             state == ConditionState::False && is_open && watch.is_warming_up(rule, now.steady_ms);
         let state = if too_soon {
@@ -366,8 +371,8 @@ impl Engine {
         }
     }
 
-    /// Updates the open flag of the watches after changes. Looking it up for each evaluation would
-    /// cost more than the evaluation.
+    /// Updates the open flags of the watches after findings opened or cleared. Looking up the flag
+    /// in each evaluation would cost more than the evaluation itself.
     pub(super) fn refresh_open_flags(&mut self) {
         if !self.store.take_open_set_changed() {
             return;
@@ -381,7 +386,7 @@ impl Engine {
     }
 }
 
-/// Signals derived from this one.
+/// The signals that are derived from this one.
 fn derived_signals(signal: Signal) -> impl Iterator<Item = Signal> {
     let combined = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),

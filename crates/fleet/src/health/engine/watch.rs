@@ -1,4 +1,5 @@
-//! The state of one rule for one subject: the result of its clauses, and since when.
+//! The state of one rule for one subject: the result of its clauses, and since when it has not
+//! changed.
 
 use super::super::finding::{Action, Evidence};
 use super::super::observation::{GpuUuid, Moment, Subject};
@@ -9,52 +10,52 @@ use super::coverage_gap::CoverageGap;
 use super::describe;
 use farrier_facts::node::Reading;
 
-/// Result of a rule's condition for a subject.
+/// The result of a rule's condition for one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConditionState {
     True,
     False,
     /// A signal cannot be read now.
     Unknown(CoverageGap),
-    /// Warming up: the window is not covered yet.
+    /// The history does not cover the window yet.
     WarmingUp,
-    /// The signal has never been read.
+    /// The signal was never read.
     Unread(Signal),
-    /// The part does not have the signal.
+    /// The subject does not have the signal.
     Unsupported(Signal),
-    /// Too few peers to compare with.
+    /// There are too few peers to compare with.
     NoPeers,
 }
 
-/// State of a rule for a subject.
+/// The state of a rule for one subject.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
-    /// By clause; `None` for clauses that do not look back.
+    /// One entry per clause. `None` for clauses that need no history.
     series: Vec<Option<Series>>,
     /// Since when the condition has been true, or false, without a break.
     since_ms: Option<i64>,
     is_true: bool,
     pub(super) state: ConditionState,
     pub(super) is_open: bool,
-    /// When the first of its signals arrived.
+    /// When the first value of any of its signals arrived.
     first_value_ms: i64,
 }
 
-/// A signal that is still missing this long after its companions will not arrive soon: every tier
-/// but the hourly one has been read several times by then.
+/// If a signal is still missing this long after the other signals of its rule, it will not arrive
+/// soon. Every tier except the hourly one has been read several times by then.
 const UNREAD_MS: i64 = 300_000;
 
-/// Effect of an evaluation on the rule's finding.
+/// What an evaluation does to the finding of the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// It was true long enough to open a finding, or is still true.
+    /// The condition was true long enough to open a finding, or it is still true.
     Open,
-    /// It was false long enough to clear the finding.
+    /// The condition was false long enough to clear the finding.
     Clear,
     Wait,
 }
 
-/// A clause's measure, and the limit it was compared with.
+/// The measure of a clause, and the limit that it was compared with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub(super) value: f64,
@@ -76,14 +77,14 @@ impl Watch {
         }
     }
 
-    /// Adds a value for one of its clauses.
+    /// Adds a value for one of the clauses.
     pub(super) fn push(&mut self, clause: usize, at_ms: i64, value: f64) {
         if let Some(Some(series)) = self.series.get_mut(clause) {
             series.push(at_ms, value);
         }
     }
 
-    /// `true` if the history does not cover every window yet.
+    /// Whether the history does not cover every window yet.
     pub(super) fn is_warming_up(&self, rule: &Rule, now_ms: i64) -> bool {
         let lookback_ms = |clause: &Clause| i64::from(clause.measure.lookback_s()) * 1000;
         let mut clauses = rule.when.iter().zip(&self.series);
@@ -97,7 +98,7 @@ impl Watch {
         *self = Self::new(rule, self.is_open, now_ms);
     }
 
-    /// A signal that was never read counts as warming up at first, and as unknown later.
+    /// At first, a signal that was never read counts as warming up. Later, it counts as unknown.
     pub(super) fn resolve_unread(&self, state: ConditionState, now_ms: i64) -> ConditionState {
         match state {
             ConditionState::Unread(signal) if now_ms - self.first_value_ms >= UNREAD_MS => {
@@ -108,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// The measure of a clause, from the latest value or the history.
+    /// The measure of a clause, from the latest value or from the history.
     pub(super) fn measure(
         &self,
         clause_index: usize,
@@ -122,7 +123,7 @@ impl Watch {
         }
     }
 
-    /// `true` if its finding may clear by time alone, without a new value.
+    /// Whether the finding may clear by time alone, without a new value.
     pub(super) fn may_clear_by_time(&self, rule: &Rule, now_ms: i64) -> bool {
         let since = self.since_ms.filter(|_| self.is_open && !self.is_true);
         since.is_some_and(|since| now_ms - since >= i64::from(rule.clear_for_s) * 1000)
@@ -143,8 +144,8 @@ impl Watch {
             | ConditionState::Unread(_)
             | ConditionState::Unsupported(_)
             | ConditionState::NoPeers => {
-                // An unknown state neither opens nor clears a finding, and restarts the
-                // period.
+                // An unknown state neither opens nor clears a finding. The period in which the
+                // condition has to hold starts again.
                 self.since_ms = None;
                 self.state = state;
                 return Transition::Wait;
@@ -166,7 +167,7 @@ impl Watch {
     }
 }
 
-/// A mask as 1 or 0; any other value unchanged.
+/// Returns 1 or 0 for a mask, and any other value unchanged.
 pub(super) fn mask_to_flag(clause: &Clause, value: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -176,7 +177,7 @@ pub(super) fn mask_to_flag(clause: &Clause, value: f64) -> f64 {
     clause.bits.map_or(value, |bits| f64::from(u8::from(value as u64 & bits != 0)))
 }
 
-/// A constant, or the value of another signal. The caller handles peers.
+/// Returns the limit: a number, or the value of another signal. The caller handles peers.
 pub(super) fn resolve_limit<'t>(
     clause: &Clause,
     is_open: bool,
@@ -194,7 +195,7 @@ pub(super) fn resolve_limit<'t>(
     }
 }
 
-/// The latest value, or the condition's state without it.
+/// Returns the latest value, or the state of the condition without it.
 pub(super) fn resolve_value(
     signal: Signal,
     latest: Option<&Reading<f64>>,
@@ -227,17 +228,17 @@ pub(super) fn evidence(
     rule.when.iter().zip(measured).map(clause_evidence).collect()
 }
 
-/// `true` if a finding of this rule stays open until the GPU, driver or node restarts. An event is
-/// over at once, but its fault is not: a quiet period does not reset a GPU.
+/// Whether a finding of this rule stays open until the GPU, the driver or the node restarts. An
+/// event is over at once, but its fault is not: a quiet period does not reset a GPU.
 pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
     let needs_restart = matches!(action, Action::ResetGpu | Action::RebootNode);
     rule.until_recovery || (rule.on.is_some() && needs_restart)
 }
 
-/// `true` if a finding of this rule stays open at least until the node was off: a quiet period
-/// does not replace a part. After a reboot it clears after the rule's quiet period, because no
-/// signal reports a re-seated card or a replaced module. Cables and transceivers are changed while
-/// the node runs, so a port's own counters suffice.
+/// Whether a finding of this rule stays open at least until the node is rebooted, because a quiet
+/// period does not replace a component. After a reboot, it clears after the quiet period of the
+/// rule, because no signal reports a re-seated card or a replaced module. Cables and transceivers
+/// are changed while the node runs, so for a port its own counters are enough.
 pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
     action == Action::DrainAndReplace
         && !rule.until_recovery
@@ -245,11 +246,11 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
         && (rule.on.is_some() || rule.is_windowed())
 }
 
-/// The command makes the server send the agent an order.
+/// With this command, the server sends the agent an order that acknowledges the repair.
 const MANUAL_REPAIR: &str = "a manual repair is reported (`farrier fleet repaired`)";
 
-/// Describes what clears findings of a rule, for the rules reference. Names the GPU for rules about
-/// GPUs.
+/// Describes what clears the findings of a rule, for the rules reference. Rules about GPUs get the
+/// text for a GPU.
 pub fn describe_clear_condition(rule: &Rule) -> String {
     let gpu = Subject::Gpu(GpuUuid(String::new()));
     let subject = if rule.code.starts_with("gpu.") { gpu } else { Subject::Node };

@@ -98,7 +98,7 @@ impl TryFrom<ClauseToml> for Clause {
     }
 }
 
-/// A limit in TOML: a number, or a table.
+/// A limit in TOML: a number or a table.
 pub(super) struct LimitToml {
     number: Option<f64>,
     signal: Option<Signal>,

@@ -19,7 +19,7 @@ struct TestReceiver {
     receiver: Arc<Receiver>,
     /// Whether an order requests the artifact.
     is_requested: Arc<AtomicBool>,
-    /// The entry of the nodes' enrolment.
+    /// The log entry with which the nodes enrolled.
     first_seq: Arc<AtomicU64>,
 }
 
@@ -82,7 +82,7 @@ impl TestReceiver {
         listed.into_iter().map(|record| record.sha256).collect()
     }
 
-    /// Writers end on their own threads.
+    /// Waits until no upload is left, because writers end on their own threads.
     async fn until_nothing_is_incoming(&self) {
         let incoming = self.dir.path().join("artifacts/incoming");
         while std::fs::read_dir(&incoming).unwrap().count() > 0 {
@@ -92,7 +92,7 @@ impl TestReceiver {
 }
 
 impl Sender {
-    /// Sends the header, and returns once the receiver waits for a chunk or has refused it.
+    /// Sends the header. Returns when the receiver waits for a chunk or has refused the header.
     async fn begin(&self, content: &str) {
         let sha256 = Sha256::digest(content).to_vec().into();
         let header = ArtifactHeader { generation: 7, bytes: content.len() as u64, sha256 };
@@ -106,7 +106,7 @@ impl Sender {
         self.part(artifact_part::What::Chunk(content.into())).await;
     }
 
-    /// Fails if the receiver has ended.
+    /// Has no effect if the receiver has ended.
     async fn part(&self, what: artifact_part::What) {
         let _ = self.parts.send(Ok(ArtifactPart { what: Some(what) })).await;
     }
@@ -174,7 +174,8 @@ async fn uploads_are_limited_per_node_and_in_total() {
     }
 }
 
-/// A stream that is reset while the file is written drops the handler, but not the writer.
+/// If a stream is reset while the file is written, the handler is dropped, but the writer
+/// continues.
 #[tokio::test]
 async fn an_upload_keeps_its_slot_until_the_writer_has_ended() {
     let TestReceiver { receiver, dir, .. } = TestReceiver::new();
@@ -208,7 +209,7 @@ async fn a_panic_of_the_writer_is_a_storage_error() {
     assert!(matches!(Refusal::from(stopped.await.unwrap_err()), Refusal::Stopping));
 }
 
-/// As with a full disk: the node keeps its file and sends it later.
+/// As with a full disk: the node keeps its file and sends it again later.
 #[tokio::test]
 async fn a_failed_write_can_be_retried() {
     let fixture = TestReceiver::new();
@@ -221,7 +222,8 @@ async fn a_failed_write_can_be_retried() {
     assert_eq!(fixture.stored("a").len(), 1);
 }
 
-/// Cancelled, revoked or retired: an upload in progress is discarded.
+/// If the order was cancelled or the node was revoked or retired, an upload in progress is
+/// discarded.
 #[tokio::test(start_paused = true)]
 async fn an_artifact_whose_order_has_ended_is_discarded() {
     let fixture = TestReceiver::new();
@@ -230,7 +232,7 @@ async fn an_artifact_whose_order_has_ended_is_discarded() {
     sender.chunk("content").await;
     fixture.is_requested.store(false, Ordering::Relaxed);
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
-    // It does not hold a slot forever either.
+    // A slow upload does not keep its slot either.
     fixture.is_requested.store(true, Ordering::Relaxed);
     let slow = fixture.sender("b");
     slow.begin("content").await;
@@ -255,7 +257,7 @@ async fn an_artifact_of_a_node_retired_meanwhile_is_discarded() {
     fixture.until_nothing_is_incoming().await;
 }
 
-/// The order of the later node with that name has the same generation.
+/// The order of the later node with the same name has the same generation.
 #[tokio::test]
 async fn an_artifact_of_a_node_enrolled_again_meanwhile_is_discarded() {
     let fixture = TestReceiver::new();
@@ -269,7 +271,8 @@ async fn an_artifact_of_a_node_enrolled_again_meanwhile_is_discarded() {
     assert_eq!(fixture.send("a", "content").await, Ok(()), "the later node has its own upload");
 }
 
-/// A controller with a pending order for the logs of node `a`, and that order's generation.
+/// Returns a controller with a pending order that collects the logs of node `a`, and the generation
+/// of this order.
 async fn controller(dir: &std::path::Path) -> (Controller, u64) {
     let state_machine =
         StateMachine::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
@@ -366,7 +369,7 @@ async fn attempts_per_order_and_disk_space_are_limited() {
     );
 }
 
-/// After a crash between storing it and sending the receipt.
+/// The server crashed after it stored the artifact and before it sent the receipt.
 #[tokio::test]
 async fn a_repeated_upload_replaces_the_previous_one() {
     let fixture = TestReceiver::new();

@@ -1,4 +1,4 @@
-//! Why a session ends, and the status sent to the node.
+//! Why a session ends, and which status the node gets.
 
 use farrier_wire::convert::ConvertError;
 use farrier_wire::limits::ORDERS_AHEAD_MAX;
@@ -34,7 +34,7 @@ pub(super) enum SessionEnd {
 }
 
 impl SessionEnd {
-    /// Whether the session ended because a report is malformed or too large.
+    /// Whether the session ended because a report was malformed or too large.
     pub(super) fn is_unreadable_report(&self) -> bool {
         match self {
             Self::Convert(_) => true,
@@ -43,12 +43,12 @@ impl SessionEnd {
         }
     }
 
-    /// The status sent to the node. `None` if it no longer listens.
+    /// The status for the node. `None` if the node no longer listens.
     pub(super) fn status(&self) -> Option<Status> {
         let text = self.to_string();
         Some(match self {
             Self::Lost(status) => match status.code() {
-                // tonic's codes for a message that is too large, or malformed.
+                // tonic uses these codes for messages that are too large or malformed.
                 Code::OutOfRange | Code::ResourceExhausted => status.clone(),
                 Code::Internal => Status::invalid_argument("malformed message"),
                 _ => return None,

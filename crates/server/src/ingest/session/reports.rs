@@ -1,4 +1,4 @@
-//! Reports of a node: findings, inventory, cordon and order status.
+//! Reports from a node: findings, inventory, cordon and order status.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::super::priority::{self, LARGE_BYTES, QueuePermit};
 use super::{Session, SessionEnd, check_limit};
 use crate::controller::SubmitError;
 
-/// Estimated size of an inventory.
+/// Estimated size of an inventory report.
 const INVENTORY_BYTES: usize = 4 << 10;
 const SMALL_BYTES: usize = 1 << 10;
 
@@ -33,7 +33,7 @@ impl Session<'_> {
         if self.last != Some(message.after) || message.record <= message.after {
             return self.send(server_message::What::Resync(proto::Resync {})).await;
         }
-        // Before waiting for a permit.
+        // Check the limit before the report waits for a permit.
         check_limit("changes", message.changes.len(), FINDINGS_MAX)?;
         let number = message.record;
         let (changes, bytes, permit) = self
@@ -43,11 +43,11 @@ impl Session<'_> {
         let record = self.record(number);
         let event = Event::FindingsReported { node: self.node.clone(), record, changes };
         match self.report(event, bytes, permit).await {
-            // A snapshot of all open findings fits into one message.
+            // Ask for all open findings instead. They fit into one message.
             Err(SessionEnd::Submit(SubmitError::TooManyFindings(_))) => {
                 return self.send(server_message::What::Resync(proto::Resync {})).await;
             }
-            // Not logged, so not acknowledged.
+            // The report was not logged, so it is not acknowledged.
             Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
                 self.mark_refused();
                 return Ok(());
@@ -62,7 +62,7 @@ impl Session<'_> {
         &mut self,
         message: proto::Findings,
     ) -> Result<(), SessionEnd> {
-        // Also for an old snapshot: it does not include the changes after it.
+        // Do this for an old report too: it does not include the changes after it.
         self.changes_to_skip = 0;
         if self.last.is_some_and(|last| message.record < last) {
             return self.acknowledge().await;
@@ -77,7 +77,7 @@ impl Session<'_> {
         let record = self.record(number);
         let event = Event::FindingsSnapshot { node: self.node.clone(), record, open };
         match self.report(event, bytes, permit).await {
-            // Not logged, so not acknowledged.
+            // The report was not logged, so it is not acknowledged.
             Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
                 self.mark_refused();
                 return Ok(());
@@ -88,12 +88,12 @@ impl Session<'_> {
         self.acknowledge().await
     }
 
-    /// Decodes a findings report once it has a permit. Returns the findings, the report's size, and
-    /// its permit if it is large.
+    /// Decodes a report of findings. Returns the findings, the size of the report, and a permit if
+    /// the report is large.
     ///
-    /// The log stores findings as JSON, which is larger than the message, so permit and quota use
-    /// the logged size. Large reports are decoded on a blocking thread, because the runtime's
-    /// threads serve all other nodes.
+    /// The log stores findings as JSON, which is larger than the message, so the permit and the
+    /// quota use the logged size. Large reports are decoded on a blocking thread, because the
+    /// threads of the runtime serve all other nodes.
     async fn decode_findings<M: Message + 'static, T: Send + 'static>(
         &self,
         message: M,
@@ -109,7 +109,7 @@ impl Session<'_> {
             let decoded = tokio::task::spawn_blocking(move || decode(message)).await;
             decoded.map_err(|_| SubmitError::Stopped)??
         };
-        let logged_bytes = findings.iter().map(|other| finding(other).estimated_bytes()).sum();
+        let logged_bytes = findings.iter().map(|item| finding(item).estimated_bytes()).sum();
         self.charge_bytes(usize::saturating_sub(logged_bytes, message_bytes));
         let bytes = message_bytes.max(logged_bytes);
         let permit = match permit {
@@ -119,7 +119,8 @@ impl Session<'_> {
         Ok((findings, bytes, permit))
     }
 
-    /// Submits a report to the controller, once it has a permit.
+    /// Submits a report to the controller. Unless the report is urgent, it waits for a permit
+    /// first.
     pub(super) async fn report(
         &self,
         event: Event,
@@ -136,9 +137,10 @@ impl Session<'_> {
         self.submit(event).await
     }
 
-    /// The node's findings are unreadable, so its health is unknown although it is connected.
+    /// Logs that the node's findings are unreadable. Its health is then unknown although it is
+    /// connected.
     pub(super) async fn log_unreadable(&self) {
-        // Fails only if the node was retired, or the server is stopping.
+        // This fails only if the node was retired or the server is stopping.
         let _ = self.submit(Event::ReportsUnreadable { node: self.node.clone() }).await;
     }
 
@@ -149,7 +151,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Disk space is low, and a report was not logged.
+    /// Notes that a report was not logged because disk space is low.
     pub(super) fn mark_refused(&mut self) {
         self.is_refused = true;
         self.last_seen.set_delayed(true);
@@ -179,7 +181,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Orders also change the cordon, so the controller decides whether this is new.
+    /// Reports a cordon. Orders also change the cordon, so the controller decides whether the
+    /// report is new.
     pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), SessionEnd> {
         let event = Event::CordonObserved { node: self.node.clone(), cordon };
         self.report(event, SMALL_BYTES, None).await
@@ -251,7 +254,7 @@ mod tests {
         };
         let (out, mut sent) = mpsc::channel(16);
         let quota = NodeQuota::new(ReportQuota::default(), Instant::now());
-        // After throttling, with a snapshot requested.
+        // The session was throttled, and the server has asked for all open findings.
         let mut session = Session {
             context: &context,
             node,
@@ -272,10 +275,10 @@ mod tests {
         session.report_open_findings(convert::findings_message(2, [])).await.unwrap();
         let changes = convert::changes_message(4, 3, Vec::new()).unwrap();
         session.report_changes(changes).await.unwrap();
-        let mut acked = || match sent.try_recv().unwrap().unwrap().what {
+        let mut acknowledged = || match sent.try_recv().unwrap().unwrap().what {
             Some(server_message::What::Ack(ack)) => ack.record,
             other => panic!("{other:?}"),
         };
-        assert_eq!((acked(), acked()), (3, 4));
+        assert_eq!((acknowledged(), acknowledged()), (3, 4));
     }
 }

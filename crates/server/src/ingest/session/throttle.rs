@@ -1,4 +1,4 @@
-//! Reports that wait: for the node's quota, for a permit, or for disk space.
+//! Reports that have to wait: for the node's quota, for a permit, or for disk space.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use prost::Message;
 use super::super::quota::NodeQuota;
 use super::{Session, SessionEnd};
 
-/// Cost of a byte while disk space is low: a node within its quota then logs 4 KiB per second
-/// instead of 64 KiB.
+/// How much more a byte costs while disk space is low. With the default quota, a node then logs 4
+/// KiB/s instead of 64 KiB/s.
 const LOW_SPACE_COST: usize = 16;
 
-/// Interval of quota checks while throttled.
+/// How often the quota is checked while a node is throttled.
 pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
-    /// Charges a message, except skipped changes, which are not logged.
+    /// Charges a message to the quota. Skipped changes are not logged, and cost nothing.
     pub(super) fn charge(&self, message: &AgentMessage) {
         let is_changes = matches!(
             &message.what,
@@ -33,7 +33,7 @@ impl Session<'_> {
         }
     }
 
-    /// Charges log bytes beyond the message's own size.
+    /// Charges the log bytes that exceed the size of the message.
     pub(super) fn charge_bytes(&self, bytes: usize) {
         let bytes = bytes.saturating_mul(self.byte_cost());
         self.quota().charge_entries(0, bytes, Instant::now());
@@ -58,8 +58,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for a server resource. The node is not read meanwhile, so this counts as no missed
-    /// heartbeat.
+    /// Waits for a resource of the server. The server does not read from the node in this time, so
+    /// the time does not count towards the heartbeat timeout.
     pub(super) async fn without_heartbeats<T>(
         &self,
         wait: impl Future<Output = T>,
@@ -67,15 +67,15 @@ impl Session<'_> {
         let mut wait = std::pin::pin!(wait);
         loop {
             tokio::select! {
-                come = &mut wait => return Ok(come),
+                output = &mut wait => return Ok(output),
                 () = tokio::time::sleep(THROTTLE_STEP) => self.context.sessions.skip_heartbeats(&self.last_seen),
                 () = self.out.closed() => return Err(SessionEnd::ClosedByNode),
             }
         }
     }
 
-    /// Starts or ends throttling. Afterwards much may be queued on the node, so the server requests
-    /// a snapshot of its open findings and skips changes in flight.
+    /// Starts or ends throttling. At its end, the node may have many queued changes, so the server
+    /// asks for all open findings and skips the changes that are in flight.
     pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), SessionEnd> {
         if is_throttled {
             self.context.sessions.skip_heartbeats(&self.last_seen);
@@ -85,7 +85,8 @@ impl Session<'_> {
         }
         self.is_throttled = is_throttled;
         self.last_seen.set_delayed(is_throttled || self.is_refused);
-        // A snapshot larger than the available quota would throttle the node again at once.
+        // If the findings are larger than the available quota, they would throttle the node again
+        // at once.
         if !is_throttled {
             #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
             if self.snapshot_bytes as f64 > self.quota().resync_bytes_max() {
@@ -103,7 +104,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Clears conditions that no longer hold: over quota, or low disk space.
+    /// Clears the conditions that no longer hold: quota exceeded and disk space low.
     pub(super) async fn clear_conditions(&mut self) -> Result<(), SessionEnd> {
         if self.logged.is_over_quota && self.quota().is_within_quota(Instant::now()) {
             self.logged.is_over_quota = false;

@@ -1,5 +1,5 @@
-//! Connection state of a node's agent, for display. Decisions use the heartbeat timeout and the
-//! log.
+//! The connection state of a node's agent, for display only. Decisions use the heartbeat timeout
+//! and the log.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,7 +22,8 @@ struct SessionTimes {
     opened_ms: Option<u64>,
     closed_ms: Option<u64>,
     last_message_ms: u64,
-    /// When the server last read from it, or last knew that it did not.
+    /// When the server last read from the session. While it deliberately does not read, this keeps
+    /// moving.
     observed_ms: u64,
     is_delayed: bool,
 }
@@ -39,7 +40,8 @@ impl SessionTimes {
         }
     }
 
-    /// The state, its start, and the age of the last message. `late_ms` without a message is late.
+    /// Returns the connection state, when it began, and the age of the last message. A session
+    /// without a message for `late_ms` is late.
     fn state(self, uptime_ms: u64, late_ms: u64) -> (ConnectionState, u64, Option<u64>) {
         let Some(opened_ms) = self.opened_ms else { return (ConnectionState::Never, 0, None) };
         let age_ms = uptime_ms.saturating_sub(self.last_message_ms);
@@ -49,7 +51,7 @@ impl SessionTimes {
             }
             true if self.is_delayed => (ConnectionState::ReportsDelayed, opened_ms),
             true => (ConnectionState::Connected, opened_ms),
-            // `closed_ms` is missing if the server has just disconnected it.
+            // `closed_ms` is not set yet if the server has just disconnected the session.
             false => {
                 (ConnectionState::Disconnected, self.closed_ms.unwrap_or(self.last_message_ms))
             }

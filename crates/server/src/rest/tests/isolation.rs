@@ -1,5 +1,5 @@
-//! Isolation: a caller of one pool sees neither names nor counts of another, for every reason and
-//! through every path that reads.
+//! Isolation: a caller whose scope is one pool sees neither names nor counts of another pool. This
+//! is tested for every reason and for every path that reads.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const FOREIGN_POOL: &str = "zz-secret";
 const FOREIGN_RACK: &str = "zz-rack";
 /// A rack with nodes of both pools.
 const SHARED_RACK: &str = "shared";
-/// Only the other pool has these.
+/// Names that only the other pool has.
 const NAMES: [&str; 5] = ["zz-node", FOREIGN_POOL, FOREIGN_RACK, "ZZ-GPU", "zz-code"];
 
 fn id(name: &str) -> NodeId {
@@ -28,7 +28,8 @@ fn domain(text: &str) -> Domain {
     text.parse().unwrap()
 }
 
-/// The markers in a text. Counts match whole words only, so digits of times do not count.
+/// Returns the markers that a text contains. Counts match whole words only, so that digits of times
+/// do not match.
 fn markers(text: &str) -> BTreeSet<String> {
     let names = NAMES.into_iter().filter(|name| text.contains(name)).map(str::to_owned);
     let counts = samples::FOREIGN_COUNTS.map(|foreign_count| foreign_count.to_string());
@@ -36,8 +37,8 @@ fn markers(text: &str) -> BTreeSet<String> {
     names.chain(counts.into_iter().filter(|count| words.contains(count.as_str()))).collect()
 }
 
-/// Every reason and everything that unblocks it, each about the fleet, the shared rack and the
-/// other pool.
+/// All reasons and all conditions that unblock a node, each about the fleet, about the shared rack
+/// and about the other pool.
 fn cases() -> Vec<Rationale> {
     let domains = [Domain::Fleet, domain("rack:shared"), domain("pool:zz-secret")];
     let mut cases = Vec::new();
@@ -61,7 +62,8 @@ impl Fixture {
         self.app().controller.submit(by, event).await.unwrap();
     }
 
-    /// The caller's pool with one node, and another with three, one of them in the same rack.
+    /// Creates the caller's pool with one node, and another pool with three nodes, one of them in
+    /// the same rack.
     async fn two_pools() -> Self {
         let fixture = Self::new().await;
         fixture.enrol(OWN, "train", SHARED_RACK).await;
@@ -89,7 +91,7 @@ impl Fixture {
             fixture.log(Event::OperatorRequested { request: hold }).await;
         }
         let mut policy = Policy::default();
-        // One node is enough for a domain fault.
+        // One node is enough to detect a domain fault.
         (policy.common_cause.nodes, policy.common_cause.share) = (1, 0.01);
         policy.pools.insert(FOREIGN_POOL.parse().unwrap(), policy.pools_default.clone());
         fixture.log(Event::PolicySet { policy: Box::new(policy) }).await;
@@ -102,7 +104,7 @@ impl Fixture {
         fixture
     }
 
-    /// Uses the reason wherever one can appear: phase, deferral, order, cancelled order,
+    /// Logs the reason wherever a reason can appear: phase, deferral, order, cancelled order,
     /// operator-requested order and domain fault.
     async fn log_reason(&self, why: &Rationale) {
         let reason = || why.reason.clone();
@@ -146,15 +148,15 @@ impl Fixture {
             ("rack:zz-rack", vec![id(FOREIGN[1]), id(FOREIGN[2])]),
         ] {
             let (domain, symptom) = (domain(name), Symptom::Network);
-            let absolved =
+            let cleared =
                 Event::DomainFaultCleared { domain: domain.clone(), rationale: why.clone() };
-            self.log(absolved).await;
+            self.log(cleared).await;
             self.log(Event::DomainFaultDetected { domain, symptom, nodes, rationale: why.clone() })
                 .await;
         }
     }
 
-    /// Cancels the pending order for this reason. The last result is shown while nothing is
+    /// Cancels the pending order for this reason. The last result is shown only while no order is
     /// pending.
     async fn withdraw(&self, why: &Rationale) {
         let pending = self.app().controller.read(|state| {
@@ -165,7 +167,7 @@ impl Fixture {
         self.log(Event::OrderCancelled { node, generation, reason: why }).await;
     }
 
-    /// The answer to a caller, also if it is a refusal.
+    /// The text of the answer, even if the request is refused.
     async fn get(&self, path: &str, scope: &str) -> String {
         let mut body = match self.request(&Method::GET, path, scope, "").await {
             Ok(reply) => reply.into_response(None).into_body(),
@@ -179,7 +181,7 @@ impl Fixture {
         text
     }
 
-    /// The stream up to the last visible entry.
+    /// Reads the stream up to the last entry that the caller may see.
     async fn follow(&self, after: u64, scope: &str) -> String {
         let page = self.get(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
         let page: serde_json::Value = serde_json::from_str(&page).unwrap();
@@ -211,7 +213,8 @@ fn finding(is_own: bool) -> Finding {
     .unwrap()
 }
 
-/// Every path that reads, except the stream, so that new ones are covered.
+/// Every path that reads, from the table of routes, so that new routes are covered. The stream is
+/// tested separately.
 fn paths(after: u64) -> Vec<String> {
     let reads = routes::TABLE.iter().filter(|table| table.method == Method::GET);
     let each = reads.flat_map(|route| match route.path {
@@ -237,13 +240,14 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() 
         fixture.log_reason(&why).await;
         codes.insert(why.reason.code().to_owned());
         let explanation = format!("/api/v1/nodes/{OWN}/explanation");
-        let is_whole = |shown: &BTreeSet<String>| *shown == markers(&all);
+        let is_complete = |shown: &BTreeSet<String>| *shown == markers(&all);
         for path in paths(after) {
             let answer = fixture.get(&path, "pool:train").await;
             assert_eq!(markers(&answer), BTreeSet::new(), "{path} for {why:?}: {answer}");
             domain_faults += usize::from(path == "/api/v1/domain-faults" && answer.contains(OWN));
-            // A caller with the whole fleet sees the markers, so they are there.
-            if !is_whole(&shown) {
+            // A caller with the whole fleet as scope sees the markers. This proves that they are in
+            // the log.
+            if !is_complete(&shown) {
                 shown.extend(markers(&fixture.get(&path, "fleet").await));
             }
         }
@@ -252,7 +256,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() 
         assert!(answer.contains(OWN), "{answer}");
         fixture.withdraw(&why).await;
         let answer = fixture.get(&explanation, "pool:train").await;
-        // An order superseded by another has not failed.
+        // An order that another order replaced has not failed.
         let is_failure = !matches!(why.reason, Reason::OrderSuperseded { .. });
         assert!(!is_failure || answer.contains("the last failed at"), "{answer}");
         assert_eq!(markers(&answer), BTreeSet::new(), "{explanation} for {why:?}: {answer}");
@@ -262,7 +266,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() 
     assert_eq!(shown, markers(&all), "a marker that is never shown tests nothing");
 }
 
-/// The whole log, and the other direction: the other pool does not see this one.
+/// Reads the whole log, also in the other direction: the other pool does not see this one.
 #[tokio::test]
 async fn the_log_of_a_pool_names_only_its_own_nodes() {
     let fixture = Fixture::two_pools().await;
@@ -282,7 +286,7 @@ async fn the_log_of_a_pool_names_only_its_own_nodes() {
     assert!(fixture.get("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
 }
 
-/// Artifacts that a node sent while in another pool stay with that pool.
+/// Artifacts that a node sent while it was in another pool stay with that pool.
 #[tokio::test]
 async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     use std::io::Write as _;
@@ -318,7 +322,7 @@ async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     assert_eq!(fixture.get(&format!("{list}/2"), "pool:train").await, "zz-secret");
     let hidden = fixture.get(&format!("{list}/1"), "pool:train").await;
     assert!(hidden.contains("there is no such artifact"), "{hidden}");
-    // The other pool does not see the node at all, and a retired node has no artifacts.
+    // The other pool does not see the node at all. A retired node has no artifacts.
     let other = fixture.get(&list, "pool:zz-secret").await;
     assert!(other.contains("is not a node of the fleet"), "{other}");
     let retire = format!("/api/v1/nodes/{OWN}/retire");

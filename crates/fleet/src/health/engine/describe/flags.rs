@@ -1,4 +1,4 @@
-//! Texts of flags, for 0 and 1.
+//! Texts that describe flags, for 0 and for 1.
 
 use super::super::super::signal::Signal;
 
@@ -83,7 +83,7 @@ pub(super) fn state(signal: Signal, is_set: bool) -> String {
     if let Some((_, off, on)) = TEXTS.iter().find(|(flag, ..)| *flag == signal) {
         return (if is_set { *on } else { *off }).to_owned();
     }
-    // Unreachable: the test below checks that every flag is in the table.
+    // This is not reached: the test below checks that every flag is in the table.
     format!("`{signal}` is {}", u8::from(is_set))
 }
 

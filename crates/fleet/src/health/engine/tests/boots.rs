@@ -1,4 +1,4 @@
-//! Agent restarts, resets and reboots: which findings and counts survive.
+//! Restarts of the agent, resets and reboots: which findings and counts survive them.
 
 use super::*;
 
@@ -164,7 +164,7 @@ fn a_reset_while_the_agent_is_stopped_is_detected() {
         reset.restore(saved.clone(), "a", at(5));
         let changes = reset.observe(at(6), &sample(gpu(1), signal, after)).changes;
         assert!(codes(&changes).contains(&("cleared", "gpu.xid".to_owned())), "{signal}");
-        // Values from another boot say nothing about this one.
+        // Values from another boot say nothing about this boot.
         let mut rebooted = engine();
         rebooted.restore(saved, "b", at(5));
         rebooted.observe(at(6), &xid(95, "0000:1c:00", at(6), "b"));
@@ -223,7 +223,8 @@ fn findings_of_a_replaced_gpu_clear() {
 
 #[test]
 fn findings_of_an_unlisted_gpu_stay_open() {
-    // One GPU is on the bus but not opened; one has left the bus; the bus was not read.
+    // First a GPU is on the bus but not opened by NVML, then a GPU has left the bus, then the bus
+    // was not read.
     let mut without = inventory();
     without.remove(0);
     let mut replaced = inventory();
@@ -249,7 +250,7 @@ fn findings_of_an_unlisted_gpu_stay_open() {
 }
 
 #[test]
-fn findings_of_a_part_missing_after_a_reboot_clear() {
+fn findings_of_a_component_missing_after_a_reboot_clear() {
     let port = Subject::Nic { device: "mlx5_0".to_owned(), port: 1 };
     let mut first = engine();
     first.observe(at(0), &sample(port.clone(), Signal::NicSymbolError, 0.0));
@@ -314,7 +315,7 @@ fn a_wall_clock_step_does_not_look_like_a_reboot() {
     first.observe(at(12), &xid(31, "0000:1d:00", at(12), "a"));
     let findings: Vec<Finding> = first.findings().cloned().collect();
     assert_eq!(findings.len(), 3);
-    // The clock was ten hours behind and is set; then the agent restarts.
+    // The clock was ten hours behind and is corrected. Then the agent restarts.
     let set = |seconds: i64| Moment { wall: at(seconds + 36_000).wall, ..at(seconds) };
     let mut second = restarted(saved_in_boot(findings, "a"), set(20));
     let changes = second.observe(set(21), &lost(1.0)).changes;

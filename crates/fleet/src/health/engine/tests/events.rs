@@ -1,4 +1,4 @@
-//! Events of the kernel log and the driver.
+//! Events from the kernel log and the driver.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn an_unreadable_driver_action_does_not_override_a_graver_later_fault() {
     second.restore(journalled(&mut first), "a", at(5));
     second.observe(at(6), &lost);
     assert_eq!(action(&second, "gpu.lost"), (Action::RebootNode, Rule));
-    // The driver reports again, and takes precedence.
+    // When the driver reports again, its action takes precedence.
     first.observe(at(3), &sample(gpu(0), Signal::GpuRecoveryAction, 4.0));
     assert_eq!(action(&first, "gpu.lost"), (Action::ResetGpu, Driver));
 }
@@ -170,12 +170,12 @@ fn a_pci_address_resolves_to_a_gpu_that_left_the_inventory() {
         engine.findings().map(|finding| (finding.subject.clone(), finding.count)).collect();
     assert_eq!(found, [(gpu(1), 2)]);
     assert_eq!(engine.gpu_at("0000:1c:00"), Some(departed.uuid.clone()));
-    // If another GPU is there now, the event belongs to that one.
+    // If another GPU is at the address now, the event belongs to that GPU.
     let mut other = inventory();
     other[1].uuid = GpuUuid("GPU-new".to_owned());
     engine.observe(at(5), &enumerated(&other));
     assert_eq!(engine.gpu_at("0000:1c:00.0"), Some(GpuUuid("GPU-new".to_owned())));
-    // A restarted agent restores the GPUs that have left.
+    // An agent that restarts restores the GPUs that have left the inventory.
     let mut second = super::tests::engine();
     second.restore_inventory(&without, &[departed]);
     second.observe(at(6), &line(at(6)));
@@ -204,7 +204,7 @@ fn a_configuration_can_override_a_single_xid() {
     ];
     assert_eq!(found[1], expected[1]);
     assert_eq!((found.len(), found[0].0, found[0].2), (2, expected[0].0, None));
-    // Disabling an event clears its finding; the rule itself may be disabled as well.
+    // Disabling an event clears its finding. The rule itself may also be disabled.
     let changes = engine.reconfigure(configured(&[("gpu.xid.95", off.clone())]), at(4));
     assert_eq!(codes(&changes), [("cleared", "gpu.xid".to_owned())]);
     configured(&[("gpu.xid", off), ("gpu.xid.95", lowered)]);

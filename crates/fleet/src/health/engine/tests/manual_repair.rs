@@ -1,4 +1,4 @@
-//! Manual repairs: clear findings that waited for a part, and reset counters.
+//! Manual repairs clear findings that waited for a replacement, and reset counters.
 
 use super::*;
 
@@ -28,13 +28,13 @@ fn a_repair_resets_the_repeat_count() {
     let repeated = cleared.iter().find(|finding| finding.code == "gpu.bus-loss-repeated").unwrap();
     assert_eq!(repeated.cleared.as_ref().unwrap().reason, "manually repaired: a new riser");
     assert!(!has_repeat_finding(&engine));
-    // A manual repair does not clear findings that a reset or a reboot repairs.
+    // A manual repair does not clear findings that a reset or a reboot would repair.
     assert!(engine.findings().any(|finding| finding.code == "gpu.xid"));
     lose_gpu(&mut engine, 1300);
     assert!(!has_repeat_finding(&engine), "the first since the repair");
     lose_gpu(&mut engine, 1900);
     assert!(has_repeat_finding(&engine), "the second");
-    // The same repair again, as after a restart: later findings stay.
+    // The same repair is applied again, as after a restart. Later findings stay open.
     assert_eq!(engine.apply_manual_repair(at(700).wall, "a new riser", at(2000)), []);
     assert!(has_repeat_finding(&engine));
 }

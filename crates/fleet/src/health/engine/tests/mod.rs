@@ -1,4 +1,4 @@
-//! Tests of the engine on handmade batches.
+//! Tests of the engine with hand-made batches.
 
 mod boots;
 mod events;
@@ -76,7 +76,7 @@ fn kernel_line(line: &str, when: Moment, boot: &str) -> Batch {
     Batch { inventory: Some(inventory()), kernel, ..Batch::default() }
 }
 
-/// A fatal NVLink error whose register bits point to hardware.
+/// A fatal NVLink error whose register bits point to a hardware fault.
 fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
     let mut batch = xid(74, "0000:1c:00", when, boot);
     for kernel_event in &mut batch.kernel {
@@ -86,7 +86,7 @@ fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
     batch
 }
 
-/// State with these findings, saved in the given boot.
+/// Saved state with these findings, from the given boot.
 fn saved_in_boot(findings: Vec<Finding>, boot: &str) -> EngineSnapshot {
     EngineSnapshot { findings, boot: boot.to_owned(), ..EngineSnapshot::default() }
 }
@@ -101,7 +101,8 @@ fn journalled(engine: &mut Engine) -> EngineSnapshot {
     }
 }
 
-/// Initial state of a second boot: GPUs 0 and 1 have failed row remaps and fell off the bus twice.
+/// The saved state of a first boot: GPUs 0 and 1 have failed row remaps, and fell off the bus
+/// twice.
 fn saved_with_two_faulty_gpus() -> EngineSnapshot {
     let mut first = engine();
     let mut stored_events = Vec::new();
@@ -126,7 +127,7 @@ fn saved_with_two_faulty_gpus() -> EngineSnapshot {
     }
 }
 
-/// A time in a boot that began some hours after the first.
+/// A time in a second boot, which began some hours after the first.
 fn second_boot(seconds: i64) -> Moment {
     Moment { steady_ms: seconds * 1000, wall: at(20_000 + seconds).wall }
 }
@@ -144,7 +145,7 @@ fn gpu_counts(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
     Batch { inventory: Some(inventory), samples, ..Batch::default() }
 }
 
-/// An engine that continues in boot `a`.
+/// An engine that continues in boot `a` after a restart of the agent.
 fn restarted(saved: EngineSnapshot, now: Moment) -> Engine {
     let mut engine = engine();
     engine.restore(saved, "a", now);

@@ -220,7 +220,7 @@ fn a_down_link_is_not_slow_at_one_second_intervals() {
 
 #[test]
 fn every_counter_and_flag_has_a_rule_or_an_exemption() {
-    // Counters and flags that no rule uses, and why.
+    // Counters and flags that no rule uses, with the reason.
     let exempt = [
         (Signal::GpuEnergy, "measures work, not faults"),
         (
