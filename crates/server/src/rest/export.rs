@@ -25,7 +25,7 @@ const ENTRIES_STEP: usize = 500;
 pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     let slot = Arc::new(call.stream_slot()?);
     let (out, reply) = Reply::stream(reply::LINES, &slot);
-    let of_log = call.query.text("data") == Some("log");
+    let exports_log = call.query.text("data") == Some("log");
     let filter = EventFilter::from_query(&call.query)?;
     tokio::spawn(async move {
         let write = async {

@@ -107,9 +107,9 @@ impl Tally {
                 self.unknown_nodes += 1;
                 continue;
             };
-            self.omitted.nodes += u32::from(part.more_gpus > 0);
-            self.omitted.gpus = self.omitted.gpus.saturating_add(part.more_gpus);
-            for (key, gpus) in part.rows {
+            self.omitted.nodes += u32::from(node.more_gpus > 0);
+            self.omitted.gpus = self.omitted.gpus.saturating_add(node.more_gpus);
+            for (key, gpus) in node.rows {
                 let counts = self.rows.entry(key).or_default();
                 counts.nodes += 1;
                 counts.gpus = counts.gpus.saturating_add(gpus);
