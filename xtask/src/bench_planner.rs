@@ -165,10 +165,10 @@ fn text(
     writeln!(text, "## Speed\n")?;
     writeln!(
         text,
-        "{rounds} interleaved rounds of each program, each in its own process; medians of the rounds. An answer is\n\
-         an estimate of one of the runs below. Farrier's is a whole plan: time by phase with P10 and P90,\n\
-         bounds, the nearest published run, memory of each stage. That of llm-analysis is its `training()`,\n\
-         time and memory, with its log off.\n"
+        "Both programs ran in turn in {rounds} rounds, each time in a new process; the table has medians of the\n\
+         rounds. An answer is an estimate of one of the runs below. An answer of Farrier is a whole plan: time\n\
+         by phase with P10 and P90, bounds, the nearest published run, memory of each stage. An answer of\n\
+         llm-analysis is the result of its `training()`: time and memory, with its log off.\n"
     )?;
     writeln!(text, "| measurement | median | rounds | goal |\n|---|---|---|---|")?;
     let mut row = |measurement: &str, median: f64, unit: &str, rounds: String, goal: &str| {
@@ -199,11 +199,11 @@ fn text(
 }
 
 const NOTES: &str = "\
-Step time of published dense runs (`data/planner/published_training.csv`). Farrier estimates each
-row with a fit that excludes the row's whole group; see
+The errors are those of step time on published dense runs (`data/planner/published_training.csv`).
+Farrier estimates each row with a fit that excludes the row's whole group; see
 [the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the achieved share of the peak
-as an input. Besides its default it is given constants, two of which are optimal for exactly these
-rows: nothing is held out from it. It counts the feed-forward part as two GEMMs of 4 × hidden
-whatever its width, and no pipeline bubble, no communication and no optimizer in the time of a step;
-the efficiency has to account for those.
+(its efficiency) as an input. Besides its default, A below, it gets the efficiencies B, C and D. C
+and D are optimal for exactly these rows, so no row is held out from llm-analysis. It counts a
+feed-forward layer as two GEMMs of 4 × hidden, whatever its width. Its step time has no pipeline
+bubble, no communication and no optimizer; the efficiency has to account for those.
 ";
