@@ -17,19 +17,20 @@ use crate::shell::{command, print_status, root};
 /// The committed scoreboard.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
 const PEER: &[&str] = &["llm-analysis==0.2.2"];
-/// llm-analysis with only what it imports. Its other dependencies, such as transformers and numpy,
-/// read models from a hub and take minutes to install. The same functions run without them.
+/// llm-analysis with only the packages that it needs here. Its other dependencies, such as
+/// transformers and numpy, serve to read models from a hub and take minutes to install.
 const PEER_QUICK: &[&str] =
     &["--no-deps", "llm-analysis==0.2.2", "fire==0.5.0", "six==1.17.0", "termcolor==3.3.0"];
 /// Rounds of each program.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
-/// Budgets: a plan fast enough for thousands per search, and an instant search.
+/// Budgets: an estimate fast enough for thousands per search, and a search that feels instant.
 const ANSWER_US_MAX: f64 = 50.0;
 const SEARCH_MS_MAX: f64 = 100.0;
 
-/// Writes the scoreboard and `bench/planner.md`. A quick run only compares the scoreboard.
+/// Writes the scoreboard and `bench/planner.md`. A quick run compares the scoreboard with the
+/// committed one instead of writing it.
 pub(crate) fn measure(size: Size) -> anyhow::Result<()> {
     build(size)?;
     match size {
@@ -110,14 +111,14 @@ impl RoundTimings {
         Ok(values[values.len() / 2])
     }
 
-    /// All rounds, divided by `by`.
+    /// The values of all rounds, each divided by `by`, as text.
     fn each(&self, name: &str, by: f64) -> String {
         let values = self.0.get(name).into_iter().flatten();
         values.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Asks both programs the same questions in turn and writes `bench/planner.md`.
+/// Runs both programs in turn on the same questions and writes `bench/planner.md`.
 fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     let (name, packages) =
         size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));

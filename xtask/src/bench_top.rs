@@ -1,5 +1,6 @@
-//! Cost of `farrier top`, compared with nvitop and nvtop. Each runs in an 80×24 tmux terminal with
-//! one refresh per second on the same simulated node, one after the other in several rounds.
+//! `cargo xtask bench top`: cost of `farrier top`, compared with nvitop and nvtop. Each runs in an
+//! 80×24 tmux terminal with one refresh per second on the same simulated node. The programs run one
+//! after the other, in several rounds.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,9 +25,9 @@ const SOCKET: &str = "farrier-bench-top";
 #[derive(Clone, Copy)]
 struct TopParams {
     rounds: usize,
-    /// Per program and round.
+    /// Measured time per program and round.
     watch: Duration,
-    /// Until charts, processes and caches have filled.
+    /// Time until charts, process lists and caches have filled.
     warm_up: Duration,
 }
 
@@ -114,7 +115,7 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
     let by_python =
         format!("LD_LIBRARY_PATH={library} exec {} -m nvitop --interval 1", python.display());
     let mut programs = vec![program("farrier top", own), program("nvitop 1.7.2", by_python)];
-    // In Debian's `contrib`. FARRIER_NVTOP can name another binary.
+    // nvtop is in Debian's `contrib` and may be missing. FARRIER_NVTOP can name another binary.
     let nvtop = std::env::var("FARRIER_NVTOP").unwrap_or_else(|_| "nvtop".to_owned());
     match command(&nvtop).arg("--version").output() {
         Ok(output) => {
@@ -129,7 +130,7 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
 }
 
 fn measure(program: &mut Program, params: TopParams) -> anyhow::Result<()> {
-    // A tmux server lingers after its last session, so each run has its own.
+    // A tmux server keeps running for a while after its last session, so each run has its own.
     let socket = format!("{SOCKET}-{}-{}", program.name.replace(' ', "-"), program.ms_per_s.len());
     let tmux = || {
         let mut tmux = command("tmux");

@@ -1,4 +1,4 @@
-//! The report.
+//! The page `bench/agent.md`.
 
 use std::fmt::Write as _;
 

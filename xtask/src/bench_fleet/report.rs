@@ -1,4 +1,4 @@
-//! The report, with budgets.
+//! The page `bench/fleet.md`, and the budgets.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ const CORES_MAX: f64 = 1.0;
 const MEMORY_MB_MAX: f64 = 2000.0;
 const DECISIONS_S_MAX: f64 = 2.0;
 const EVENT_MS_MAX: f64 = 250.0;
-/// Maximum delay of a fatal finding in a flood, at P99.
+/// By how much a flood may increase the P99 latency of a fatal finding.
 const FLOOD_DELAY_MS_MAX: f64 = 100.0;
 const RESTART_S_MAX: f64 = 5.0;
 
@@ -60,7 +60,7 @@ pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>>
     Ok(over)
 }
 
-/// Fails if the log lost or duplicated a finding. Not a budget: this applies at every size.
+/// Fails if the log lost or duplicated a finding. This is not a budget: it applies to quick runs too.
 pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
     let Some(result) = &results.certified else { return Ok(()) };
     let get = |name: &str| result.measurements.get(name);
@@ -145,7 +145,7 @@ fn steady(text: &mut String, results: &[SteadyResult]) -> anyhow::Result<()> {
     joined(text, results)
 }
 
-/// The join phase, and a restart with all nodes in the log.
+/// How fast all nodes join, and how fast a server restarts with all of them in the log.
 fn joined(text: &mut String, results: &[SteadyResult]) -> anyhow::Result<()> {
     writeln!(
         text,
