@@ -167,9 +167,9 @@ fn text(
     writeln!(
         text,
         "Both programs ran in turn in {rounds} rounds, each time in a new process; the table has medians of the\n\
-         rounds. An answer is an estimate of one of the runs below. An answer of Farrier is a whole plan: time\n\
-         by phase with P10 and P90, bounds, the nearest published run, memory of each stage. An answer of\n\
-         llm-analysis is the result of its `training()`: time and memory, with its log off.\n"
+         rounds. An answer is an estimate of one of the runs below. An answer of Farrier is a whole plan:\n\
+         time by phase with P10 and P90, bounds, the nearest published run, memory of each stage. An answer\n\
+         of llm-analysis is the result of its `training()`: time and memory, with its log off.\n"
     )?;
     writeln!(text, "| measurement | median | rounds | goal |\n|---|---|---|---|")?;
     let mut row = |measurement: &str, median: f64, unit: &str, rounds: String, goal: &str| {

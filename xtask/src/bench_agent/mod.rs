@@ -1,9 +1,9 @@
 //! `cargo xtask bench agent`: cost and latency of the agent on a simulated node with eight H100.
 //!
 //! ```text
-//! node ─┬─ agent and probe, scraped ─┐
-//!       ├─ gpustat, once a second    ├─> cost ─> (peers stop) ─> latency ─> flood ─> bench/agent.md
-//!       └─ nvitop, once a second     ┘
+//! node ─┬─ agent, probe, scraped ─┐
+//!       ├─ gpustat, once a second ├─> cost ─> (peers stop) ─> latency ─> flood ─> bench/agent.md
+//!       └─ nvitop, once a second  ┘
 //! ```
 //!
 //! The agent reports to a server on the same machine and executes its orders.
@@ -177,8 +177,8 @@ fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::
 struct FloodResult {
     /// Time taken to write the lines.
     written: Duration,
-    /// Time from the last line until the sink has the complete count. The agent writes counts once a
-    /// second.
+    /// Time from the last line until the sink has the complete count. The agent writes counts once
+    /// a second.
     counted_after: Duration,
     counted: u64,
     /// CPU milliseconds per second of the agent, from the first line until the count is complete.

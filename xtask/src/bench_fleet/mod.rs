@@ -2,7 +2,7 @@
 //! process.
 //!
 //! ```text
-//! crates/sim/examples/load ─ gRPC, server-sent events ─> farrier server run ─> /proc ─> bench/fleet.md
+//! crates/sim/examples/load ─ gRPC, events ─> farrier server run ─> /proc ─> bench/fleet.md
 //! ```
 
 mod load;

@@ -60,7 +60,8 @@ pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>>
     Ok(over)
 }
 
-/// Fails if the log lost or duplicated a finding. This is not a budget: it applies to quick runs too.
+/// Fails if the log lost or duplicated a finding. This is not a budget: it applies to quick runs,
+/// too.
 pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
     let Some(result) = &results.certified else { return Ok(()) };
     let get = |name: &str| result.measurements.get(name);
@@ -179,9 +180,9 @@ fn bursts(text: &mut String, results: &[BurstResult]) -> anyhow::Result<()> {
     writeln!(
         text,
         "Each failing node reports Xid 48. The decision is the next log entry about the node: the controller\n\
-         takes it out of service, or defers that with a reason (by default at most a tenth of the fleet may be\n\
-         out of service). The times end when a client that follows the log over HTTP receives the event of\n\
-         the decision, which is after the event is on disk.\n"
+         takes it out of service, or defers that with a reason (by default at most a tenth of the fleet may\n\
+         be out of service). The times end when a client that follows the log over HTTP receives the event\n\
+         of the decision, which is after the event is on disk.\n"
     )?;
     writeln!(
         text,

@@ -5,8 +5,8 @@
 //! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> matches ─ allowed.txt ─> problems
 //! ```
 //!
-//! The rules see names and literals but no types. `allowed.txt` lists code that may parse text, such
-//! as output of other programs. The rules do not detect comparisons of two variables that hold
+//! The rules see names and literals but no types. `allowed.txt` lists code that may parse text,
+//! such as output of other programs. The rules do not detect comparisons of two variables that hold
 //! messages.
 
 mod lexer;

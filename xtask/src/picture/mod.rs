@@ -1,5 +1,5 @@
-//! `cargo xtask picture top`: screenshots and a recording of `farrier top` on a simulated node under
-//! load.
+//! `cargo xtask picture top`: screenshots and a recording of `farrier top` on a simulated node
+//! under load.
 //!
 //! ```text
 //! farrier simulate inject, repeatedly ─> node ─> farrier top in tmux ─┬─ capture-pane ─> SVG

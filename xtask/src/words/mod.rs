@@ -1,7 +1,7 @@
 //! Finds retired words in code, docs and data. `docs/GLOSSARY.md` lists the words to use.
 //!
 //! ```text
-//! git ls-files ─ lines ─ identifiers and prose, split into words ─ retired.txt ─ exempt.txt ─> problems
+//! git ls-files ─ lines ─ split into words ─ retired.txt ─ exempt.txt ─> problems
 //! ```
 
 use std::collections::BTreeMap;
