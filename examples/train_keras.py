@@ -7,13 +7,14 @@ Copy this script and change the model and the data.
     python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # tokens as unsigned 16-bit integers
     python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # after a crash: resumes
 
-Mixed bfloat16 on a GPU, flash attention where the backend has it (JAX and torch; Keras has none on
-TensorFlow), AdamW, a cosine schedule per step, XLA, checkpoints that resume exactly, and reports to
-the node's agent, if there is one. Without --backend Keras chooses: KERAS_BACKEND,
-~/.keras/keras.json, or TensorFlow. Written for Keras 3.15.
+It uses mixed bfloat16 on a GPU, flash attention where Keras supports it (on JAX and torch, not on
+TensorFlow), AdamW, a cosine schedule per step, XLA, and checkpoints that resume exactly. It reports
+to the node's agent, if there is one. Without --backend Keras chooses the backend: KERAS_BACKEND,
+~/.keras/keras.json, or TensorFlow. The script is written for Keras 3.15.
 
 SIGTERM and Ctrl-C save a checkpoint after the current step and exit with 143 and 130; a second
-signal exits at once. A checkpoint stores size and fingerprint of its data; other data is rejected.
+signal exits at once. A checkpoint stores the size and a fingerprint of the data file, and a resumed
+run rejects other data.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ from keras import layers, ops  # noqa: E402
 
 
 class Tokens(keras.utils.PyDataset):
-    """The data. A batch depends only on its step number, so a resumed run sees the same batches."""
+    """The data. A batch depends only on the seed and its step number, so a resumed run gets the same batches."""
 
     def __init__(self, args: argparse.Namespace, vocabulary: int, first: int) -> None:
         super().__init__(workers=1)
@@ -109,7 +110,7 @@ class Tokens(keras.utils.PyDataset):
         else:
             starts = rng.integers(0, len(self.tokens) - length, rows)
             ids = np.stack([self.tokens[start : start + length + 1] for start in starts]).astype(np.int32)
-            if ids.max() >= self.vocabulary:  # An embedding on a GPU accepts it silently.
+            if ids.max() >= self.vocabulary:  # An embedding on a GPU does not report it.
                 raise ValueError(f"the data contains token {ids.max()}, but the model has only {self.vocabulary}")
         return ids[:, :-1], ids[:, 1:]
 
@@ -131,8 +132,8 @@ class Positions(layers.Layer):
 class Attention(layers.Layer):
     """Causal multi-head attention with rotary positions.
 
-    `keras.layers.MultiHeadAttention` has no rotary positions. Uses `is_causal` without a mask,
-    because torch's flash attention takes none.
+    `keras.layers.MultiHeadAttention` has no rotary positions. This layer passes `is_causal` and no
+    mask, because torch's flash attention takes no mask.
     """
 
     def __init__(self, heads: int, flash: bool, **kwargs) -> None:
@@ -154,7 +155,7 @@ class Attention(layers.Layer):
 
 
 def build(shape: Size, length: int, dropout: float, flash: bool) -> keras.Model:
-    """A Llama-style decoder. Every layer with weights is named: checkpoints use the names."""
+    """A Llama-style decoder. Every layer with weights has a name, because checkpoints use the names."""
 
     def initializer():
         return keras.initializers.RandomNormal(
@@ -191,7 +192,7 @@ def build(shape: Size, length: int, dropout: float, flash: bool) -> keras.Model:
 class Cosine(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then half a cosine down to a tenth.
 
-    Keras's own CosineDecay branches on the step, which on torch waits for the GPU each time.
+    Keras's own CosineDecay branches on the step. On torch such a branch waits for the GPU at each step.
     """
 
     def __init__(self, highest: float, warmup: int, steps: int) -> None:
@@ -208,10 +209,11 @@ class Checkpoints(keras.callbacks.Callback):
     """Writes checkpoints atomically (temporary file, fsync, rename) and keeps the newest two.
 
     A checkpoint stores everything that the next step depends on: the weights; the optimizer with
-    its step count, which positions schedule and data; and the seeds of layers that draw random
-    numbers; on torch also torch's own RNG, which Keras's dropout uses. Frozen weights of low-rank
-    training are omitted: they are loaded as at the start. `model.save` is not used: it merges the
-    low-rank weights into the frozen ones and reinitialises them, and does not store torch's RNG.
+    its step count, which selects learning rate and batch; the seeds of layers that draw random
+    numbers; and on torch the state of torch's own RNG, which Keras's dropout uses. It omits the
+    frozen weights of low-rank training, which are initialised as at the start. It does not use
+    `model.save`, which merges the low-rank weights into the frozen ones and reinitialises them, and
+    does not store torch's RNG state.
     """
 
     def __init__(self, args: argparse.Namespace, model: keras.Model) -> None:
@@ -226,7 +228,10 @@ class Checkpoints(keras.callbacks.Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, model: keras.Model, step: int) -> None:
-        """Called by the callback with the model, which on JAX syncs the state to the variables."""
+        """Saves the state after a step.
+
+        `farrier.keras.Callback` calls this. On JAX it first syncs the state to the variables.
+        """
         path = self.folder / f"step-{step:08d}.npz"
         temporary = path.with_suffix(".part")
         state = {name: ops.convert_to_numpy(variable.value) for name, variable in self.variables.items()}
@@ -266,14 +271,14 @@ class Checkpoints(keras.callbacks.Callback):
         return int(metadata["step"])
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Restores torch's RNG last: `fit` draws from it before the first batch."""
+        """Restores torch's RNG state only here, because `fit` draws from that RNG before the first batch."""
         while self.random:
             generator, state = self.random.pop()
             generator.set_state(state)
 
 
 def torch_generators() -> list:
-    """torch's own RNGs, which belong to no layer; empty on the other backends."""
+    """torch's own RNGs, which belong to no layer. Empty on the other backends."""
     if keras.backend.backend() != "torch":
         return []
     import torch
@@ -283,9 +288,9 @@ def torch_generators() -> list:
 
 
 class Log(keras.callbacks.Callback):
-    """Loss, tokens/s and MFU every so many steps: a log line in a file, Keras's bar on a terminal.
+    """Shows loss, tokens/s and MFU every `--log-every` steps: in Keras's bar on a terminal, or as log lines.
 
-    It acts when a batch begins and not at each, because reading a loss waits for the GPU.
+    It does not read the loss at each step, because that waits for the GPU.
     """
 
     def __init__(self, args: argparse.Namespace, first: int, gpu: str | None) -> None:
@@ -302,7 +307,7 @@ class Log(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if batch and (self.first + batch) % self.args.log_every == 0:
             self.show(self.first + batch)
-            self.model.reset_metrics()  # The loss is the mean since the last line, not since the start.
+            self.model.reset_metrics()  # So that the loss is the mean since the last line, not since the start.
 
     def on_epoch_end(self, epoch, logs=None):
         self.show(int(self.model.optimizer.iterations))
@@ -324,7 +329,7 @@ class Log(keras.callbacks.Callback):
 class StopSignal:
     """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint.
 
-    A second signal ends it at once.
+    A second signal ends the run at once.
     """
 
     def __init__(self, callback: farrier.keras.Callback) -> None:
@@ -362,10 +367,10 @@ def train(args: argparse.Namespace, gpu: str | None) -> int:
     )
     model.compile(
         optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),  # In float32: Keras casts the logits.
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),  # Computed in float32: Keras casts the logits.
         jit_compile="auto" if args.compile is None else args.compile,
     )
-    optimizer.build(model.trainable_variables)  # So that its state exists and can be restored.
+    optimizer.build(model.trainable_variables)  # This creates its state, so that a checkpoint can restore it.
     checkpoints = Checkpoints(args, model)
     first = checkpoints.restore()
     if first >= args.steps:

@@ -5,12 +5,13 @@
     python examples/train_torch.py --model 191m --data tokens.bin     # tokens as unsigned 16-bit integers
     python examples/train_torch.py --model 191m --data tokens.bin     # again after a crash: resumes
 
-bf16 weights, flash attention through SDPA, fused AdamW, the whole step as one verified CUDA graph,
-recovery from out-of-memory, a cosine schedule per step, checkpoints that resume exactly, and
-reports to the node's agent, if there is one.
+It uses bf16 weights, flash attention through SDPA, fused AdamW, the whole step as one verified CUDA
+graph, recovery from out-of-memory errors, a cosine schedule per step, and checkpoints that resume
+exactly. It reports to the node's agent, if there is one.
 
 SIGTERM and Ctrl-C save a checkpoint after the current step and exit with 143 and 130; a second
-signal exits at once. A checkpoint stores size and fingerprint of its data; other data is rejected.
+signal exits at once. A checkpoint stores the size and a fingerprint of the data file, and a resumed
+run rejects other data.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Tokens:
-    """The data. A batch depends only on its step number, so a resumed run sees the same batches."""
+    """The data. A batch depends only on the seed and its step number, so a resumed run gets the same batches."""
 
     def __init__(self, path: Path | None, vocabulary: int, seed: int, *, pinned: bool) -> None:
         self.vocabulary, self.seed, self.pinned = vocabulary, seed, pinned
@@ -138,7 +139,7 @@ class Checkpoints:
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
-    """Fraction of the peak rate: linear warm-up, then half a cosine down to a tenth."""
+    """Fraction of the peak learning rate: linear warm-up, then half a cosine down to a tenth."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
@@ -151,7 +152,7 @@ class Progress:
         self.steps, self.is_terminal = steps, sys.stderr.isatty()
 
     def show(self, step: int, text: str) -> None:
-        """Shows the progress."""
+        """Shows a step number and a text."""
         if not self.is_terminal:
             log.info("step %d of %d: %s", step, self.steps, text)
             return
@@ -159,7 +160,7 @@ class Progress:
         print(f"\r[{'=' * done}{' ' * (30 - done)}] {step}/{self.steps} {text}\033[K", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Ends the line."""
+        """Moves to a new line on a terminal."""
         if self.is_terminal:
             print(file=sys.stderr)
 
@@ -167,7 +168,7 @@ class Progress:
 class StopSignal:
     """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint.
 
-    A second signal ends it at once.
+    A second signal ends the run at once.
     """
 
     def __init__(self) -> None:
@@ -176,7 +177,7 @@ class StopSignal:
             signal.signal(number, self.handle)
 
     def handle(self, number: int, _: object) -> None:
-        """Handles a signal."""
+        """Records the signal; a second one has its default action."""
         signal.signal(number, signal.SIG_DFL)
         self.number = number
 
@@ -201,12 +202,12 @@ def main() -> int:
     return train(args, device)
 
 
-#: Arguments that a resumed run must share, and those that may change its schedule.
+#: Arguments that must be equal in a resumed run, and arguments that may differ but change the schedule.
 SAME, MAY_CHANGE = ("model", "rows", "length", "seed", "data"), ("steps", "rate", "warmup")
 
 
 class Run:
-    """Everything that trains, and that a checkpoint stores."""
+    """The model, the optimizer and all other state that a checkpoint stores."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device = device
@@ -240,7 +241,7 @@ class Run:
         torch.manual_seed(args.seed)
 
     def compare(self) -> None:
-        """Rejects checkpoints of another run, and warns if the schedule changes."""
+        """Rejects a checkpoint of a run with other arguments, and warns if the schedule changes."""
         before = self.settings if self.checkpoint is None else self.checkpoint["words"]
         pairs = {name: (before.get(name), now) for name, now in self.settings.items() if before.get(name) != now}
         differences = {name: f"--{name} {old}, now {now}" for name, (old, now) in pairs.items()}
@@ -251,7 +252,7 @@ class Run:
             log.warning("the checkpoint is from a run with %s: the remaining schedule differs", text)
 
     def whole_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Forward, backward, clipping and optimizer: becomes one graph."""
+        """Forward, backward, clipping and optimizer. `farrier.torch.step` captures it as one graph."""
         self.optimizer.zero_grad(set_to_none=True)
         batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
         loss = self.forward_backward(batch)
@@ -260,7 +261,7 @@ class Run:
         return loss
 
     def save_checkpoint(self, done: int) -> None:
-        """Saves and reports the outcome to the node's agent. On failure training continues."""
+        """Saves a checkpoint and reports the outcome to the node's agent. If it fails, training continues."""
         job = self.step.job
         job.phase("checkpoint")
         try:
@@ -309,7 +310,7 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
     first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
-    job = run.step.job  # Shared with the guard.
+    job = run.step.job  # The guard reports to the same job.
     tokens, logged_s, logged_step, done = args.rows * args.length, time.perf_counter(), first, first
     for index in range(first, args.steps):
         if stop.number is not None:
@@ -318,7 +319,7 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
         run.scheduler.step()
         done = index + 1
         if done % args.log_every == 0 or done == args.steps:
-            loss_value = float(loss)  # Waits for the GPU, so not at each step.
+            loss_value = float(loss)  # This waits for the GPU, so it is not done at each step.
             rate = tokens * (done - logged_step) / (time.perf_counter() - logged_s)
             logged_s, logged_step = time.perf_counter(), done
             flops = rate * run.model.shape.flops_per_token(args.length, causal=True)

@@ -1,4 +1,4 @@
-//! `cargo xtask bench facts`: speed of check and decode, each interleaved with a reference program.
+//! `cargo xtask bench facts`: speed of check and decode, each run in turn with a reference program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,7 +20,7 @@ struct FactsParams {
     log_bytes: u64,
     /// Cold starts of each program.
     starts: usize,
-    /// Passes over the log of each program.
+    /// How often each program reads the log.
     passes: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.judge(&over)
 }
 
-/// Budgets: an instant answer, and decoding at about the speed of grep.
+/// Budgets: a check that feels instant, and decoding at about the speed of grep.
 const COLD_MS_MAX: f64 = 5.0;
 const DECODE_RATIO_MAX: f64 = 1.5;
 
@@ -81,7 +81,7 @@ fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Ve
     for _ in 0..rounds {
         for (command, times) in commands.iter_mut().zip(&mut times) {
             let start = Instant::now();
-            // A pipe, since grep stops at the first match if stdout is /dev/null.
+            // stdout is a pipe, because grep stops at the first match if it is /dev/null.
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
             let mut output = child.stdout.take().context("the child has no pipe")?;
             std::io::copy(&mut output, &mut std::io::sink())?;
@@ -104,7 +104,7 @@ fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Timings>> {
 }
 
 /// Runs the in-process benchmark, which prints microseconds per check. A quick run makes a single
-/// round of the dev build, as `cargo test` does with benchmarks.
+/// round with the dev build, as `cargo test` runs benchmarks.
 fn in_process(size: Size) -> anyhow::Result<String> {
     let full = ["bench", "--package", "farrier-facts"];
     let quick = ["test", "--workspace", "--exclude=xtask"];
@@ -119,7 +119,7 @@ fn in_process(size: Size) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Timings of decode and grep, and decode's memory.
+/// Timings of decode and grep, and the peak memory of decode by log size.
 struct DecodeTimings {
     times: Vec<Timings>,
     resident_kib: [(u64, u64); 2],
@@ -160,8 +160,8 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Peak memory of a command that reads the log from stdin. It is sampled after the last byte and
-/// before EOF lets the process exit.
+/// Peak memory of a command that reads the log from stdin. It is sampled after the last byte was
+/// written and before stdin is closed, while the process still exists.
 fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("the child has no pipe")?;
@@ -187,7 +187,7 @@ fn report(
     in_process: &str,
     decode: &DecodeTimings,
 ) -> anyhow::Result<String> {
-    let (check, peer) = (&cold[0], &cold[1]);
+    let (check, true_command) = (&cold[0], &cold[1]);
     let (ours, grep) = (&decode.times[0], &decode.times[1]);
     let ratio = ours.median_ms() / grep.median_ms();
     let mut text = String::new();
@@ -202,7 +202,7 @@ fn report(
         CHECK.join(" "),
         params.starts,
         check.p99_ms(),
-        peer.median_ms(),
+        true_command.median_ms(),
         check.median_ms()
     )?;
     for line in in_process.lines() {

@@ -1,8 +1,8 @@
-//! Generates a kernel log of any size for `bench facts`, mostly of unrelated lines.
+//! Generates a kernel log of any size for `bench facts`. Most lines are not from the driver.
 
 use std::io::{self, BufWriter, Write};
 
-/// One line in this many is from the driver, about as on a busy GPU node.
+/// One line in this many is from the driver, about as often as on a busy GPU node.
 const DRIVER_EVERY: u64 = 1000;
 
 /// Common log lines, with a placeholder for a number.
@@ -21,7 +21,7 @@ const ORDINARY: [&str; 12] = [
     "kernel: [{}.700113] nf_conntrack: table usage 41%",
 ];
 
-/// Driver lines, some of which are events.
+/// Lines of the driver. Some are events that decode reports.
 const DRIVER: [&str; 5] = [
     "kernel: [{}.101010] NVRM: GPU at PCI:0000:17:00: GPU-5d0f4b3a-0b6e-4f0e-9a67-0c9f1d6f1a11",
     "kernel: [{}.101011] NVRM: Xid (PCI:0000:17:00): 13, pid=4711, name=python3, Graphics SM Warp Exception on (GPC 9, TPC 5, SM 0): Out Of Range Address",

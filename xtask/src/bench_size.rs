@@ -18,7 +18,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// Splits `--quick` from the other arguments.
+    /// Removes `--quick` from the arguments. Returns the size and the other arguments.
     pub(crate) fn parse<'a>(args: &[&'a str]) -> (Self, Vec<&'a str>) {
         let size = if args.contains(&"--quick") { Self::Quick } else { Self::Full };
         (size, args.iter().copied().filter(|arg| *arg != "--quick").collect())
@@ -33,9 +33,9 @@ impl Size {
 
     /// Builds the programs of a benchmark.
     ///
-    /// A quick run uses the dev profile, which `cargo xtask test` has already built; a cold release
-    /// build takes minutes. `--workspace` and `--examples` resolve features as the tests do, so
-    /// that nothing is compiled twice.
+    /// A quick run uses the dev profile, which `cargo xtask test` has already built, because a cold
+    /// release build takes minutes. With `--workspace` and `--examples`, cargo resolves features as
+    /// for the tests and compiles nothing twice.
     pub(crate) fn build(self, release: &[&str]) -> anyhow::Result<()> {
         match self {
             Self::Full => cargo(&[&["build", "--release", "--locked"], release].concat()),

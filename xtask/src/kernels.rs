@@ -13,8 +13,7 @@ use crate::shell::{command, print_status, root, run};
 const KERNELS: [(&str, &str, &str); 2] =
     [("memory", "sm_70", "+ptx60"), ("tensor", "sm_80", "+ptx70")];
 
-/// The version in Debian 12. Other versions produce different PTX from the same source, but not
-/// better.
+/// The version in Debian 12. Other versions compile the same source to other, but not better, PTX.
 const CLANG: &str = "clang-14";
 
 /// Compiles all kernels.

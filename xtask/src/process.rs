@@ -31,37 +31,42 @@ impl Drop for ChildProcess {
     }
 }
 
-/// CPU time up to a moment: running threads in nanoseconds, reaped children in ticks.
+/// CPU time of a process and its descendants so far. The kernel counts nanoseconds for running
+/// threads, and ticks for children that have exited.
 pub(crate) struct CpuTime {
     when: Instant,
     threads: BTreeMap<u32, ThreadTime>,
-    ended: Duration,
+    exited_children: Duration,
 }
 
 struct ThreadTime {
-    part: String,
+    group: String,
     time: Duration,
 }
 
-/// `USER_HZ` is 100, whatever the kernel's own tick rate.
+/// The unit of times in `/proc`: `USER_HZ` is 100, whatever the kernel's own tick rate.
 const TICK: Duration = Duration::from_millis(10);
 
 impl CpuTime {
-    /// Measures a process and its descendants. Threads are grouped by name, descendants as `child`.
+    /// Measures a process and its descendants. Groups the threads of the process by name, and all
+    /// threads of descendants under `child`.
     pub(crate) fn measure(pid: u32, child: &str) -> anyhow::Result<Self> {
-        let mut cpu_time =
-            Self { when: Instant::now(), threads: BTreeMap::new(), ended: Duration::ZERO };
+        let mut cpu_time = Self {
+            when: Instant::now(),
+            threads: BTreeMap::new(),
+            exited_children: Duration::ZERO,
+        };
         for member in process_tree(pid) {
-            cpu_time.ended += reaped_children_time(member).unwrap_or_default();
+            cpu_time.exited_children += reaped_children_time(member).unwrap_or_default();
             for task in tasks(member) {
                 let read =
                     |file: &str| fs::read_to_string(format!("/proc/{member}/task/{task}/{file}"));
-                // A thread may exit meanwhile.
+                // The thread may have exited since it was listed.
                 let (Ok(name), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
                 let ns = stat.split(' ').next().and_then(|ns| ns.parse().ok());
                 let time = Duration::from_nanos(ns.context("no time in schedstat")?);
-                let part = if member == pid { name.trim() } else { child };
-                cpu_time.threads.insert(task, ThreadTime { part: part.to_owned(), time });
+                let group = if member == pid { name.trim() } else { child };
+                cpu_time.threads.insert(task, ThreadTime { group: group.to_owned(), time });
             }
         }
         Ok(cpu_time)
@@ -71,16 +76,16 @@ impl CpuTime {
     pub(crate) fn rates_since(&self, before: &Self) -> BTreeMap<String, f64> {
         let elapsed_s = (self.when - before.when).as_secs_f64();
         let mut rates = BTreeMap::new();
-        let mut add = |part: &str, time: Duration| {
-            *rates.entry(part.to_owned()).or_insert(0.0) += time.as_secs_f64() * 1e3 / elapsed_s;
+        let mut add = |group: &str, time: Duration| {
+            *rates.entry(group.to_owned()).or_insert(0.0) += time.as_secs_f64() * 1e3 / elapsed_s;
         };
         for (id, thread) in &self.threads {
             let then = before.threads.get(id).map_or(Duration::ZERO, |thread| thread.time);
-            add(&thread.part, thread.time.saturating_sub(then));
+            add(&thread.group, thread.time.saturating_sub(then));
         }
-        let ended = self.ended.saturating_sub(before.ended);
-        if !ended.is_zero() {
-            add("exited children", ended);
+        let exited_children = self.exited_children.saturating_sub(before.exited_children);
+        if !exited_children.is_zero() {
+            add("exited children", exited_children);
         }
         rates
     }

@@ -12,8 +12,8 @@ use crate::shell::{command, print_status, root, run};
 /// Tools for tests and lints.
 const TOOLS: &[&str] = &["pytest==9.2.0", "ruff==0.17.4"];
 
-/// The frameworks, in CPU builds where the index has them; torch comes with its CUDA libraries. The
-/// torch version is the one used for the GPU measurements.
+/// The frameworks, in CPU builds where the index has them (torch brings its CUDA libraries), and
+/// the tools. The torch version is that of the GPU measurements.
 const FRAMEWORKS: &[&str] = &[
     "torch==2.11.0",
     "keras==3.15.1",
@@ -27,10 +27,10 @@ const FRAMEWORKS: &[&str] = &[
     "ruff==0.17.4",
 ];
 
-/// Keras backends. A process can use only one.
+/// Keras backends. A process can use only one of them, so the tests run once per backend.
 const KERAS_BACKENDS: &[&str] = &["tensorflow", "jax", "torch"];
 
-/// Runs lints and the tests that need no framework. Requires the built binary.
+/// Runs lints and the tests that need no framework. They need the built `farrier` binary.
 pub(crate) fn without_frameworks() -> anyhow::Result<()> {
     let python = match environment("python-tests", TOOLS) {
         Ok(python) => python,
@@ -62,10 +62,10 @@ pub(crate) fn frameworks() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the tests of one framework on the CPU, with oneDNN limited to below AMX.
+/// A pytest command for one framework on the CPU, with oneDNN limited to instructions below AMX.
 ///
 /// Some virtual machines advertise AMX in CPUID but do not allow its tile instructions. oneDNN
-/// trusts CPUID, and torch's bf16 matmul dies with SIGILL. A value set by the user takes
+/// trusts CPUID, and torch's bf16 matmul then dies with SIGILL. A limit that the user has set takes
 /// precedence.
 fn pytest_on_cpu(python: &Path, folder: &str, framework: &str) -> Command {
     let mut tests = pytest(python, &[folder], framework);
@@ -100,7 +100,7 @@ fn lint(python: &Path) -> anyhow::Result<()> {
     run(module(python, "ruff").args(["format", "--check", "--quiet", "."]), "ruff format")
 }
 
-/// Runs pytest. `needs` lists requirements that must not be skipped silently.
+/// A pytest command. Tests fail instead of being skipped if a requirement in `needs` is missing.
 fn pytest(python: &Path, folders: &[&str], needs: &str) -> Command {
     let mut tests = module(python, "pytest");
     tests.args(["-W", "ignore::DeprecationWarning"]).args(folders).env("FARRIER_NEEDS", needs);
@@ -151,8 +151,8 @@ fn run_quietly(command: &mut Command, name: &str) -> anyhow::Result<()> {
         .output()
         .with_context(|| format!("failed to start `{name}`"))?;
     if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        bail!("`{name}` failed ({}): {}", output.status, complaint.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{name}` failed ({}): {}", output.status, stderr.trim());
     }
     Ok(())
 }

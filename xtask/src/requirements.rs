@@ -1,4 +1,4 @@
-//! Test requirements besides Rust and a C compiler.
+//! Programs that tests and benchmarks need besides Rust and a C compiler.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use crate::shell::{command, print_status};
 
-/// Python with venv, for real NVML clients on the simulated library.
+/// Python with venv, for tests that run real NVML clients on the simulated library.
 pub(crate) fn ensure_python() -> anyhow::Result<()> {
     if has_python() {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn ensure_python() -> anyhow::Result<()> {
     continue_without(advice, "tests with Python clients will be skipped")
 }
 
-/// Slurm, for orders on nodes of a real cluster.
+/// Slurm, for tests of orders on a real Slurm cluster.
 pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     if has_slurm() {
         return Ok(());
@@ -34,7 +34,7 @@ pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     continue_without(advice, "tests with Slurm will be skipped")
 }
 
-/// tmux, for terminals in `cargo xtask bench top`.
+/// tmux, which provides the terminals of `cargo xtask bench top`.
 pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     let has_tmux = || {
         let mut tmux = command("tmux");
@@ -69,12 +69,12 @@ fn install(packages: &[&str]) -> bool {
     false
 }
 
-/// Warns, or fails on CI.
-fn continue_without(advice: &str, what: &str) -> anyhow::Result<()> {
+/// Warns that tests are skipped, or fails on CI.
+fn continue_without(advice: &str, consequence: &str) -> anyhow::Result<()> {
     if std::env::var_os("CI").is_some() {
         bail!("{advice}");
     }
-    print_status(&format!("warning: {advice}; {what}"));
+    print_status(&format!("warning: {advice}; {consequence}"));
     Ok(())
 }
 

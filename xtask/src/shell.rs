@@ -31,8 +31,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = command(cargo);
-    // `cargo run` sets these for our package. Build scripts depend on them, so passing them on
-    // would cause rebuilds.
+    // `cargo run` sets these variables for xtask. Build scripts depend on them, so passing them on
+    // would rebuild other packages.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -42,7 +42,7 @@ pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
     run(cargo.args(args), &format!("cargo {}", args.join(" ")))
 }
 
-/// Runs a command. An error names it.
+/// Runs a command. If it fails, the error names it.
 pub(crate) fn run(command: &mut Command, name: &str) -> anyhow::Result<()> {
     print_status(&format!("--- {name}"));
     let status = command.status().with_context(|| format!("failed to start `{name}`"))?;

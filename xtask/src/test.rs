@@ -19,7 +19,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     python()
 }
 
-/// The Python package, without frameworks but with the binary.
+/// Tests the Python package with the `farrier` binary, but without frameworks.
 pub(crate) fn python() -> anyhow::Result<()> {
     requirements::ensure_python()?;
     cargo(&["build", "--package", "farrier", "--locked"])?;
@@ -32,7 +32,7 @@ pub(crate) fn sentences() -> anyhow::Result<()> {
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
 }
 
-/// Fails on retired words. A test of this crate runs it with the others.
+/// Fails on retired words. A test of this crate runs it too.
 pub(crate) fn words() -> anyhow::Result<()> {
     let problems = retired_words::problems(&root())?;
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }

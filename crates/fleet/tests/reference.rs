@@ -65,8 +65,9 @@ fn reference(rules: &Rules) -> String {
     let set: Vec<String> =
         rules.iter().filter(is_set).map(|rule| format!("`{}`", rule.code)).collect();
     text.push_str(&format!(
-        "\n## Cases that set a value\n\nEvery rule has a case that triggers it on a simulated node. These cases set the value directly, because \
-         the agent measures it about itself or it needs a process that cannot be killed; tests of the agent cover them: {}.\n",
+        "\n## Cases that set a value\n\nEvery rule has a test case that triggers it on a simulated node. The cases of these rules set the value of a \
+         signal directly, because the agent measures that value about itself, or because the fault needs a process that \
+         cannot be killed. Tests of the agent cover these rules: {}.\n",
         set.join(", ")
     ));
     text.push_str("\n## The signals\n\n| signal | behaviour | meaning |\n|---|---|---|\n");

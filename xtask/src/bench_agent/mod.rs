@@ -1,11 +1,12 @@
 //! `cargo xtask bench agent`: cost and latency of the agent on a simulated node with eight H100.
 //!
 //! ```text
-//! node ─┬─ agent and probe, scraped ─┐  (the agent reports to a server and executes its orders)
-//!       ├─ gpustat, once a second    ├─> cost ─> (peers stop) ─> latency ─> flood ─>
-//! bench/agent.md
-//!       └─ nvitop, once a second     ┘
+//! node ─┬─ agent, probe, scraped ─┐
+//!       ├─ gpustat, once a second ├─> cost ─> (peers stop) ─> latency ─> flood ─> bench/agent.md
+//!       └─ nvitop, once a second  ┘
 //! ```
+//!
+//! The agent reports to a server on the same machine and executes its orders.
 
 mod node;
 pub(crate) mod peers;
@@ -28,7 +29,7 @@ use server::ServerProcess;
 /// Sizes of a run.
 #[derive(Clone, Copy)]
 struct AgentParams {
-    /// Until all processes have started and the agent has read every tier once.
+    /// Time until all processes have started and the agent has read every tier once.
     warm_up: Duration,
     /// Duration of the cost measurement.
     watch: Duration,
@@ -37,7 +38,7 @@ struct AgentParams {
     flood_lines: u64,
 }
 
-/// The sizes that the budgets refer to. The slowest tier runs once in the minute.
+/// The sizes that the budgets refer to. The slow tier runs once in the 60 s.
 const FULL: AgentParams = AgentParams {
     warm_up: Duration::from_secs(15),
     watch: Duration::from_secs(60),
@@ -53,14 +54,15 @@ const QUICK: AgentParams = AgentParams {
 
 /// Common Prometheus scrape interval.
 const SCRAPE: Duration = Duration::from_secs(15);
-/// Maximum pause between timed lines, out of step with the agent's polling.
+/// Maximum of the random pause before each timed line. Random pauses keep the lines from being in
+/// step with the agent's polling.
 const PAUSE_US_MAX: u64 = 80_000;
 const FLOOD_LINES_PER_S: u64 = 10_000;
 
 const RSS_MB_MAX: f64 = 40.0;
 const LATENCY_MS_MAX: f64 = 50.0;
 
-/// Xids that no driver prints, so that each opens exactly one finding.
+/// First of the Xids for timed lines. No driver prints these, so each opens exactly one finding.
 const FIRST_UNKNOWN_XID: usize = 1000;
 /// An Xid that a faulty program can trigger endlessly.
 const FLOOD_XID: usize = 31;
@@ -94,7 +96,7 @@ struct WatcherCost {
     /// CPU milliseconds per second, by thread or child.
     rates: BTreeMap<String, f64>,
     memory: MemoryUsage,
-    /// Readings taken. `None` for the agent, which reads by tiers.
+    /// Number of readings taken. `None` for the agent, which reads in tiers.
     rounds: Option<u32>,
 }
 
@@ -151,7 +153,8 @@ fn scrape_for(agent: &AgentProcess, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Latency from the write of a kernel line to its finding in the sink, after the journal's fsync.
+/// Measures the time from the write of a kernel log line until its finding is in the sink, which is
+/// after the journal's fsync.
 fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::Result<Timings> {
     let mut log = node.kernel_log()?;
     // The same linear congruential generator as in `bench_log`.
@@ -174,10 +177,11 @@ fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::
 struct FloodResult {
     /// Time taken to write the lines.
     written: Duration,
-    /// From the last line until the sink's count is complete. Counts are written once a second.
+    /// Time from the last line until the sink has the complete count. The agent writes counts once
+    /// a second.
     counted_after: Duration,
     counted: u64,
-    /// CPU time of the agent from the first line until the count is complete.
+    /// CPU milliseconds per second of the agent, from the first line until the count is complete.
     ms_per_s: f64,
     memory: MemoryUsage,
     memory_before: MemoryUsage,

@@ -13,13 +13,14 @@ use crate::process::ChildProcess;
 use crate::python::target;
 use crate::shell::{command, run};
 
-/// Only ends a hang: on a busy machine everything takes long.
+/// Only has to end a hang. It is long because everything is slow on a busy machine.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Later than any uptime; the agent treats timestamps in the future as now.
+/// Timestamp of kernel log lines, later than any uptime: the agent treats timestamps in the future
+/// as now.
 const LATE_US: u64 = 1_000_000_000_000_000;
 
-/// A node in target/, which is on a real disk: findings are fsynced.
+/// A node in target/, which is on a real disk, because the agent fsyncs findings.
 pub(super) struct BenchNode {
     pub(super) folder: PathBuf,
     farrier: PathBuf,
@@ -55,9 +56,9 @@ impl BenchNode {
         let path = self.at("node/root/dev/kmsg");
         let text = fs::read_to_string(&path)?;
         let last = text.lines().rev().find_map(|line| line.split(',').nth(1)?.parse::<u64>().ok());
-        let next = last.context("the kernel log is empty")? + 1;
+        let next_seq = last.context("the kernel log is empty")? + 1;
         let file = OpenOptions::new().append(true).open(path)?;
-        Ok(KernelLogWriter { file, next, gpu: self.gpu()? })
+        Ok(KernelLogWriter { file, next_seq, gpu: self.gpu()? })
     }
 
     /// Starts an agent with additional configuration and waits until it is healthy and connected to
@@ -105,21 +106,21 @@ impl BenchNode {
 /// Writes kernel log lines in place of the driver.
 pub(super) struct KernelLogWriter {
     file: File,
-    next: u64,
+    next_seq: u64,
     gpu: String,
 }
 
 impl KernelLogWriter {
-    /// Appends this many lines of an Xid in one write.
+    /// Appends this many lines with the same Xid in one write.
     pub(super) fn xid(&mut self, xid: usize, lines: u64) -> anyhow::Result<()> {
         let mut text = String::new();
-        for seq in self.next..self.next + lines {
+        for seq in self.next_seq..self.next_seq + lines {
             text.push_str(&format!(
                 "3,{seq},{LATE_US},-;NVRM: Xid (PCI:{}): {xid}, pid=7, name=python3, Ch 00000008\n",
                 self.gpu
             ));
         }
-        self.next += lines;
+        self.next_seq += lines;
         self.file.write_all(text.as_bytes()).context("failed to write the kernel log")
     }
 }

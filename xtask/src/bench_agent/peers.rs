@@ -1,4 +1,5 @@
-//! Other GPU monitors: each a loop in one long-lived process, once a second, on the same node.
+//! Other GPU monitors. Each runs as a loop, once a second, in one long-lived process on the same
+//! node.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use crate::python::target;
 use crate::requirements;
 use crate::shell::{command, run};
 
-/// Same versions and folder as in the simulator tests.
+/// Pinned packages. The simulator tests use the same versions and the same virtual environment.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
 /// Peers: name, setup code, and code that runs each second.
@@ -28,13 +29,14 @@ const PEERS: [(&str, &str, &str); 2] = [
 pub(super) struct PeerProcess {
     pub(super) name: &'static str,
     pub(super) process: ChildProcess,
-    rounds: PathBuf,
+    /// File to which the process writes one byte per reading.
+    rounds_file: PathBuf,
 }
 
 impl PeerProcess {
     /// Readings taken so far.
     pub(super) fn rounds(&self) -> anyhow::Result<u32> {
-        Ok(u32::try_from(fs::metadata(&self.rounds)?.len())?)
+        Ok(u32::try_from(fs::metadata(&self.rounds_file)?.len())?)
     }
 }
 
@@ -47,16 +49,17 @@ pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
             "import os, time\n{setup}\nnext = time.monotonic()\nwhile True:\n    {reading}\n    os.write(1, b'.')\n    \
              next += 1\n    time.sleep(max(0, next - time.monotonic()))\n"
         );
-        let rounds = node.at(&format!("peer-{number}"));
+        let rounds_file = node.at(&format!("peer-{number}"));
         let mut peer = command(&python);
         peer.args(["-c", &source]).env("LD_LIBRARY_PATH", node.at("node/lib"));
-        let child = peer.stdin(Stdio::null()).stdout(File::create(&rounds)?).spawn();
+        let child = peer.stdin(Stdio::null()).stdout(File::create(&rounds_file)?).spawn();
         let process = ChildProcess(child.with_context(|| format!("failed to start `{name}`"))?);
-        Ok(PeerProcess { name, process, rounds })
+        Ok(PeerProcess { name, process, rounds_file })
     })
     .collect()
 }
 
+/// Installs the packages in a virtual environment, once. Returns its Python.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let folder = target().join("python-clients");
     let python = folder.join("bin/python");

@@ -1,4 +1,4 @@
-//! The report.
+//! The page `bench/agent.md`.
 
 use std::fmt::Write as _;
 
@@ -9,14 +9,14 @@ use crate::bench_facts::{Timings, machine, today};
 
 /// Notes on the comparison and on the simulation.
 const NOTES: &str = "\
-gpustat and nvitop run as loops in one long-lived Python process each, once a second. The agent
+gpustat and nvitop each run as a loop, once a second, in one long-lived Python process. The agent
 samples in tiers: cheap, fast-changing values every second, the rest less often. Besides NVML it
-reads the kernel log, PCI, network ports and the host, and checks the node. The simulated library
-answers from memory in the caller's process, so calls that are slow in a real driver cost no more
-than others here. The cost of real calls is in [agent_h200.md](agent_h200.md).
+reads the kernel log, PCI, network ports and the host, and checks the node. The simulated NVML
+library returns values from memory in the calling process, so calls that are slow in a real driver
+cost no more than others here. The cost of real calls is in [agent_h200.md](agent_h200.md).
 
-The kernel log of a simulated node is a file, whose growth the reader detects with inotify (thread
-`kernel`); a real `/dev/kmsg` wakes its reader directly.
+On a simulated node the kernel log is a file, and thread `kernel` detects its growth with inotify. A
+real `/dev/kmsg` wakes its reader directly, so a real node does not have that cost.
 ";
 
 pub(super) fn text(
@@ -31,7 +31,8 @@ pub(super) fn text(
     writeln!(
         text,
         "The node is simulated, with eight H100. The agent is enrolled with a server on this machine (TLS),\n\
-         reports its findings and executes orders. On a real GPU: [agent_h200.md](agent_h200.md).\n"
+         reports its findings and executes orders. Measurements on a real GPU are in\n\
+         [agent_h200.md](agent_h200.md).\n"
     )?;
     write_costs(&mut text, costs, params)?;
     write_parts(&mut text, &costs[0])?;
@@ -52,8 +53,8 @@ fn write_costs(
         text,
         "## Comparison with gpustat and nvitop\n\
          \n\
-         All run at the same time for {watch_s} s; the agent is scraped every {scrape_s} s. Processor time and memory\n\
-         include child processes.\n"
+         All programs run at the same time for {watch_s} s; the agent's metrics are scraped every {scrape_s} s. CPU time\n\
+         and memory include child processes.\n"
     )?;
     writeln!(text, "| program | samples | CPU, ms/s | × the agent | RSS, MB | PSS, MB | budget |")?;
     writeln!(text, "|---|---|---|---|---|---|---|")?;
@@ -80,7 +81,7 @@ fn write_costs(
 }
 
 fn write_parts(text: &mut String, agent: &WatcherCost) -> anyhow::Result<()> {
-    writeln!(text, "\n| part of the agent | CPU, ms/s |\n|---|---|")?;
+    writeln!(text, "\n| thread or process of the agent | CPU, ms/s |\n|---|---|")?;
     for (part, ms_per_s) in &agent.rates {
         let description = match part.as_str() {
             "farrier" => "main thread: metrics, socket",
@@ -88,10 +89,10 @@ fn write_parts(text: &mut String, agent: &WatcherCost) -> anyhow::Result<()> {
             "nvml" => "thread `nvml`: reads from the probe",
             "host" => "thread `host`: /proc, /sys",
             "kernel" => "thread `kernel`: the kernel log",
-            "check" => "thread `check`: the node's check, once a minute",
+            "check" => "thread `check`: the check of the node, once a minute",
             "uplink" => "thread `uplink`: connection to the server",
             "orders" => "thread `orders`: executes orders",
-            "mark" => "thread `mark`: whether the node is cordoned",
+            "cordon" => "thread `cordon`: whether the node is cordoned",
             "probe" => "the probe, a child process: all NVML calls",
             other => other,
         };
@@ -106,8 +107,9 @@ fn write_latency(text: &mut String, latency: &Timings, params: AgentParams) -> a
         text,
         "## Latency from kernel log line to finding\n\
          \n\
-         {} Xid lines, each with a different number, at random times: from the write of the line until its\n\
-         finding is in the sink file, after the journal's fsync.\n",
+         {} lines with an Xid are written at random times, each with another Xid. The latency is the time\n\
+         from the write of a line until its finding is in the sink file, which is after the journal's\n\
+         fsync.\n",
         params.lines_timed
     )?;
     writeln!(text, "| P50 | P99 | max | budget for P99 |\n|---|---|---|---|")?;

@@ -1,4 +1,4 @@
-//! A server on this machine, over TLS.
+//! A server on this machine, to which the agent connects over TLS.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ impl ServerProcess {
         })
     }
 
-    /// Enrols a node and returns the configuration for its agent. Reboots and resets are disabled,
-    /// since the Xids injected later would trigger them.
+    /// Enrols a node and returns the configuration for its agent. It disables reboots and resets,
+    /// because the server would order them after the Xids of the benchmark.
     pub(super) fn enrol(&self, node: &str) -> anyhow::Result<String> {
         let identity = self.folder.join("identity");
         let mut create = command(&self.farrier);

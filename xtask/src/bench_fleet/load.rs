@@ -20,7 +20,8 @@ impl Measurements {
     }
 }
 
-/// Runs the load generator to completion. At each mark it waits until `at_mark` returns.
+/// Runs the load generator to completion. The generator prints marks, and waits at each until
+/// `at_mark` has returned.
 pub(super) fn run(
     size: Size,
     args: &[&str],
@@ -43,7 +44,7 @@ pub(super) fn run(
         print_status(&format!("    {name} {value}"));
         if name == "mark" {
             at_mark(value)?;
-            // A generator that does not wait may have exited.
+            // After its last mark the generator may have exited without waiting.
             let _ = input.write_all(b"\n");
         } else {
             measurements.0.insert(name.to_owned(), value.parse()?);

@@ -1,7 +1,8 @@
-//! `cargo xtask bench fleet`: cost and latency of the server, with agents in another process.
+//! `cargo xtask bench fleet`: cost and latency of the server. Simulated agents run in another
+//! process.
 //!
 //! ```text
-//! crates/sim/examples/load ─ gRPC, server-sent events ─> farrier server run ─> /proc ─> bench/fleet.md
+//! crates/sim/examples/load ─ gRPC, events ─> farrier server run ─> /proc ─> bench/fleet.md
 //! ```
 
 mod load;
@@ -20,7 +21,7 @@ use scenarios::{
 /// Sizes of a run.
 #[derive(Clone, Copy)]
 struct FleetParams {
-    /// Reporting nodes, and seconds.
+    /// Number of reporting nodes, and duration in seconds.
     steady: (usize, usize),
     certified: usize,
     /// Nodes, and how many of them fail.
@@ -33,8 +34,8 @@ struct FleetParams {
     history: (usize, usize),
 }
 
-/// The sizes that the budgets refer to. A snapshot is written every 50,000 entries, and more
-/// entries arrive while it is written.
+/// The sizes that the budgets refer to. The server writes a snapshot every 50,000 entries, and more
+/// entries arrive while it writes. So `history` has 65,000 entries after its snapshot.
 const FULL: FleetParams = FleetParams {
     steady: (100_000, 180),
     certified: 2_000,
@@ -80,7 +81,7 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     ])?;
     let mut results = FleetResults::default();
     if selected("burst") {
-        // With the default disruption budget, and with one that covers all failing nodes.
+        // `0` keeps the default disruption budget; `0.5` covers all failing nodes.
         for share in ["0", "0.5"] {
             results.bursts.push(scenarios::burst(size, params.burst, share)?);
         }

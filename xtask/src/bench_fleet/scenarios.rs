@@ -20,7 +20,7 @@ pub(super) struct SteadyResult {
     pub(super) cost: ServerCost,
     /// Memory before any node connects.
     pub(super) empty_mb: f64,
-    /// Time and CPU time of the next start after a kill.
+    /// Time and CPU time of the start after the server was killed.
     pub(super) restart: (Duration, Duration),
     pub(super) measurements: Measurements,
 }
@@ -146,7 +146,7 @@ pub(super) fn burst(
 
 pub(super) struct CertifiedResult {
     pub(super) nodes: usize,
-    /// Memory before and with all connections.
+    /// PSS before the first connection, and with all connections.
     pub(super) pss_mb: (f64, f64),
     pub(super) peak_rss_mb: f64,
     pub(super) measurements: Measurements,
@@ -215,7 +215,7 @@ impl RestartResult {
     }
 }
 
-/// Starts per kind.
+/// Measured starts per row of the table.
 const STARTS: usize = 3;
 
 pub(super) fn restarts(
@@ -265,7 +265,7 @@ pub(super) fn restarts(
         &from_history,
         &BenchServer::kill,
     )?;
-    // A clean stop writes a snapshot, unlike the history that was copied.
+    // The copied history has no snapshot at its end; a clean stop writes one.
     BenchServer::start(size, &folder, Transport::Plain)?.stop()?;
     measure("after a clean stop", true, &|| Ok(()), &BenchServer::stop)?;
     let without_snapshots = || remove_snapshots(&folder);
@@ -273,20 +273,20 @@ pub(super) fn restarts(
     Ok(restarts)
 }
 
-/// Whether a file exists and is newer than the other. A history written by an older program may
-/// have another format.
+/// Whether a file exists and is newer than the other. An older load generator may have written the
+/// history in another format.
 fn is_newer(file: &Path, than: &Path) -> bool {
     let written = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     matches!((written(file), written(than)), (Ok(file), Ok(than)) if file > than)
 }
 
-/// Copies a server folder: the log, its snapshots and the authority, without which a server does
-/// not open a log.
+/// Copies a server folder: the log, its snapshots, and the CA, without which a server does not open
+/// a log.
 fn copy_server_dir(from: &Path, to: &Path) -> anyhow::Result<()> {
     remove_snapshots(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        // Uploads from nodes are not needed.
+        // Folders hold uploads from nodes, which a start does not need.
         if entry.file_type()?.is_file() {
             fs::copy(entry.path(), to.join(entry.file_name()))?;
         }
@@ -294,7 +294,6 @@ fn copy_server_dir(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes all snapshots.
 fn remove_snapshots(folder: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -15,7 +15,7 @@ use crate::process::{ChildProcess, CpuTime, MemoryUsage, process_cpu_time};
 use crate::python::target;
 use crate::shell::command;
 
-/// Longer than any start takes.
+/// Longer than any start should take.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Creates an empty folder for a server.
@@ -39,9 +39,9 @@ pub(super) enum Transport {
 pub(super) struct BenchServer {
     pub(super) process: ChildProcess,
     pub(super) address: SocketAddr,
-    /// From process start until the first response.
+    /// Time from process start until the first response, or with TLS until the server listens.
     pub(super) ready_after: Duration,
-    /// CPU time until then.
+    /// CPU time up to the same moment.
     pub(super) ready_cpu: Duration,
     farrier: PathBuf,
     folder: PathBuf,
@@ -97,14 +97,14 @@ impl BenchServer {
         self.process.pid()
     }
 
-    /// Creates an admin user and returns the token.
+    /// Creates an admin user and returns its token.
     pub(super) fn admin_token(&self) -> anyhow::Result<String> {
         let output =
             self.run_command(&["user", "add", "bench", "--role", "admin", "--expires", "1d"])?;
         output.lines().next().map(str::to_owned).context("no token")
     }
 
-    /// Creates a join token for this many nodes. Also returns the CA fingerprint.
+    /// Creates a join token for this many nodes. Returns it and the fingerprint of the CA.
     pub(super) fn join_token(&self, nodes: usize) -> anyhow::Result<(String, String)> {
         let uses = nodes.to_string();
         let output = self.run_command(&["token", "create", "--pool", "train", "--uses", &uses])?;

@@ -123,7 +123,7 @@ fn text(chars: &[char], quote: usize, hashes: usize, is_raw: bool) -> (Option<To
     (Some(TokenKind::Text(content)), (end + 1 + hashes).min(chars.len()))
 }
 
-/// The index after the bracket that closes the one at `open`, or `open` if there is none.
+/// The index after the bracket that closes the bracket at `open`, or `open` if no bracket is there.
 pub(super) fn group_end(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0_i32;
     for (index, token) in tokens.iter().enumerate().skip(open) {

@@ -1,12 +1,13 @@
-//! Checks that no code parses our own messages. Reasons, errors and states are values; text is
-//! output.
+//! Checks that no code parses our own messages. Code compares reasons, errors and states as values,
+//! and writes text only as output.
 //!
 //! ```text
 //! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> matches ─ allowed.txt ─> problems
 //! ```
 //!
-//! The rules see names and literals but no types. Code that parses text of other programs is listed
-//! in `allowed.txt`. Comparisons of two variables that hold messages are not detected.
+//! The rules see names and literals but no types. `allowed.txt` lists code that may parse text,
+//! such as output of other programs. The rules do not detect comparisons of two variables that hold
+//! messages.
 
 mod lexer;
 mod rules;
@@ -19,7 +20,7 @@ use anyhow::Context as _;
 use lexer::{Token, group_end};
 use rules::{constants, scan};
 
-/// Code that inspects a text which may be ours.
+/// Code that inspects a text which may be one of our own messages.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct TextMatch {
     path: String,
@@ -57,10 +58,10 @@ pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
         }
     }
     let matches = find_matches(sources);
-    let open = matches
+    let unexpected = matches
         .iter()
         .filter(|text_match| !allowed.iter().any(|exception| exception.covers(text_match)));
-    let mut problems: Vec<String> = open
+    let mut problems: Vec<String> = unexpected
         .map(|text_match| {
             format!(
                 "{}:{}: parses a message: {}",

@@ -26,10 +26,10 @@ const METHODS: [&str; 15] = [
 /// Methods that rewrite a text; the first argument is the pattern.
 const REWRITES: [&str; 2] = ["replace", "replacen"];
 
-/// Names of variables and fields that hold a message or an error.
+/// Names of variables and fields that usually hold a message or an error.
 const SENTENCES: [&str; 6] = ["err", "error", "message", "reason", "sentence", "why"];
 
-/// Methods that preserve the text.
+/// Methods whose result is the same text, up to case and surrounding space.
 const SAME: [&str; 7] =
     ["as_deref", "as_ref", "as_str", "clone", "to_ascii_lowercase", "to_lowercase", "trim"];
 
@@ -52,7 +52,7 @@ pub(super) fn constants(tokens: &[Token]) -> BTreeMap<&str, bool> {
     constants
 }
 
-/// Finds text inspections, by line.
+/// Finds code that inspects text. Returns the line and what was found.
 pub(super) fn scan(
     tokens: &[Token],
     sentences: &BTreeSet<&str>,

@@ -1,4 +1,5 @@
-//! Screenshots and a recording of `farrier top` on a simulated node under load.
+//! `cargo xtask picture top`: screenshots and a recording of `farrier top` on a simulated node
+//! under load.
 //!
 //! ```text
 //! farrier simulate inject, repeatedly ─> node ─> farrier top in tmux ─┬─ capture-pane ─> SVG
@@ -18,12 +19,12 @@ use anyhow::{Context, bail};
 use crate::shell::{cargo, command, print_status, root, run};
 use cast::Recording;
 
-/// Our own tmux socket.
+/// Name of a separate tmux socket, so that other tmux sessions are not affected.
 const SOCKET: &str = "farrier-picture";
 
 const WINDOW: &str = "top";
 
-/// Load time before a screenshot, long enough to fill the charts.
+/// How long the load runs before a screenshot: long enough to fill the charts.
 const LOAD_TIME: Duration = Duration::from_secs(34);
 
 const GPUS: u32 = 8;
@@ -50,10 +51,10 @@ pub(crate) fn top() -> anyhow::Result<()> {
     narrow.end()?;
     node.inject(&["clear", "--gpu", "7"])?;
     let wide = node.show((150, 40))?;
-    let mut nothing = Recording::begin(&wide, (150, 40))?;
-    node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
+    let mut discarded = Recording::begin(&wide, (150, 40))?;
+    node.simulate_load(LOAD_TIME / 2, &mut discarded)?;
     node.inject(&["lost", "--gpu", "7"])?;
-    node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
+    node.simulate_load(LOAD_TIME / 2, &mut discarded)?;
     fs::write(docs.join("top_wide.svg"), svg::render(&wide.screen()?, (150, 40)))?;
     wide.end()?;
     print_status("wrote docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
@@ -91,7 +92,7 @@ impl DemoNode {
     }
 
     /// A training job on six GPUs, one of them at its power limit and one hot, and an inference
-    /// server on the seventh. The caller injects a lost GPU as the last one.
+    /// server on the seventh. The caller later makes the eighth GPU a lost one.
     fn prepare(&self) -> anyhow::Result<()> {
         for gpu in 0..6 {
             let (gpu, pid) = (gpu.to_string(), (4000 + gpu).to_string());
@@ -110,7 +111,7 @@ impl DemoNode {
         Ok(())
     }
 
-    /// Varies the load in waves like a training job, and records the screen.
+    /// Varies the load in waves, as a training job does, and records the screen.
     fn simulate_load(&self, time: Duration, cast: &mut Recording) -> anyhow::Result<()> {
         let started = Instant::now();
         while started.elapsed() < time {
@@ -152,7 +153,7 @@ impl DemoNode {
         let (width, height) = (width.to_string(), height.to_string());
         let mut tmux = tmux();
         tmux.args(["new-session", "-d", "-s", WINDOW, "-x", &width, "-y", &height, &line]);
-        // Ignores the user's colour settings.
+        // The user's colour settings must not change the pictures.
         tmux.env_remove("NO_COLOR").env("TERM", "xterm-256color");
         run(&mut tmux, "tmux new-session").context("tmux is required: `apt-get install tmux`")?;
         Ok(TmuxWindow { name: WINDOW, output: self.folder.join("output") })

@@ -1,6 +1,6 @@
 //! Renders a terminal screen (`tmux capture-pane -e`) as SVG text.
 
-/// Width of a character cell in SVG units; the font is stretched to it.
+/// Width of a character cell in SVG units. Text is stretched to this width.
 const WIDTH: f64 = 8.4;
 const HEIGHT: f64 = 17.0;
 const MARGIN: f64 = 10.0;
@@ -53,7 +53,7 @@ pub(super) fn render(screen: &str, (columns, rows): (u16, u16)) -> String {
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"{BACKGROUND}\"/>\n"
     );
-    // Attributes carry over from one line to the next.
+    // tmux carries attributes over from one line to the next.
     let mut style = TextStyle::default();
     for (row, line) in screen.lines().take(usize::from(rows)).enumerate() {
         let top = MARGIN + HEIGHT * f64::from(u16::try_from(row).unwrap_or(0));

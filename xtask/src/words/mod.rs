@@ -1,7 +1,7 @@
 //! Finds retired words in code, docs and data. `docs/GLOSSARY.md` lists the words to use.
 //!
 //! ```text
-//! git ls-files ─ lines ─ identifiers and prose, split into words ─ retired.txt ─ exempt.txt ─> problems
+//! git ls-files ─ lines ─ split into words ─ retired.txt ─ exempt.txt ─> problems
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ use anyhow::{Context as _, bail};
 /// File types that are searched.
 const EXTENSIONS: [&str; 6] = [".rs", ".py", ".toml", ".md", ".proto", ".cu"];
 
-/// Names of older formats stay readable, under `alias` attributes.
+/// Lines with this attribute are not searched: they have names of older formats, which stay
+/// readable.
 const ALIAS: &str = "alias = \"";
 
 /// A word that was replaced.
@@ -51,7 +52,8 @@ struct Use {
     replacement: String,
 }
 
-/// Every use of a retired word below a root, and every exemption that nothing needs.
+/// All problems of the repository: uses of retired words without an exemption, and unused
+/// exemptions.
 pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let retired = parse_retired(&read(root, "xtask/src/words/retired.txt")?)?;
     let exemptions = parse_exemptions(&read(root, "xtask/src/words/exempt.txt")?)?;
@@ -92,7 +94,7 @@ fn read(root: &Path, path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("failed to read `{path}`"))
 }
 
-/// Files that git tracks or would track, except the word lists.
+/// Files to search: those that git tracks or would track, except this module and its lists.
 fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
