@@ -26,7 +26,7 @@ fn a_node_without_faults_is_healthy() {
     let (code, text) = agent.get("/metrics");
     assert_eq!(code, 200);
     assert!(text.contains("\nDCGM_FI_DEV_GPU_TEMP{gpu=\"7\","), "{text}");
-    assert!(text.contains("\nfarrier_agent_coverage_gap{what=\"nvml\"} 0\n"), "{text}");
+    assert!(text.contains("\nfarrier_agent_coverage_gap{source=\"nvml\"} 0\n"), "{text}");
     let table = agent_node.status_ran(&[]);
     assert_eq!(table.code, 0);
     assert!(table.stdout.starts_with("HEALTHY: "), "{}", table.stdout);
@@ -102,7 +102,7 @@ fn a_failing_gpu_count_is_not_taken_for_a_node_without_gpus() {
     let (code, text) = agent.get("/healthz");
     assert_eq!(code, 503, "{text}");
     let (_, text) = agent.get("/metrics");
-    assert!(text.contains("\nfarrier_agent_coverage_gap{what=\"nvml\"} 1\n"), "{text}");
+    assert!(text.contains("\nfarrier_agent_coverage_gap{source=\"nvml\"} 1\n"), "{text}");
     agent.stop();
 }
 

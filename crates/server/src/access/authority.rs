@@ -347,7 +347,7 @@ mod tests {
         // Issued when the clock was ahead by a day, and when it was behind by less than the
         // validity.
         for hours in [24, -24 * 29] {
-            assert!(holds(now + SignedDuration::from_hours(hours), now), "{hours} h");
+            assert!(is_valid(now + SignedDuration::from_hours(hours), now), "{hours} h");
         }
     }
 
