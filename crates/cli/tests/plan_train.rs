@@ -106,7 +106,7 @@ fn only_tried_alternatives_are_suggested() {
         let output = train("llama3.1-405b", "H100", "8", "64", more);
         assert_eq!(output.code, 1, "{}", output.stderr);
         assert!(!output.stdout.contains("--lora"), "{}", output.stdout);
-        assert!(!output.stdout.contains("fixed values"), "{}", output.stdout);
+        assert!(!output.stdout.contains("given values"), "{}", output.stdout);
     }
     let output = train("llama3-70b", "H100", "8", "64", &["--search"]);
     assert!(output.stdout.contains("LoRA fits (`--lora`)"), "{}", output.stdout);
@@ -119,7 +119,7 @@ fn only_tried_alternatives_are_suggested() {
         &["--search", "--tp", "1", "--pp", "1", "--zero", "1"],
     );
     assert!(
-        flat(&output.stdout).contains("a parallelism config without the fixed values fits"),
+        flat(&output.stdout).contains("a parallelism config without the given values fits"),
         "{}",
         output.stdout
     );

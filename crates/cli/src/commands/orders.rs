@@ -70,7 +70,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
     let config = config::read(&args.config, true).map_err(|err| {
-        Hinted::error(agent::config_problems(&err), "fix the file, or name another with --config")
+        Hinted::error(
+            agent::config_problems(&err),
+            "correct the file, or name another with --config",
+        )
     })?;
     std::fs::create_dir_all(&config.state_dir)
         .with_context(|| format!("failed to create `{}`", config.state_dir.display()))?;
@@ -140,7 +143,7 @@ fn serve(
         }
         print_statuses(executor, &mut printed, printer)?;
         let outstanding = executor.outstanding();
-        if input_ended && !outstanding.iter().any(|(_, answer)| *answer == OrderStatus::Accepted) {
+        if input_ended && !outstanding.iter().any(|(_, status)| *status == OrderStatus::Accepted) {
             return Ok(());
         }
     }
@@ -156,16 +159,16 @@ fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow
     })?;
     match request {
         Request::Order(order) => {
-            let answer = executor.submit(&order, jiff::Timestamp::now());
-            // A final status is printed by `print_statuses`.
-            if matches!(answer, OrderStatus::Accepted)
+            let status = executor.submit(&order, jiff::Timestamp::now());
+            // `print_statuses` prints the final status of an outstanding order.
+            if matches!(status, OrderStatus::Accepted)
                 || executor
                     .outstanding()
                     .iter()
                     .all(|(generation, _)| *generation != order.generation)
             {
                 print_line(
-                    &Response::OrderStatus { generation: order.generation, answer: &answer },
+                    &Response::OrderStatus { generation: order.generation, answer: &status },
                     printer,
                 )?;
             }
@@ -182,9 +185,9 @@ fn print_statuses(
     printed: &mut BTreeSet<u64>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    for (generation, answer) in executor.outstanding() {
-        if answer != OrderStatus::Accepted && printed.insert(generation) {
-            print_line(&Response::OrderStatus { generation, answer: &answer }, printer)?;
+    for (generation, status) in executor.outstanding() {
+        if status != OrderStatus::Accepted && printed.insert(generation) {
+            print_line(&Response::OrderStatus { generation, answer: &status }, printer)?;
         }
     }
     Ok(())

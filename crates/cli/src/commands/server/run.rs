@@ -55,8 +55,8 @@ pub(crate) struct Args {
     request_rate: u32,
 }
 
-/// The minimum gives a node time to renew. `span` has the maximum, so that certificates are
-/// rotated.
+/// Parses a lifetime. The minimum gives a node time to renew its certificate; the maximum of `span`
+/// makes sure that certificates are rotated.
 fn parse_lifetime(text: &str) -> Result<SignedDuration, String> {
     let lifetime = span(text)?;
     if lifetime < SignedDuration::from_secs(10) {
