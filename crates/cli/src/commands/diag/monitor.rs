@@ -50,8 +50,8 @@ impl GpuTelemetry {
         let after =
             self.users_after.as_ref().ok_or("NVML did not report the processes at the end")?;
         let mut others: BTreeSet<u32> = after.difference(ours).copied().collect();
-        // In a container NVML may report PIDs of another namespace. The PIDs are comparable, and the
-        // other processes count, only if one of our PIDs is listed.
+        // In a container NVML may report PIDs of another namespace. The PIDs are comparable, and
+        // the other processes count, only if one of our PIDs is listed.
         if !self.users.is_disjoint(ours) {
             others.extend(self.users.difference(ours));
         }

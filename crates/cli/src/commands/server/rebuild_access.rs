@@ -113,8 +113,8 @@ fn print(rebuilt: &RebuildSummary, dir: &Path, printer: &mut Printer) -> anyhow:
     Ok(())
 }
 
-/// Names the owner of a lost token, and the command that creates a token with the same rights. Gives
-/// no command if the new token would have more rights.
+/// Names the owner of a lost token, and the command that creates a token with the same rights.
+/// Gives no command if the new token would have more rights.
 fn replacement(lost: &LostToken, dir: &Path) -> String {
     let dir = dir.display();
     match lost {
