@@ -204,7 +204,7 @@ fn binary_bytes_are_harmless() {
     let output = farrier(&["decode"], &short);
     assert_eq!(output.status.code(), Some(1));
     let warning = text(&output.stderr);
-    assert_eq!(warning, "warning: failed to read standard input: the log is no text\n");
+    assert_eq!(warning, "warning: failed to read standard input: the log is not text\n");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_slow_gpu_is_degraded_and_a_corrupting_one_fails() {
         (0..4).map(|gpu| report["gpus"][gpu]["grade"].as_str().unwrap()).collect();
     assert_eq!(grades, ["degraded", "fail", "degraded", "pass"]);
     assert_eq!(grade(&report, 0, "hbm-read").0, "degraded");
-    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the minimum for this part"));
+    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the minimum for this SKU"));
     let (corrupt, reason) = grade(&report, 1, "corruption");
     assert_eq!(corrupt, "fail");
     assert!(reason.contains("SM 17 gave"), "{reason}");

@@ -48,7 +48,7 @@ pub(super) fn assess_registers(
         assessment.action = Action::DrainAndReplace;
         assessment.severity = Severity::Fatal;
         assessment.text.push_str(&format!(
-            " This link failed so {from} times or more in this log, which points at the hardware."
+            " This link failed in this way {from} times or more in this log, which points at the hardware."
         ));
     }
     assessment.text.push_str(match assessment.action {

@@ -45,7 +45,7 @@ pub enum UnreadableLog {
     Journal,
     #[error("the log is in UTF-16")]
     Utf16,
-    #[error("the log is no text")]
+    #[error("the log is not text")]
     Binary,
 }
 
@@ -58,7 +58,7 @@ pub struct LogSniffer {
 }
 
 impl LogSniffer {
-    /// Inspects the next chunk. An error is definite.
+    /// Inspects the next chunk. An error is final: later chunks cannot make the log readable.
     pub fn inspect(&mut self, chunk: &[u8]) -> Result<(), UnreadableLog> {
         if self.head.len() < MAGIC_MAX {
             self.head.extend(chunk.iter().take(MAGIC_MAX - self.head.len()));

@@ -38,7 +38,7 @@ pub struct History<'a>(pub &'a [f64]);
 /// Minimum number of runs for a typical value.
 pub const HISTORY_MIN_RUNS: usize = 3;
 
-/// Number of first and of newest runs considered.
+/// How many of the first runs, and how many of the newest runs, are considered.
 const HISTORY_WINDOW: usize = 10;
 
 /// Relative loss against the typical value that counts as a regression: `SuperBench`'s margin for
@@ -68,7 +68,7 @@ pub struct TestVerdict {
     pub grade: Grade,
     /// The reason, also for a pass.
     pub why: String,
-    /// Minimum of the part; `None` if unknown.
+    /// Minimum for the SKU; `None` if unknown.
     pub least: Option<Baseline>,
     /// Typical value of this GPU; `None` with too few runs.
     pub usual: Option<f64>,
@@ -139,7 +139,7 @@ fn compare(
             let share = reached(least.value);
             let figure = three_digits(least.value);
             let comparison =
-                format!("{} of the minimum for this part, {figure} {unit}", percent(share));
+                format!("{} of the minimum for this SKU, {figure} {unit}", percent(share));
             if share < 1.0 { below.push(comparison) } else { sufficient.push(comparison) }
         }
         None => sufficient.push("no baseline to compare with".to_owned()),
@@ -164,7 +164,7 @@ fn compare(
     }
 }
 
-/// Three significant digits, the precision of such a measurement.
+/// Three significant digits, the precision of these measurements.
 fn three_digits(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")

@@ -6,7 +6,7 @@
 //! History (of this GPU)    ─┘
 //! ```
 //!
-//! A wrong result is always a GPU fault. A slow result is compared with the minimum of the part and
+//! A wrong result is always a GPU fault. A slow result is compared with the minimum for the SKU and
 //! with earlier runs of the same GPU.
 
 mod baseline;

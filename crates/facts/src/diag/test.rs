@@ -79,10 +79,10 @@ impl Level {
 /// Unit of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Decimal gigabytes a second.
+    /// Decimal gigabytes per second.
     #[serde(rename = "GB/s")]
     GbPerS,
-    /// 10^12 operations a second.
+    /// 10^12 operations per second.
     #[serde(rename = "TFLOP/s")]
     Tflops,
     /// Microseconds; lower is better.
@@ -182,7 +182,8 @@ impl Test {
         }
     }
 
-    /// Whether it needs a vendor library; without one, our own GEMM replaces it.
+    /// Whether the test needs a vendor library; without the library, our own GEMM replaces the
+    /// test.
     pub fn uses_library(self) -> bool {
         matches!(
             self,

@@ -37,15 +37,15 @@ fn wrong_results_fail_and_missing_results_are_not_healthy() {
 }
 
 #[test]
-fn rates_are_compared_with_part_and_gpu_history() {
+fn rates_are_compared_with_sku_and_gpu_history() {
     let rate = |value: f64, history: &[f64]| {
         evaluate(Test::HbmRead, &done(value), Some(least(3000.0)), History(history))
     };
     assert_eq!(rate(3100.0, &[]).grade, Grade::Pass);
     let low = rate(2700.0, &[]);
     assert_eq!(low.grade, Grade::Degraded);
-    assert_eq!(low.why, "90.0 % of the minimum for this part, 3000 GB/s");
-    // Above the part's minimum, but below this GPU's typical value.
+    assert_eq!(low.why, "90.0 % of the minimum for this SKU, 3000 GB/s");
+    // Above the minimum for the SKU, but below this GPU's typical value.
     let worse = rate(3100.0, &[4000.0, 4010.0, 3990.0]);
     assert_eq!(worse.grade, Grade::Degraded);
     assert!(worse.why.starts_with("77.5 % of the typical value of this GPU, 4000 GB/s"));

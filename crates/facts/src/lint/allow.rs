@@ -14,7 +14,7 @@ pub(super) enum Directive {
     Malformed(String),
 }
 
-/// Parses a directive; `None` if the comment is not one.
+/// Parses a directive; `None` for any other comment.
 pub(super) fn directive(comment: &str, codes: &BTreeSet<&str>) -> Option<Directive> {
     let comment = comment.trim_start_matches('#').trim();
     let mut words = comment.strip_prefix(MARK)?.split_whitespace();

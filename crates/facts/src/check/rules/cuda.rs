@@ -19,13 +19,13 @@ pub(crate) fn evaluate(
 ) {
     let Some(need) = &query.cuda else { return };
     let need = CudaRequirement::from_toolkit(set, query, need);
-    // Without code for the GPU, do not claim that it runs.
+    // If nothing built with this CUDA runs on the GPU, do not claim that the driver supports it.
     if supports_gpu(set, query, &need, findings) {
         driver_supports(set, query, user_space, &need, findings);
     }
 }
 
-/// The CUDA that something requires, with the name for messages.
+/// The CUDA that the request or a framework requires, with its name for messages.
 pub(super) struct CudaRequirement<'a> {
     /// `CUDA 12.8`, or `torch 2.11.0 (CUDA 13.0)`.
     pub(super) subject: String,
@@ -35,7 +35,7 @@ pub(super) struct CudaRequirement<'a> {
     /// The driver that ships with it.
     pub(super) shipped: Option<&'a DriverVersion>,
     pub(super) origin: &'a Origin,
-    /// Frameworks always run.
+    /// Always `Usage::Run` for a framework.
     pub(super) usage: Usage,
     /// The program carries PTX and no machine code for the GPU.
     pub(super) ptx_only: bool,
@@ -114,8 +114,8 @@ fn cuda_support(
     need: &CudaRequirement<'_>,
 ) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver shipped with a release runs it even below the family's minimum, which was raised
-    // later (450.51.05 and CUDA 11.0).
+    // The driver that ships with a CUDA release runs it even if it is older than the family's
+    // minimum, which was raised later (450.51.05 and CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
     let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };

@@ -98,7 +98,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     }
 }
 
-/// NVIDIA's current table omits old packages.
+/// Reports a package that NVIDIA's table does not list: the current table omits old packages.
 fn report_unlisted(
     query: &Query<'_>,
     native: UserSpace,
@@ -115,7 +115,7 @@ fn report_unlisted(
     findings.reason(verdict, "forward-compat-unlisted", text, origin);
 }
 
-/// The package works; some bases and parts come with a condition.
+/// Reports that the package works. Some base branches and SKUs come with a condition.
 fn report_works(
     query: &Query<'_>,
     facts: &ForwardCompatibility,
@@ -128,7 +128,7 @@ fn report_works(
     let (verdict, condition) = if new_feature {
         (Verdict::Caveat, "; a new feature branch is not a recommended base")
     } else if conditional {
-        (Verdict::Caveat, "; of RTX parts only selected ones are supported")
+        (Verdict::Caveat, "; only selected RTX SKUs are supported")
     } else {
         (Verdict::Ok, "")
     };

@@ -128,7 +128,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         worst.origin.line(),
     );
     findings.remedy(
-        "for containers that stay inside",
+        "for containers that stay isolated",
         &format!("move the container toolkit to {newest} or newer"),
         Some("apt-get install --only-upgrade nvidia-container-toolkit"),
     );
@@ -139,7 +139,7 @@ fn unreadable(package: &Package, findings: &mut NodeFindings) {
         Verdict::Unknown,
         "container-toolkit-version-unknown",
         SUBJECT,
-        format!("{PACKAGE} {} is no version that can be compared", package.version),
+        format!("{PACKAGE} {} is not a version that can be compared", package.version),
         "/var/lib/dpkg/status",
     );
 }

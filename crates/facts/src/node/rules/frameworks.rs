@@ -35,7 +35,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
     for framework in frameworks {
         evaluate_framework(node, framework, packages, findings);
-        parts(framework, packages, interpreter, findings);
+        pinned_libraries(framework, packages, interpreter, findings);
     }
 }
 
@@ -100,7 +100,7 @@ fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPacka
 }
 
 /// Compares the CUDA libraries that a wheel pins with the installed ones.
-fn parts(
+fn pinned_libraries(
     framework: &PythonPackage,
     packages: &[PythonPackage],
     interpreter: &str,

@@ -205,9 +205,9 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         log.push(b'\n');
     }
     let events = decode::decode(&node.set.xids, &log);
-    let of_gpus = |event: &&Event| matches!(event.kind, Kind::Xid | Kind::Sxid);
+    let is_xid = |event: &&Event| matches!(event.kind, Kind::Xid | Kind::Sxid);
     let mut groups: BTreeMap<(Option<&str>, Option<u32>), XidGroup> = BTreeMap::new();
-    for event in events.iter().filter(of_gpus) {
+    for event in events.iter().filter(is_xid) {
         let key = (event.pci.as_deref(), event.xid);
         let group =
             groups.entry(key).or_insert_with(|| XidGroup { worst: event.clone(), times: 0 });
@@ -227,9 +227,9 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         // The driver reported a recovery action and has since cleared it.
         let is_over = recovery_reported(*pci)
             && device.is_some_and(|gpu| gpu.recovery_action == Reading::Value(0));
-        let takes_it_out =
+        let is_critical =
             worst.severity >= Severity::Critical && worst.action > Action::Investigate;
-        let (verdict, code) = match (takes_it_out, is_over) {
+        let (verdict, code) = match (is_critical, is_over) {
             (true, false) => (Verdict::Blocked, "xid-critical"),
             (true, true) => (Verdict::Caveat, "xid-recovered"),
             (false, _) => (Verdict::Caveat, "xid-seen"),

@@ -153,7 +153,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             evaluate_next_module(node, kernel, findings);
             evaluate_next_load(node, kernel, findings);
         }
-        // If all have the driver, it does not matter which one boots.
+        // If all kernels have the module, it does not matter which one boots.
         None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
             Verdict::Ok,
             "next-kernel-ready",

@@ -84,7 +84,7 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
         _ => (GpuControl::Mig, layout(&gpu.mig_layout, want)),
     };
     let standing = match evaluation.standing {
-        // The GPU may support it without MIG.
+        // The GPU may support the setting when MIG is off.
         Standing::DoesNotApply(why) if is_mig_enabled(gpu) => {
             Standing::DoesNotApply(format!("{why} while MIG is on"))
         }
@@ -178,7 +178,8 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
 }
 
 /// The daemon enables persistence mode on each GPU when it starts, unless configured otherwise
-/// (nvidia-persistenced(1)). Its effect on exit was not measured, so both are reverted.
+/// (nvidia-persistenced(1)). What it does on exit was not measured, so a revert restores the daemon
+/// and the modes.
 fn persistence_modes(readings: &Readings) -> Vec<Target> {
     let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
     let control = GpuControl::Persistence;

@@ -13,7 +13,7 @@ use crate::version::CudaVersion;
 /// How a build supports the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GpuCoverage {
-    /// Contains machine code that runs on it.
+    /// Contains machine code that runs on the GPU.
     MachineCode,
     /// Supported by the vendor and by the build's CUDA.
     Support,
@@ -23,7 +23,7 @@ pub(super) enum GpuCoverage {
     Ptx,
     /// PTX that this driver cannot JIT-compile.
     PtxTooNew,
-    /// The build's CUDA dropped its generation.
+    /// The build's CUDA dropped the GPU's generation.
     Dropped,
     Nothing,
 }

@@ -73,7 +73,7 @@ fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
     }
 }
 
-/// A framework on torch has its own GPU code: both must work.
+/// A framework on torch has GPU code of its own: the framework's code and torch must both work.
 fn on_torch(
     set: &FactSet,
     query: &Query<'_>,
