@@ -17,7 +17,8 @@
 //!
 //! With in-memory checkpoints, a share of failures falls back to storage. From the view of storage,
 //! work progresses at the pace of the in-memory checkpoints and is rolled back at a rate per second
-//! of work; the same formula holds, with the storage interval in place of theirs.
+//! of work. The same formula holds, with the interval of storage writes in place of the in-memory
+//! interval.
 
 use serde::Serialize;
 

@@ -26,7 +26,8 @@ pub struct MarginalValues {
 const MINUTE_S: f64 = 60.0;
 
 impl MarginalValues {
-    /// Over a run of `productive_h` without loss; at a fixed interval, or at the best of each case.
+    /// Values over a run that takes `productive_h` without losses, at `interval_s` or, without one,
+    /// at the best interval of each case.
     pub(super) fn new(
         timing: &RunTiming,
         interval_s: Option<f64>,
