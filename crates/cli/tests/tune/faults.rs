@@ -1,4 +1,5 @@
-//! Invalid input and nodes that refuse: clear messages, and a consistent journal.
+//! Invalid input, and nodes that refuse changes: messages are clear, and the journal stays
+//! consistent.
 
 use std::fs;
 
@@ -161,7 +162,7 @@ fn host_settings_are_unknown_in_a_container() {
     let text = unwrap_lines(&output.stdout);
     assert!(text.contains("unknown    host.memlock"), "{text}");
     assert!(text.contains("this is a container"), "{text}");
-    assert!(text.contains("2 of 2 changes applied."), "the environment of its own jobs: {text}");
+    assert!(text.contains("2 of 2 changes applied."), "only the environment of jobs: {text}");
 }
 
 #[test]
