@@ -15,7 +15,7 @@ pub struct GpuFacts {
     pub architecture: Vec<Architecture>,
 }
 
-/// A GPU model.
+/// A GPU SKU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {

@@ -177,7 +177,7 @@ fn matching_rule<'a>(
         };
         let rules = || facts.nvlink5.iter().filter(matches_rule);
         rules().find(|rule| rule.error_status == status).or_else(|| {
-            // NETIR units print a number here, the others a bit set.
+            // NETIR units print the status as a number, other units as a bit set.
             rules()
                 .filter(|rule| !rule.unit[0].starts_with("NETIR"))
                 .filter(|rule| {

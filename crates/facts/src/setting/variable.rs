@@ -17,7 +17,7 @@ pub struct Namespace {
     pub others: Vec<String>,
     /// Whether `names` and `others` are exhaustive. If not, only misspellings are reported.
     pub complete: bool,
-    /// Verdict on a name that is not in `names`.
+    /// Verdict on a name that is neither in `names` nor in `others`.
     pub verdict: LintVerdict,
 }
 

@@ -6,7 +6,8 @@ use super::closed_form::steady_state;
 use super::interval;
 use super::timing::RunTiming;
 
-/// Savings over the run from a minute less, or from eliminating it if it takes less than a minute.
+/// Savings over the run if detection, recovery or a checkpoint stall takes a minute less, or no
+/// time at all if it takes less than a minute now.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MarginalValue {
     /// The reduction, at most a minute.

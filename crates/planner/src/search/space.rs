@@ -198,7 +198,7 @@ impl Constraints {
             let is_megatron =
                 self.framework_for(&ParallelConfig { sharding, ..*config }).is_megatron();
             match sharding {
-                // Full replication has no advantage over ZeRO-1, and FSDP has neither.
+                // Full replication has no advantage over ZeRO-1, and FSDP supports neither.
                 Sharding::None => false,
                 Sharding::Optimizer => is_megatron,
                 // Megatron-FSDP replaces pipeline and expert parallelism.
@@ -297,8 +297,8 @@ mod tests {
             Constraints::default().virtual_stages(&model, pp, Breadth::Common)
         };
         assert_eq!(virtual_stages("llama3-8b", 4), [1, 2, 4, 8]);
-        // 61 layers in two stages of 31: as eight virtual stages of eight, of which the last has
-        // five.
+        // 61 layers in two stages of 31. With VP 4 there are eight virtual stages of eight layers,
+        // of which the last has five.
         assert_eq!(virtual_stages("deepseek-v3", 2), [1, 2, 3, 4, 8, 31]);
     }
 

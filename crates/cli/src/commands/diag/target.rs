@@ -21,7 +21,7 @@ pub(super) struct DiagTarget {
     /// Empty if the GPU does not report a UUID; such a GPU is untestable.
     pub(super) uuid: String,
     pub(super) name: String,
-    /// Id of the GPU model in the fact set, if known.
+    /// Id of the GPU's SKU in the fact set, if known.
     pub(super) part: Option<String>,
     /// Best PCIe link of card and slot, and the path to peer GPUs.
     pub(super) place: GpuPlacement,

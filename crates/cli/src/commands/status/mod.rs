@@ -23,7 +23,7 @@ use crate::commands::agent::{absolute, config_problems};
 use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
-/// The agent answers in milliseconds; after this long it is stuck.
+/// An agent answers in milliseconds. An agent that takes this long is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const REQUEST: &[u8] = b"{\"type\":\"status\"}\n";

@@ -19,7 +19,7 @@ pub(crate) fn shown<T>(reading: &Reading<T>, format: impl FnOnce(&T) -> String) 
     }
 }
 
-/// A ratio as a whole per cent.
+/// A ratio in whole per cent.
 pub(crate) fn percent(reading: &Reading<f64>) -> String {
     number(reading, 100.0, "%")
 }
