@@ -214,7 +214,7 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
     if summary.ungrouped() > 0 {
         printer.line("")?;
         printer.line(&format!(
-            "{} more of too many different kinds to list; `--output json` prints every one.",
+            "{} not listed: there are too many different kinds. `--output json` prints all events.",
             counted(summary.ungrouped(), "event")
         ))?;
     }

@@ -154,7 +154,7 @@ pub(super) fn driver_supports(
         CudaSupport::NewerFamily(max_cuda) => (
             Verdict::Ok,
             "cuda-backward-compatible",
-            format!("{via} speaks CUDA {max_cuda} and runs what {subject} built"),
+            format!("{via} supports CUDA {max_cuda} and runs programs built with {subject}"),
             family,
         ),
         CudaSupport::Family(max_cuda) => (
@@ -175,12 +175,12 @@ pub(super) fn driver_supports(
         CudaSupport::Native { max_cuda, .. } => (
             Verdict::Ok,
             "cuda-native",
-            format!("{via} speaks CUDA {max_cuda} and runs {subject}{ships}"),
+            format!("{via} supports CUDA {max_cuda} and runs {subject}{ships}"),
             need.origin,
         ),
         CudaSupport::OlderMinor(max_cuda) if need.ptx_only => {
             let text = format!(
-                "PTX of {subject} cannot be translated: {via} speaks CUDA {max_cuda}, and \
+                "PTX of {subject} cannot be translated: {via} supports CUDA {max_cuda}, and \
                  minor-version compatibility does not cover PTX{ships}"
             );
             findings.reason(need.blocked(), "cuda-ptx-newer-than-driver", text, family);
@@ -192,7 +192,8 @@ pub(super) fn driver_supports(
             "cuda-minor-version",
             format!(
                 "{subject} runs by minor-version compatibility ({} runs CUDA {}.x), except programs \
-                 that need PTX translated or newer driver features: {via} speaks CUDA {max_cuda}{ships}",
+                 that need PTX translated or newer driver features: {via} supports CUDA \
+                 {max_cuda}{ships}",
                 at_least(&need.family.driver_min),
                 need.family.major
             ),
@@ -290,8 +291,8 @@ fn supports_gpu(
         }
     } else if let Some(older) = older_target(set, own, cuda) {
         let text = format!(
-            "{subject} does not know {sm} (since CUDA {}); code for {} runs on {gpu}, without what is \
-             new in {sm}",
+            "{subject} does not support {sm} (supported since CUDA {}); code for {} runs on {gpu}, \
+             without the new features of {sm}",
             target.first_cuda,
             older.sm()
         );
@@ -322,7 +323,7 @@ fn report_unknown_target(
         verdict,
         code,
         format!(
-            "{} does not know {} ({gpu}; since CUDA {}): {consequence}",
+            "{} does not support {} ({gpu}; supported since CUDA {}): {consequence}",
             need.subject,
             query.gpu.compute_capability.sm(),
             target.first_cuda

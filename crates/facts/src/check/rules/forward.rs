@@ -42,7 +42,8 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Blocked,
             "forward-compat-architecture",
             format!(
-                "{name} carries the user space of {}, which no longer knows {} (last: {last})",
+                "{name} bundles the user-space driver of {}, which no longer supports {} (last: \
+                 {last})",
                 bundled.branch, architecture.name
             ),
             &architecture.origin,

@@ -59,7 +59,7 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "container-toolkit-missing",
                 SUBJECT,
                 format!(
-                    "{} is here without the container toolkit: containers get no GPU",
+                    "{} is installed without the container toolkit: containers get no GPU",
                     runtimes.join(", ")
                 ),
                 source,

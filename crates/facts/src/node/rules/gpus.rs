@@ -55,7 +55,7 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             item(
                 Verdict::Unknown,
                 "nvml-hung",
-                format!("{silent}: a wedged driver does this; see the kernel log"),
+                format!("{silent}: the driver may be hanging; see the kernel log"),
             );
             findings.remedy(
                 "for a driver that does not answer",
@@ -122,7 +122,7 @@ fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 std::cmp::Ordering::Greater => (
                     Verdict::Blocked,
                     format!(
-                        "{} on PCI, but NVML has {nvml}: the driver did not take the others",
+                        "{} on PCI, but NVML has {nvml}: the driver did not bind the others",
                         counted(pci, "GPU")
                     ),
                 ),

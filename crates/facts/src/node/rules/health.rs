@@ -114,14 +114,14 @@ fn clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
                 .map(|(_, why)| *why)
                 .collect();
             if why.is_empty() {
-                (Verdict::Ok, "clocks-free", "nothing in the hardware holds clocks down".to_owned())
+                (Verdict::Ok, "clocks-free", "the hardware does not reduce the clocks".to_owned())
             } else {
-                let text = format!("clocks are held down now by {}", why.join(" and "));
+                let text = format!("clocks are reduced now by {}", why.join(" and "));
                 (Verdict::Blocked, "hardware-slowdown", text)
             }
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("why clocks are held down", why, "clocks-unknown"),
+        Reading::Unreadable(why) => unknown("why clocks are reduced", why, "clocks-unknown"),
     })
 }
 
@@ -255,7 +255,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         }
     }
     if are_quiet {
-        let text = "no Xid in the kernel log of this boot that matters";
+        let text = "the kernel log of this boot has no Xid that needs an action";
         findings.item(Verdict::Ok, "xids-none", "GPUs", text, source);
     }
 }

@@ -320,17 +320,17 @@ fn reboot_required(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             } else {
                 format!(" by {}", packages.join(", "))
             };
-            let text = format!("a reboot is asked for{by}");
+            let text = format!("a reboot is required{by}");
             findings.item(Verdict::Caveat, "reboot-required", "node", text, source);
             findings.remedy(
                 "for what was installed",
-                "drain the node and reboot it when it suits",
+                "drain the node and reboot it at a convenient time",
                 None,
             );
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => {
-            let text = format!("whether a reboot is asked for cannot be read: {why}");
+            let text = format!("whether a reboot is required cannot be read: {why}");
             findings.item(Verdict::Unknown, "reboot-required-unknown", "node", text, source);
         }
     }

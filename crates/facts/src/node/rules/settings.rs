@@ -101,7 +101,7 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
             look("PCIE"),
         ),
         "hardware-slowdown" => (
-            "for clocks that the hardware holds down",
+            "for clocks that the hardware reduces",
             "look at cooling and power supplies of the server",
             look("PERFORMANCE"),
         ),
@@ -123,7 +123,7 @@ fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFi
             Verdict::Caveat,
             "nvlink-disabled",
             "GPUs",
-            "NVLink is turned off by the module option NVreg_NvLinkDisable: GPUs talk over PCIe",
+            "the module option NVreg_NvLinkDisable disables NVLink: GPUs communicate over PCIe",
             "/proc/driver/nvidia/params, NvLinkDisable",
         );
     }
@@ -194,7 +194,7 @@ fn ecc(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Value(Setting { current: false, pending: false }) => (
             Verdict::Caveat,
             "ecc-off",
-            "ECC is off: memory errors go unseen into the results".to_owned(),
+            "ECC is off: memory errors corrupt results undetected".to_owned(),
         ),
         Reading::Value(Setting { pending, .. }) => {
             let word = if *pending { "on" } else { "off" };

@@ -70,7 +70,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     item(
         Verdict::Caveat,
         "unattended-upgrades-may-replace",
-        format!("unattended upgrades are on and may replace {what} at night"),
+        format!("unattended upgrades are on and may replace {what} under running jobs"),
     );
     findings.remedy(
         "for upgrades that are planned",

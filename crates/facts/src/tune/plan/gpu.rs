@@ -53,7 +53,7 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
     let Some(uuid) = uuid else {
         let why =
             gpu.uuid.why_unreadable().map_or("it has no UUID".to_owned(), ToString::to_string);
-        let standing = Standing::Unknown(format!("the GPU cannot be asked: {why}"));
+        let standing = Standing::Unknown(format!("the GPU cannot be queried: {why}"));
         return Evaluation {
             subject,
             current: None,
