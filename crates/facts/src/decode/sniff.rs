@@ -28,17 +28,17 @@ pub enum UnreadableLog {
     /// Empty or only whitespace.
     #[error("the log is empty: nothing was judged")]
     Empty,
-    #[error("the log is packed with gzip")]
+    #[error("the log is compressed with gzip")]
     Gzip,
-    #[error("the log is packed with xz")]
+    #[error("the log is compressed with xz")]
     Xz,
-    #[error("the log is packed with zstd")]
+    #[error("the log is compressed with zstd")]
     Zstd,
-    #[error("the log is packed with bzip2")]
+    #[error("the log is compressed with bzip2")]
     Bzip2,
-    #[error("the log is packed with lz4")]
+    #[error("the log is compressed with lz4")]
     Lz4,
-    #[error("the log is packed with zip")]
+    #[error("the log is compressed with zip")]
     Zip,
     /// A systemd journal file, which needs `journalctl`.
     #[error("the log is a file of the systemd journal")]

@@ -47,7 +47,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Caveat,
             "gpu-not-yet-listed",
             format!(
-                "{} does not list {} among its GPUs yet (first: {}); it may work all the same",
+                "{} does not list {} among its GPUs yet (first: {}); it may still work",
                 query.driver.version,
                 gpu.id,
                 first.join(", ")

@@ -60,7 +60,9 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             findings.reason(
                 Verdict::Caveat,
                 "forward-compat-not-needed",
-                format!("{name} is of the same branch as the driver ({branch}) and adds nothing"),
+                format!(
+                    "{name} belongs to the same branch as the driver ({branch}) and adds nothing"
+                ),
                 origin,
             );
             native
@@ -77,7 +79,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             );
             findings.remedy(
                 "for CUDA to load",
-                format!("take {name} off the library path; {branch} is newer by itself"),
+                format!("remove {name} from the library path; {branch} is newer"),
                 Some(format!("apt-get remove {name}")),
             );
             native

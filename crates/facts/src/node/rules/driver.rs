@@ -24,7 +24,7 @@ fn nouveau(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Blocked,
                 "nouveau-loaded",
                 SUBJECT,
-                "nouveau is loaded: while it holds the GPUs the NVIDIA driver cannot take them",
+                "nouveau is loaded: the NVIDIA driver cannot use GPUs that nouveau uses",
                 source,
             );
             findings.remedy(

@@ -178,7 +178,7 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         );
         findings.remedy(
             "for the NVLink fabric",
-            "see what fabric manager says; where it runs on another machine, see it there",
+            "read the log of fabric manager, on the machine where it runs",
             Some("journalctl -u nvidia-fabricmanager -b"),
         );
     } else if let Some((index, why)) = unread {

@@ -16,7 +16,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let packages = match &python.packages {
         Reading::Value(packages) => packages,
         Reading::Absent => {
-            let text = "there is no Python: no framework to judge";
+            let text = "there is no Python: no framework to check";
             findings.item(Verdict::Ok, "python-absent", "Python", text, "PATH");
             return;
         }

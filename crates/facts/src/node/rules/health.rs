@@ -169,7 +169,7 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
             }
             _ if has_peers => {
                 let text = format!(
-                    "{name} is down and others of its kind are up; without a cable that is right"
+                    "{name} is down and others of its kind are up; that is normal without a cable"
                 );
                 item(Verdict::Caveat, "port-not-up", text);
             }
@@ -180,8 +180,12 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
         }
         findings.remedy(
             "for a network port",
-            "look at cable, transceiver and switch port; an adapter that is not used is named in the agent's `expect.nics_ignored`",
-            Some(&format!("cat /sys/class/infiniband/{}/ports/{}/phys_state", port.device, port.port)),
+            "check cable, transceiver and switch port; list an unused adapter in the agent's \
+             `expect.nics_ignored`",
+            Some(&format!(
+                "cat /sys/class/infiniband/{}/ports/{}/phys_state",
+                port.device, port.port
+            )),
         );
     }
     let up = all.iter().filter(is_up).count();
@@ -243,7 +247,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         let name = if worst.kind == Kind::Sxid { "SXid" } else { "Xid" };
         let number = worst.xid.map(|number| format!(" {number}")).unwrap_or_default();
         let times = if *times == 1 { String::new() } else { format!(", {times} times") };
-        let over = if is_over { " The driver asks for no recovery any more." } else { "" };
+        let over = if is_over { " The driver no longer requests a recovery." } else { "" };
         let text = format!(
             "{subject}: {name}{number} in the kernel log of this boot{times}: {}{over}",
             worst.text

@@ -172,7 +172,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "next-kernel-unknown",
                 "next boot",
                 format!(
-                    "which kernel boots next cannot be read ({}); without a fitting module: {}",
+                    "which kernel boots next cannot be read ({}); without a matching module: {}",
                     doubt.unwrap_or_default(),
                     without.join(", ")
                 ),
@@ -297,7 +297,7 @@ fn evaluate_next_load(
                 .filter_map(|model| model.gpu)
                 .any(|gpu| check::modules_of(node.set, gpu) == Modules::Open);
         let (verdict, end) = if refused {
-            (Verdict::Blocked, ", which these GPUs do not take")
+            (Verdict::Blocked, ", which these GPUs do not support")
         } else {
             (Verdict::Caveat, "")
         };

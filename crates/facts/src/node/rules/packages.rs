@@ -116,12 +116,12 @@ fn state(driver: &[&Package], findings: &mut NodeFindings) {
         Verdict::Blocked,
         "packages-broken",
         SUBJECT,
-        format!("an installation did not end: {}", broken.join(", ")),
+        format!("an installation is incomplete: {}", broken.join(", ")),
         SOURCE,
     );
     findings.remedy(
         "for packages that are half installed",
-        "let dpkg finish, then look again",
+        "let dpkg finish, then check again",
         Some("dpkg --configure -a"),
     );
 }

@@ -70,7 +70,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => item(
             Verdict::Unknown,
             "module-signature-unknown",
-            format!("{by}; there is no module on disk to look at"),
+            format!("{by}; there is no module on disk to check"),
         ),
         Reading::Unreadable(why) => item(
             Verdict::Unknown,

@@ -92,7 +92,7 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
         ),
         "ecc-uncorrected" => (
             "for memory errors",
-            "drain the GPU and reset it; if errors come back, have it replaced",
+            "drain the GPU and reset it; if errors recur, have it replaced",
             reset,
         ),
         "pcie-narrow" | "pcie-slow" => (
@@ -102,7 +102,7 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
         ),
         "hardware-slowdown" => (
             "for clocks that the hardware reduces",
-            "look at cooling and power supplies of the server",
+            "check the cooling and the power supplies of the server",
             look("PERFORMANCE"),
         ),
         "nvlink-down" => (

@@ -192,7 +192,7 @@ fn persistence_modes(readings: &Readings) -> Vec<Target> {
 fn without_value<T>(reading: &Reading<T>, wanted: String) -> GpuEvaluation {
     let standing = match reading {
         Reading::Unreadable(why) => Standing::Unknown(why.to_string()),
-        _ => Standing::DoesNotApply("the card does not have it".to_owned()),
+        _ => Standing::DoesNotApply("the GPU does not support it".to_owned()),
     };
     GpuEvaluation { current: None, wanted, standing, value: None }
 }
@@ -219,7 +219,7 @@ fn switch(reading: &Reading<bool>, on: bool) -> GpuEvaluation {
 fn accounting(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     let evaluation = switch(&gpu.accounting, on);
     if is_mig_enabled(gpu) && matches!(evaluation.standing, Standing::Change(_)) {
-        let why = "the card does not change it".to_owned();
+        let why = "the GPU does not change it".to_owned();
         return GpuEvaluation { standing: Standing::DoesNotApply(why), value: None, ..evaluation };
     }
     evaluation
@@ -285,7 +285,7 @@ fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
         PowerTarget::Watts(watts) => watts.saturating_mul(1000),
     };
     if wanted_mw < min_mw || wanted_mw > max_mw {
-        let why = format!("the card takes {} to {}", watts(min_mw), watts(max_mw));
+        let why = format!("the GPU accepts {} to {}", watts(min_mw), watts(max_mw));
         let standing = Standing::Refused(why);
         let (current, wanted) = (Some(watts(limit_mw)), watts(wanted_mw));
         return GpuEvaluation { current, wanted, standing, value: None };
@@ -315,7 +315,7 @@ fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
             None => {
                 return refused(
                     describe_desired(&DesiredValue::Clocks(want)),
-                    "the card lists no clocks".to_owned(),
+                    "the GPU lists no clocks".to_owned(),
                 );
             }
         },
@@ -324,9 +324,11 @@ fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
             let why = match (supported.last(), supported.first()) {
                 (Some(least), Some(most)) => {
                     let below = supported.iter().find(|rate| **rate <= mhz).unwrap_or(least);
-                    format!("the card takes {least} to {most} MHz in steps, {below} MHz among them")
+                    format!(
+                        "the GPU accepts {least} to {most} MHz in steps, {below} MHz among them"
+                    )
                 }
-                _ => "the card lists no clocks".to_owned(),
+                _ => "the GPU lists no clocks".to_owned(),
             };
             return refused(format!("{mhz} MHz"), why);
         }

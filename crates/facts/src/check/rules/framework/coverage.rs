@@ -100,8 +100,8 @@ pub(super) fn evaluate(
             Verdict::Caveat,
             "framework-by-ptx",
             format!(
-                "{name} contains code for {list}; on {sm} ({gpu}) its PTX is translated at the first \
-                 start"
+                "{name} contains code for {list}; on {sm} ({gpu}) its PTX is translated at the \
+                 first start"
             ),
         ),
         GpuCoverage::PtxTooNew => (
