@@ -428,7 +428,7 @@ fn a_calibration_from_diag_rescales_plans() {
     assert_eq!(other.code, 2);
     assert!(other.stderr.contains("the calibration was measured on `H200"), "{}", other.stderr);
     assert!(
-        output.stdout.contains("Above 100 % is faster than the reference"),
+        output.stdout.contains("Above 100 %, the GPU is faster than the reference"),
         "{}",
         output.stdout
     );
