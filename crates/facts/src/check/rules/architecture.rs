@@ -60,7 +60,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Ok,
             "architecture-driven",
             format!(
-                "{branch} drives {} ({}){}",
+                "{branch} supports {} ({}){}",
                 architecture.name,
                 gpu.id,
                 until.unwrap_or_default()
