@@ -23,15 +23,13 @@ pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest
     match parts.len() {
         1 => set.cuda.family(major).map(|_| CudaRequest::Major(major)).ok_or_else(unknown),
         2 => {
-            let cuda: CudaVersion = text
-                .parse()
-                .map_err(|_| error(format!("`{text}` is not a CUDA version")))?;
+            let cuda: CudaVersion =
+                text.parse().map_err(|_| error(format!("`{text}` is not a CUDA version")))?;
             set.cuda.first_release(cuda).map(CudaRequest::Minor).ok_or_else(unknown)
         }
         _ => {
-            let version: ToolkitVersion = text
-                .parse()
-                .map_err(|_| error(format!("`{text}` is not a CUDA version")))?;
+            let version: ToolkitVersion =
+                text.parse().map_err(|_| error(format!("`{text}` is not a CUDA version")))?;
             let toolkit = set.cuda.toolkit.iter().find(|toolkit| toolkit.version == version);
             toolkit.map(CudaRequest::Exact).ok_or_else(unknown)
         }
