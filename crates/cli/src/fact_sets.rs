@@ -2,7 +2,8 @@
 //!
 //! Installed sets live in one directory, one file per set, named by date, name and a checksum of
 //! the content. `install` validates a set completely; later reads only verify the checksum. The
-//! newest date wins. A set that no longer reads is skipped with a warning, never used in part.
+//! newest date wins. A set that can no longer be read is skipped with a warning; it is never used
+//! in part.
 
 use std::borrow::Cow;
 use std::fs;

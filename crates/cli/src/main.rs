@@ -3,7 +3,7 @@
 //! ```text
 //! main ─> cli (flags) ─> commands/<noun>[/<verb>].rs ─> printer ─> stdout
 //!                              │
-//!                              └─> farrier-facts (every decision)
+//!                              └─> library crates (every decision)
 //! ```
 //!
 //! Exit code 0: fine; 1: a negative finding; 2: an error or bad input.

@@ -61,8 +61,8 @@ impl Printer {
         self.in_ascii = true;
     }
 
-    /// Prints one line of text. Text from outside may contain anything; [`sanitize`] lets no
-    /// control sequence through but our own colours.
+    /// Prints one line of text. Text from outside may contain anything, so [`sanitize`] escapes
+    /// every control sequence except our own colours.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
         let text = sanitize(text);
         if self.in_ascii && !text.is_ascii() {

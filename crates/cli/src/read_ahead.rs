@@ -66,7 +66,7 @@ impl ReadAhead {
 /// than reading them.
 fn has_idle_cpu() -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // The fourth field of loadavg is `running/total` tasks; this process is one of the running.
+    // The fourth field of loadavg is `running/total` tasks; this process is one that runs.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let running = load.split_whitespace().nth(3).and_then(|word| word.split('/').next());
     let running: usize = running.and_then(|count| count.parse().ok()).unwrap_or(1);

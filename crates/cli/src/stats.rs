@@ -41,7 +41,7 @@ impl Stats {
         }
     }
 
-    /// `median (min to max)`; the range only if it differs after formatting.
+    /// `median (min to max)`; the range only if its ends differ after formatting.
     pub(crate) fn format_with(self, format: impl Fn(f64) -> String) -> String {
         let (median, min, max) = (format(self.median), format(self.min), format(self.max));
         if min == max {

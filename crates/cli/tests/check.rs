@@ -89,18 +89,19 @@ fn invalid_input_is_refused_with_the_field_and_a_valid_value() {
 }
 
 #[test]
-fn inexact_input_is_answered_with_the_assumption() {
+fn inexact_input_gives_a_caveat_that_states_the_assumption() {
     let cases: [(&[&str], &str); 3] = [
         (&["--gpu", "H100", "--driver", "550"], "550.163.01, is assumed"),
         (&["--gpu", "H100", "--driver", "580.95.05", "--cuda", "13"], "without its minor"),
         (&["--gpu", "H100", "--driver", "999.1"], "newer than the newest branch in the data"),
     ];
-    for (args, assumed) in cases {
+    for (args, assumption) in cases {
         let (exit, report) = json(args);
         assert_eq!((exit, &report["verdict"]), (0, &Value::from("caveat")), "{args:?}");
         let reasons = report["reasons"].as_array().unwrap();
-        let states_it = |reason: &Value| reason["text"].as_str().unwrap().contains(assumed);
-        assert!(reasons.iter().any(states_it), "{args:?}: {reasons:?}");
+        let states_assumption =
+            |reason: &Value| reason["text"].as_str().unwrap().contains(assumption);
+        assert!(reasons.iter().any(states_assumption), "{args:?}: {reasons:?}");
     }
 }
 

@@ -149,8 +149,8 @@ fn a_log_with_nul_bytes_is_read() {
     assert_eq!((quiet.status.code(), text(&quiet.stderr)), (Some(0), String::new()));
 }
 
-/// Scanning all text before each `NVRM:` is quadratic: it took seconds for 64 KiB, and would take a
-/// thousand times as long for these two megabytes.
+/// A decoder that scans all text before each `NVRM:` takes quadratic time: seconds for 64 KiB, and
+/// a thousand times as long for these two megabytes.
 #[test]
 fn a_line_with_many_quoted_messages_is_read_in_linear_time() {
     for piece in ["'NVRM:", "\"NVRM: ", "echo NVRM: ", "COMMAND=NVRM: ", "\x1b[1NVRM:'"] {
@@ -204,7 +204,7 @@ fn binary_bytes_are_harmless() {
     let output = farrier(&["decode"], &short);
     assert_eq!(output.status.code(), Some(1));
     let warning = text(&output.stderr);
-    assert_eq!(warning, "warning: failed to read standard input: the log is no text\n");
+    assert_eq!(warning, "warning: failed to read standard input: the log is not text\n");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn every_kind_lists_finds_and_suggests() {
         ("xid", "79", "GPS_RPC_TIMEOUT", "`GSP_RPC_TIMEOUT`"),
         ("advisory", "CVE-2026-24187", "CVE-2026-24188x", "`CVE-2026-24187`"),
     ];
-    for (kind, name, misspelt, near) in cases {
+    for (kind, name, misspelt, suggestion) in cases {
         for output in ["table", "json"] {
             let list = run(&["facts", kind, "--output", output]);
             let found = run(&["facts", kind, name, "--output", output]);
@@ -34,7 +34,7 @@ fn every_kind_lists_finds_and_suggests() {
         }
         let refused = run(&["facts", kind, misspelt]);
         assert_eq!(refused.code, 2, "{kind}");
-        assert!(refused.stderr.contains(near), "{kind}: {}", refused.stderr);
+        assert!(refused.stderr.contains(suggestion), "{kind}: {}", refused.stderr);
     }
 }
 
@@ -90,7 +90,7 @@ fn install(folder: &Path, set: &Value) -> CommandOutput {
     in_folder(&folder.join("facts"), &["facts", "update", "--from", file.to_str().unwrap()])
 }
 
-/// The set that a report is based on, and warnings.
+/// The fact set that a report is based on, and the warnings on stderr.
 fn active_set(folder: &Path) -> (Value, String) {
     let args = ["check", "--gpu", "H100", "--driver", "580.95.05", "--output", "json"];
     let output = in_folder(&folder.join("facts"), &args);
@@ -113,7 +113,7 @@ fn a_newer_set_is_installed_and_reports_name_it() {
     let sets = in_folder(&folder.path().join("facts"), &["facts", "sets"]).stdout;
     assert!(sets.contains("site-2026.11.16") && sets.contains("farrier-2026.11.15"), "{sets}");
 
-    // The same set is not newer.
+    // A set is not newer than itself.
     let again = install(folder.path(), &newer());
     assert_eq!(again.code, 2);
     assert!(again.stderr.contains("is not newer than the active one"), "{}", again.stderr);

@@ -322,10 +322,10 @@ fn a_capture_gives_the_same_report_as_the_node() {
     }
 }
 
-/// The capture that README's tour checks.
+/// The capture that `docs/tour.md` checks.
 const TOUR: &str = "docs/tour/node";
 
-/// `FARRIER_BLESS=1 cargo test -p farrier --test node` writes it again.
+/// `FARRIER_BLESS=1 cargo test -p farrier --test node` writes the capture again.
 #[test]
 fn the_capture_of_the_tour_is_current() {
     let node = NodeFiles::healthy();
@@ -387,7 +387,7 @@ fn a_machine_without_a_gpu_is_blocked() {
     let (code, report) = check(&node, &[]);
     assert_eq!((code, &report["verdict"]), (1, &json!("blocked")));
     assert_eq!(verdict(&report, "no-nvidia-gpu"), Some("blocked"));
-    // An image that is not booted: without /sys and /proc, it is unknown what is loaded.
+    // An image that is not booted has no /sys and /proc, so it is unknown what is loaded.
     let empty = NodeFiles::empty();
     let (code, report) = check(&empty, &[]);
     assert_eq!((code, &report["verdict"]), (1, &json!("unknown")), "{}", describe_items(&report));
@@ -416,12 +416,12 @@ fn flags_for_versions_and_for_a_node_do_not_mix() {
         (&["--gpu", "H100"], "--driver"),
         (&["--root", "/nonexistent/folder"], "is not a directory"),
     ];
-    for (args, names) in cases {
+    for (args, expected) in cases {
         let mut full_args = vec!["check"];
         full_args.extend(args);
         let output = run(&full_args);
         assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{args:?}");
-        assert!(output.stderr.contains(names), "{args:?}: {}", output.stderr);
+        assert!(output.stderr.contains(expected), "{args:?}: {}", output.stderr);
     }
 }
 
@@ -455,7 +455,7 @@ fn damaged_captures_are_refused() {
     assert_eq!(verdict(&report, "nouveau-unknown"), Some("unknown"));
 }
 
-/// Builds a library from C; `None` without a compiler.
+/// Builds an NVML library from C source; `None` if there is no compiler.
 fn library(folder: &Path, source: &str) -> Option<std::path::PathBuf> {
     let code = folder.join("nvml.c");
     let path = folder.join("libnvidia-ml.so.1");
@@ -501,13 +501,13 @@ fn a_capture_of_a_real_h200_gives_the_same_findings() {
     let output =
         support::run(&["check", "--root", capture, "--on", "2026-11-15", "--output", "json"]);
     let replayed: Value = serde_json::from_str(&output.stdout).unwrap();
-    // Facts and texts change; the findings do not.
+    // Facts and texts may have changed since the capture. The findings have not.
     let findings = |report: &Value| -> Vec<[Value; 3]> {
         let items = report["items"].as_array().unwrap();
-        let part = |item: &Value, key: &str| item[key].clone();
+        let field = |item: &Value, key: &str| item[key].clone();
         items
             .iter()
-            .map(|item| [part(item, "code"), part(item, "subject"), part(item, "verdict")])
+            .map(|item| [field(item, "code"), field(item, "subject"), field(item, "verdict")])
             .collect()
     };
     assert_eq!((output.code, &replayed["verdict"]), (1, &printed["verdict"]));

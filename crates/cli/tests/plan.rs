@@ -42,7 +42,7 @@ fn the_best_parallelism_config_fits_and_is_complete() {
     let p50 = number("tokens_per_s_per_gpu");
     assert!(number("tokens_per_s_per_gpu_p10") < p50);
     assert!(number("tokens_per_s_per_gpu_p90") > p50);
-    // Megatron Bridge published 1,633 to 1,664 for such a run.
+    // Megatron Bridge published 1,633 to 1,664 tokens/s per GPU for a comparable run.
     assert!((1400.0..2000.0).contains(&p50), "{p50}");
     assert!(number("mfu_causal") < number("mfu_full"));
     let tokens_per_s = p50 * 64.0;
@@ -72,7 +72,7 @@ fn weights_of_70b_take_140_gb_and_training_states_eight_times_that() {
 #[test]
 fn a_run_that_does_not_fit_names_one_that_fits() {
     let output = with(&["--gpus", "64"]);
-    assert_eq!(output.code, 2, "two numbers need a search: {}", output.stdout);
+    assert_eq!(output.code, 2, "two GPU counts need a search: {}", output.stdout);
     let output = run(&[
         "plan",
         "train",
@@ -276,9 +276,9 @@ fn llama_3_405b_matches_its_paper() {
     // arXiv:2407.21783, table 4: 41 %.
     assert!((0.37..0.45).contains(&mfu), "{mfu}");
     let output = run(&[&["plan", "goodput"], &args[..], &["--detection", "5"]].concat());
-    assert_eq!(output.code, 0, "it was trained so: {}", output.stderr);
+    assert_eq!(output.code, 0, "the model was trained with this config: {}", output.stderr);
     let goodput: Value = serde_json::from_str(&output.stdout).unwrap();
-    // More than 90 % of effective time, an interruption in three hours.
+    // The paper reports more than 90 % effective time and an interruption about every three hours.
     let share = goodput["best"]["share"].as_f64().unwrap();
     assert!((0.90..0.96).contains(&share), "{share}");
     let mtbf = goodput["best"]["mtbf_s"].as_f64().unwrap();
@@ -396,7 +396,7 @@ fn a_calibration_from_diag_rescales_plans() {
     let output = run(&["plan", "calibrate", "--from", report, "--keep", &calibration]);
     assert_eq!(output.code, 0, "{}", output.stderr);
     assert!(output.stdout.contains("H200-SXM5-141GB"), "{}", output.stdout);
-    let rate = |gpu: &str, more: &[&str]| {
+    let train = |gpu: &str, more: &[&str]| {
         let args = [
             "plan",
             "train",
@@ -421,14 +421,14 @@ fn a_calibration_from_diag_rescales_plans() {
         let plan: Value = serde_json::from_str(&output.stdout).unwrap();
         plan["tokens_per_s_per_gpu"].as_f64().unwrap()
     };
-    let (plain, scaled) = (rate("H200", &[]), rate("H200", &["--calibration", &calibration]));
+    let (plain, scaled) = (train("H200", &[]), train("H200", &["--calibration", &calibration]));
     let ratio = speed(&scaled) / speed(&plain);
     assert!((ratio - 1.0).abs() < 0.1 && (ratio - 1.0).abs() > 1e-6, "{ratio}");
-    let other = rate("H100", &["--calibration", &calibration]);
+    let other = train("H100", &["--calibration", &calibration]);
     assert_eq!(other.code, 2);
     assert!(other.stderr.contains("the calibration was measured on `H200"), "{}", other.stderr);
     assert!(
-        output.stdout.contains("Above 100 % is faster than the reference"),
+        output.stdout.contains("Above 100 %, the GPU is faster than the reference"),
         "{}",
         output.stdout
     );
@@ -511,7 +511,6 @@ fn failure_flags_apply_only_to_a_search_for_goodput() {
     }
 }
 
-/// The figures in docs/plan.md match the planner.
 #[test]
 fn figures_in_the_docs_match_the_planner() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plan.md"));

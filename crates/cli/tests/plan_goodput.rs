@@ -1,4 +1,5 @@
-//! `farrier plan goodput`: the share of a run that failures and checkpoints leave.
+//! `farrier plan goodput`: the share of a run's time that failures and checkpoints leave for
+//! training.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -144,7 +145,7 @@ fn goodput_shows_whether_the_run_fits_in_memory() {
     let report: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(report["fits"], false);
     assert!(report["memory"]["p50_gib"].as_f64() > report["memory"]["capacity_gib"].as_f64());
-    // A measured run did fit.
+    // A run whose tokens/s were measured has fit in memory.
     let output = run(&[&large[..], &["--tokens-per-s", "5000"]].concat());
     assert_eq!(output.code, 0, "{}", output.stdout);
     assert!(!output.stdout.contains("memory "), "{}", output.stdout);
@@ -207,7 +208,7 @@ fn tokens_are_optional_and_add_an_uncertainty_range() {
     }
     assert!(goodput(&["--search"]).stdout.contains("(P10-P90 "));
     assert!(run_summary(&["--tokens-per-s", "500000"])["days_p10"].is_null());
-    // An hour on 64 GPUs, with one failure per month.
+    // This run takes an hour on 64 GPUs, which fail about once per month.
     let short = [&bare[..], &["--tokens", "1.5B"]].concat();
     let output = run(&short);
     assert!(output.stdout.contains("The run ends before a checkpoint pays"), "{}", output.stdout);
@@ -237,7 +238,7 @@ fn gpus_per_node_and_checkpoint_size_are_known() {
     let saved = |more: &[&str]| {
         goodput_json(more)["conditions"]["checkpoint"]["bytes"].as_f64().unwrap() / 1e9
     };
-    // 14 bytes per parameter of 8.03 billion; adapters have about a hundredth of them.
+    // 14 bytes for each of 8.03 billion parameters. Adapters have about a hundredth as many.
     assert!((saved(&["--search"]) - 112.4).abs() < 0.5);
     let adapters = saved(&["--search", "--lora"]);
     assert!((0.3..2.5).contains(&adapters), "{adapters}");
@@ -265,7 +266,7 @@ fn failures_that_allow_no_progress_are_a_finding() {
     let three_hours = run(&[&args[..], &["--mtbf", "3"]].concat());
     assert_eq!(three_hours.code, 0, "{}", three_hours.stderr);
     assert!(three_hours.stdout.contains("Effective time (ETTR)"), "{}", three_hours.stdout);
-    // Little progress: slow, but with a duration and a price.
+    // A run that makes little progress still has a duration and a price.
     let slow = run(&[&args[..], &["--mtbf", "0.1"]].concat());
     assert_eq!(slow.code, 0, "{}{}", slow.stdout, slow.stderr);
     assert!(slow.stdout.contains("The run takes") && slow.stdout.contains('$'), "{}", slow.stdout);

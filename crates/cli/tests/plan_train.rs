@@ -101,12 +101,12 @@ fn the_suggested_gpu_count_is_the_smallest_that_fits() {
 
 #[test]
 fn only_tried_alternatives_are_suggested() {
-    // LoRA does not fit either, or was requested already.
+    // LoRA is not suggested if it does not fit either, or if it was requested already.
     for more in [&["--search"][..], &["--search", "--lora"]] {
         let output = train("llama3.1-405b", "H100", "8", "64", more);
         assert_eq!(output.code, 1, "{}", output.stderr);
         assert!(!output.stdout.contains("--lora"), "{}", output.stdout);
-        assert!(!output.stdout.contains("fixed values"), "{}", output.stdout);
+        assert!(!output.stdout.contains("given values"), "{}", output.stdout);
     }
     let output = train("llama3-70b", "H100", "8", "64", &["--search"]);
     assert!(output.stdout.contains("LoRA fits (`--lora`)"), "{}", output.stdout);
@@ -119,7 +119,7 @@ fn only_tried_alternatives_are_suggested() {
         &["--search", "--tp", "1", "--pp", "1", "--zero", "1"],
     );
     assert!(
-        flat(&output.stdout).contains("a parallelism config without the fixed values fits"),
+        flat(&output.stdout).contains("a parallelism config without the given values fits"),
         "{}",
         output.stdout
     );
@@ -267,7 +267,8 @@ fn smaller_optimizer_dtypes_take_less_memory() {
 fn lora_is_shown() {
     let output = small(&["--lora", "--lora-rank", "16"]);
     assert!(output.stdout.lines().next().unwrap().contains("LoRA rank 16"), "{}", output.stdout);
-    // No LoRA run of such a model is published; the nearest one is of another task.
+    // The nearest published run may be of another task, because no LoRA run of this model is
+    // published.
     let output = train("qwen3-0.6b", "H100", "8", "64", &["--lora", "--output", "json"]);
     let plan = json(&output);
     let text = flat(&train("qwen3-0.6b", "H100", "8", "64", &["--lora"]).stdout);

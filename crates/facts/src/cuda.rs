@@ -53,7 +53,8 @@ pub struct Toolkit {
     pub name: String,
     /// Such as `12.8.1`.
     pub version: ToolkitVersion,
-    /// The Linux driver bundled with the toolkit; `None` since NVIDIA ships the two separately.
+    /// The Linux driver bundled with the toolkit; `None` for newer releases, which NVIDIA ships
+    /// without a driver.
     pub driver: Option<DriverVersion>,
     pub note: Option<String>,
     pub origin: Origin,
@@ -77,7 +78,7 @@ pub struct Family {
 pub struct ForwardCompatibility {
     /// Install path of the libraries.
     pub library_dir: String,
-    /// GPU families with only selected parts supported.
+    /// GPU families of which only selected SKUs are supported.
     pub conditional_gpus: Vec<String>,
     pub package: Vec<CompatPackage>,
     /// Covers the values above and the packages.

@@ -154,7 +154,7 @@ pub struct OpenModules {
     pub first_branch: Branch,
     /// A default install uses them from this branch on.
     pub default_from_branch: Branch,
-    /// A third party reports that this and later branches ship nothing else.
+    /// A third party reports that this branch and later ones ship no other modules.
     pub only_from_branch: Branch,
     /// Names of fields that no source confirms.
     #[serde(default)]

@@ -15,7 +15,7 @@ pub struct GpuFacts {
     pub architecture: Vec<Architecture>,
 }
 
-/// A GPU model.
+/// A GPU SKU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -44,7 +44,7 @@ pub struct Gpu {
     /// `NVLink` and `PCIe`.
     pub links: Option<Links>,
     pub power: Option<Power>,
-    /// `None` if the part does not support MIG.
+    /// `None` if the GPU does not support MIG.
     pub mig: Option<Mig>,
     pub price: Option<Price>,
     /// Fields (as `group.field`) that no source confirms.
@@ -82,22 +82,22 @@ impl FormFactor {
     }
 }
 
-/// The first drivers that list a part as supported.
+/// The first drivers that list a GPU as supported.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverListing {
-    /// For each branch that started without the part, the first release that lists it; oldest
-    /// branch first. Later branches list the part from their first release.
+    /// For each branch that started without the GPU, the first release that lists it; oldest
+    /// branch first. Later branches list the GPU from their first release on.
     pub drivers: Vec<DriverVersion>,
     pub origin: Origin,
 }
 
 impl DriverListing {
-    /// Whether `driver` lists the part.
+    /// Whether `driver` lists the GPU.
     pub fn includes(&self, driver: &DriverVersion) -> bool {
-        let of_branch = self.drivers.iter().find(|first| first.branch() == driver.branch());
+        let first_in_branch = self.drivers.iter().find(|first| first.branch() == driver.branch());
         let newest = self.drivers.iter().map(DriverVersion::branch).max();
-        match of_branch {
+        match first_in_branch {
             Some(first) => driver >= first,
             None => newest.is_some_and(|newest| driver.branch() > newest),
         }
@@ -123,7 +123,7 @@ pub struct Memory {
     pub capacity_gb: f64,
     /// `HBM3`, `GDDR6`, ...
     pub technology: String,
-    /// Peak, decimal gigabytes a second.
+    /// Peak bandwidth, in decimal gigabytes per second.
     pub bandwidth_gb_per_s: f64,
     pub origin: Origin,
 }
@@ -157,7 +157,7 @@ pub struct Compute {
 pub struct Links {
     /// `NVLink` generation.
     pub nvlink_generation: Option<u32>,
-    /// All links of one GPU, both directions together, decimal gigabytes a second.
+    /// All links of one GPU, both directions together, in decimal gigabytes per second.
     pub nvlink_gb_per_s: Option<f64>,
     /// `PCIe` generation.
     pub pcie_generation: Option<u32>,
@@ -246,12 +246,12 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// Whether a branch supports any part of the generation.
+    /// Whether a branch supports any GPU of the generation.
     pub fn is_driven_by(&self, branch: Branch) -> bool {
         self.targets.iter().any(|target| self.drives_target(target, branch))
     }
 
-    /// Whether a branch supports the parts of one target.
+    /// Whether a branch supports the GPUs of one target.
     pub fn drives_target(&self, target: &Target, branch: Branch) -> bool {
         target.first_branch.is_none_or(|first| branch >= first)
             && self.last_branch.is_none_or(|last| branch <= last)

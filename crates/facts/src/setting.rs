@@ -1,7 +1,7 @@
 //! Real and fake settings of the GPU software stack.
 //!
-//! The records hold the rules and their texts; [`crate::lint`] finds the places in the code. A rule
-//! that needs code (a loop, a comparison) has a [`Pattern`] that holds only its text.
+//! The records hold the rules and their texts; [`crate::lint`] finds where settings are used. What
+//! only code can detect (a loop, a comparison) has a [`Pattern`], which holds only the text.
 
 mod call;
 mod pattern;

@@ -78,7 +78,7 @@ impl DriverVersion {
         self.branch
     }
 
-    /// Whether `self` is `other` without its last part (`550.54` and `550.54.15`).
+    /// Whether `self` is `other` without its last number (`550.54` and `550.54.15`).
     pub fn is_prefix_of(&self, other: &Self) -> bool {
         self.patch.is_none()
             && other.patch.is_some()

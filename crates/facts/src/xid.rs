@@ -63,7 +63,8 @@ impl XidFacts {
     }
 
     /// NVIDIA's second bucket as a sentence with a leading space. After a reset or reboot it is the
-    /// next step; if the first action was little or nothing, it applies when the error recurs.
+    /// next step. If the first action is to ignore the error or to restart the application, it
+    /// applies when the error recurs.
     pub(crate) fn follow_up(&self, first: Action, bucket: &str) -> String {
         let Some(record) = self.bucket.iter().find(|record| record.name == bucket) else {
             return " Afterwards: see NVIDIA's catalogue.".to_owned();
@@ -367,7 +368,8 @@ pub struct Message {
     /// Format of the process name in the line, if any.
     #[serde(default)]
     pub process: Option<ProcessFormat>,
-    /// Text before the name of the faulty part, such as a disk or a server, if the line names one.
+    /// Text before the name of the faulty component, such as a disk or a server, if the line names
+    /// one.
     #[serde(default)]
     pub unit: Option<String>,
     pub severity: Severity,

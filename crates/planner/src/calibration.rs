@@ -58,7 +58,7 @@ pub enum CalibrationError {
     NoMeasurements,
 }
 
-/// Beyond these ratios something else was measured.
+/// A ratio outside this range means that something else was measured.
 const MIN_RATIO: f64 = 0.1;
 const MAX_RATIO: f64 = 3.0;
 

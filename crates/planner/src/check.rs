@@ -10,9 +10,9 @@ use crate::parallelism::{ParallelConfig, Recompute, Schedule};
 use crate::precision::Precision;
 use crate::run::TrainingRun;
 
-/// Two orders of magnitude more GPUs than any run has used.
+/// Limit on the number of GPUs: two orders of magnitude more than any run has used.
 const MAX_GPUS: u64 = 1 << 22;
-/// Longer than any sequence ever trained on.
+/// Limit on the sequence length: longer than any sequence ever trained on.
 const MAX_SEQ_LEN: u32 = 1 << 27;
 
 /// Checks that a run is possible. Runs that are merely slow pass: TP beyond the `NVLink` domain,
@@ -110,7 +110,7 @@ fn check_divides(
         return Ok(());
     }
     let mut possible: Vec<u32> = divisors(whole, MAX_GPUS).collect();
-    // Keep the nearest ones.
+    // Keep the values nearest to the given one.
     possible.sort_by_key(|number| number.abs_diff(value));
     possible.truncate(MAX_LISTED);
     possible.sort_unstable();

@@ -142,7 +142,7 @@ pub fn default_precision(generation: Generation) -> Precision {
 }
 
 /// Compares GPUs for the model, sequence length and batch of `run`. Each GPU gets its best
-/// parallelism config and, unless fixed by `criteria`, its default precision.
+/// parallelism config and, unless `criteria` sets one, its default precision.
 pub fn compare(
     planner: &Planner,
     run: &TrainingRun,
@@ -176,16 +176,16 @@ pub fn compare(
     GpuComparison { v: 1, options, excluded }
 }
 
-/// Bound on the per-GPU speedup of fewer nodes over more: less communication, and some GPU counts
-/// have no good config. A bound of 1.1 missed the best option in one case of three, 1.5 in none of
-/// 120 (eight models and batches, three GPUs, five budgets).
+/// Upper bound on how much faster each GPU is with fewer nodes: they communicate less, and some GPU
+/// counts have no good config. A bound of 1.1 missed the best option in one case of three, 1.5 in
+/// none of 120 (eight models and batches, three GPUs, five budgets).
 const FEWER_NODES_GAIN_MAX: f64 = 1.5;
-/// Bound on the per-GPU speedup of more nodes over fewer: more free memory.
+/// Upper bound on how much faster each GPU is with more nodes: they have more free memory.
 const MORE_NODES_GAIN_MAX: f64 = 2.0;
-/// If memory is short, more nodes may gain even more: the next tried count is at most this factor
-/// larger.
+/// If memory is short, more nodes may gain even more, so the next count to try is larger by at most
+/// this factor.
 const NEXT_COUNT_FACTOR_MAX: f64 = 1.5;
-/// Bound on the speedup of a full search over a quick one.
+/// Upper bound on how much faster the result of a full search is than that of a quick one.
 const QUICK_SEARCH_GAP: f64 = 1.03;
 /// More GPUs than any run has used.
 const MAX_GPUS: u32 = 1 << 18;
@@ -256,7 +256,7 @@ impl CompareContext<'_> {
             }
             let Some(rate) = self.tokens_per_s(gpus) else { continue };
             if let Some(option) = self.meets_rate(gpus, rate, required_tokens_per_s) {
-                // If memory is short, a skipped smaller count may also do.
+                // If memory is short, a skipped smaller count may also reach the throughput.
                 let fewer = skipped.iter().find_map(|gpus| {
                     self.meets_rate(*gpus, self.tokens_per_s(*gpus)?, required_tokens_per_s)
                 });

@@ -14,7 +14,7 @@ use crate::run::{TrainingRun, TrainingTask};
 use crate::step_time::{self, StepPhase, StepTime};
 use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
-/// z-score of P90; that of P10 is its negative.
+/// z-score of P90. The z-score of P10 is its negative.
 pub const Z_P90: f64 = 1.2816;
 
 /// The shipped model: fitted coefficients, and the published runs that correct them.

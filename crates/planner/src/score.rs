@@ -69,7 +69,8 @@ pub struct ScoredRow {
 
 const VERSION: u32 = 1;
 
-/// Rows of one run whose step times differ by less, as a share, count as one row: tables round.
+/// Rows of one run whose step times differ by less than this share count as one row, because tables
+/// round.
 const SAME_SPEED: f64 = 0.005;
 
 impl ScoredRow {

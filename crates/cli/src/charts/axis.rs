@@ -2,7 +2,7 @@
 
 use crate::stats::thousands;
 
-/// Width of every chart: two fit side by side on a wide page, one fills a narrow one.
+/// Width of a chart. Two charts fit side by side on a wide page; one chart fills a narrow page.
 pub(super) const WIDTH: f64 = 560.0;
 
 /// Converts a count to a coordinate.
@@ -112,7 +112,7 @@ pub(super) fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A number in thousands, millions or billions: `1.5M`.
+/// A number, abbreviated from 10,000 on: `15k`, `1.5M`.
 pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 1e9 => (value / 1e9, "B"),

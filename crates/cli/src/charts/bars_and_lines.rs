@@ -13,20 +13,20 @@ const BAR: f64 = 16.0;
 /// One bar.
 pub(crate) struct Bar {
     pub(crate) label: String,
-    /// Length of the bar and its whisker; `None` shows only `text`.
+    /// The bar ends at the median, and its whisker spans the range. `None` draws only `text`.
     pub(crate) value: Option<Stats>,
     /// Individual measurements, drawn as dots.
     pub(crate) repeats: Vec<f64>,
     /// Text at the end of the bar.
     pub(crate) text: String,
-    /// Highlight: the subject of the page.
+    /// Whether the bar is highlighted as the subject of the page.
     pub(crate) ours: bool,
 }
 
 /// Draws horizontal bars from zero.
 pub(crate) fn bar_chart(title: &str, bars: &[Bar]) -> String {
     let max = bars.iter().filter_map(|bar| bar.value).map(|stats| stats.max).fold(0.0, f64::max);
-    // All zeros: any scale does.
+    // If all values are zero, any scale works.
     let scale = (WIDTH - LABELS - NUMBERS) / if max > 0.0 { max } else { 1.0 };
     let height = ROW * usize_f64(bars.len()) + 8.0;
     let mut svg = format!(
@@ -145,7 +145,11 @@ mod tests {
         assert!(svg.contains("width=\"125.0\""), "half of 250: {svg}");
         assert!(svg.contains("width=\"225.0\""), "0.9 of 250: {svg}");
         assert!(svg.contains("a &lt;b&gt;") && !svg.contains("<b>"));
-        assert_eq!(svg.matches("class=\"range\"").count(), 1, "one has no range to show");
+        assert_eq!(
+            svg.matches("class=\"range\"").count(),
+            1,
+            "the bar with equal values has no range"
+        );
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Colour {
     }
 }
 
-/// A legend, in the order of the chart.
+/// Draws a legend with the entries in the given order.
 pub(crate) fn legend<'a>(entries: impl IntoIterator<Item = (Colour, &'a str)>) -> String {
     let mut html = "<ul class=\"legend\">".to_owned();
     for (colour, name) in entries {

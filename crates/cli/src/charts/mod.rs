@@ -17,7 +17,7 @@ pub(crate) use stacked_bars::{StackedBar, StackedBars, stacked_bars};
 pub(crate) use waterfall::{Waterfall, WaterfallBar, waterfall};
 
 const STYLE: &str = include_str!("style.css");
-/// Only in pages with coloured charts.
+/// CSS that only pages with coloured charts need.
 const COLOURS: &str = include_str!("colours.css");
 
 /// The start of a page, up to its heading. The caller closes it with `</body>\n</html>\n`.
@@ -25,7 +25,8 @@ pub(crate) fn head(title: &str) -> String {
     styled(title, "")
 }
 
-/// [`head`] of a page with [`stacked_bars`], [`waterfall`], [`roofline_chart`] or [`scatter_plot`].
+/// [`head`] for a page that contains [`stacked_bars`], [`waterfall`], [`roofline_chart`] or
+/// [`scatter_plot`].
 pub(crate) fn head_with_colours(title: &str) -> String {
     styled(title, COLOURS)
 }

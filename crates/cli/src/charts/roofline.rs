@@ -99,7 +99,8 @@ fn lines(chart: &RooflineChart, x: LogScale, y: LogScale) -> String {
             at = y.at(*lower)
         ));
     }
-    // Labels go above the roofs, where no points are: along the slope, and before each peak.
+    // All points lie below the roofs, so labels go above them: along the slope, and left of each
+    // peak.
     let (middle_x, middle_y) = (x1 + 0.42 * (x2 - x1), y1 + 0.42 * (y2 - y1));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
     svg.push_str(&format!(
@@ -147,7 +148,7 @@ fn marker_shape(colour: Colour, x: f64, y: f64, r: f64) -> String {
     }
 }
 
-/// A marker alone, for a legend.
+/// A marker outside a chart, for a legend.
 pub(crate) fn marker(colour: Colour) -> String {
     format!(
         "<svg class=\"mark {}\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">{}</svg>",
@@ -180,7 +181,8 @@ mod tests {
 
     #[test]
     fn points_at_the_roofs_are_drawn_on_the_roof_lines() {
-        // On the slope at 10 FLOP a byte, and on the peak beyond the ridge at 500.
+        // One point on the slope at 10 FLOP per byte, one on the peak beyond the ridge, and one at
+        // the ridge (500 FLOP per byte).
         let svg = draw(None, &[(10.0, 20.0), (2000.0, 1000.0), (500.0, 1000.0)]);
         let circles: Vec<&str> = svg.split("<circle ").skip(1).collect();
         assert_eq!(circles.len(), 3);

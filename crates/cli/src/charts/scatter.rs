@@ -20,7 +20,7 @@ pub(crate) struct ScatterPlot<'a> {
     pub(crate) y_title: &'a str,
     /// Prefix of y tick labels, such as `$`.
     pub(crate) y_sign: &'a str,
-    /// In the order of the curve.
+    /// In the order in which the line connects them.
     pub(crate) points: Vec<ScatterPoint>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ScatterPoint {
     pub(crate) label: String,
     /// Tooltip.
     pub(crate) text: String,
-    /// Highlight: the subject of the page.
+    /// Whether the point is highlighted as the subject of the page.
     pub(crate) ours: bool,
 }
 
@@ -103,8 +103,8 @@ fn draw_point(point: &ScatterPoint, x: LogScale, y: LogScale) -> String {
     )
 }
 
-/// Labels above or below their points, omitted where they would overlap. The highlighted point goes
-/// first.
+/// Places labels above or below their points. A label that would overlap another label or point is
+/// omitted. The highlighted point is placed first, so that it keeps its label.
 fn labels(points: &[ScatterPoint], x: LogScale, y: LogScale) -> String {
     let mut svg = String::new();
     let mut occupied: Vec<(f64, f64, f64)> = Vec::new();

@@ -8,7 +8,7 @@ const LEFT: f64 = 44.0;
 const RIGHT: f64 = WIDTH - 8.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
-/// Maximum width of a bar, however few there are.
+/// Maximum width of a bar in a chart with few bars.
 const MAX_WIDTH: f64 = 64.0;
 /// Width needed by the label under a bar.
 const LABEL_WIDTH: f64 = 24.0;
@@ -24,7 +24,7 @@ pub(crate) struct StackedBars<'a> {
     pub(crate) colours: &'a [Colour],
     /// From left to right.
     pub(crate) bars: Vec<StackedBar>,
-    /// Height and label of the limit line.
+    /// Value and label of the limit line.
     pub(crate) limit: (f64, String),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct StackedBar {
     pub(crate) label: String,
     /// Segments from the bottom, one per colour.
     pub(crate) segments: Vec<f64>,
-    /// Height of the mark above the bar.
+    /// Value at which the mark above the bar is drawn.
     pub(crate) mark: f64,
     /// Tooltip.
     pub(crate) text: String,
@@ -147,7 +147,8 @@ mod tests {
     fn every_bar_is_drawn_and_labels_do_not_overlap() {
         let svg = draw(64, 80.0);
         assert_eq!(svg.matches("class=\"column\"").count(), 64);
-        // 508 / 64 is 8: every fourth bar has a label, and the axis has its title.
+        // Each of the 64 bars gets about 8 of 508 units, so every fourth bar has a label. The axis
+        // title has the same class.
         assert_eq!(svg.matches("tick middle").count(), 16 + 1);
         assert!(!svg.contains("<t>") && !svg.contains("NaN"));
         assert_eq!(draw(4, 80.0).matches("tick middle").count(), 4 + 1);
@@ -155,7 +156,8 @@ mod tests {
 
     #[test]
     fn heights_are_in_proportion() {
-        // The axis ends 8 % above the limit of 100, over 254 units of height: 63, and 2 above it.
+        // The axis ends 8 % above the limit of 100 and is 254 units high. The tallest segment
+        // is 63.
         let svg = draw(64, 100.0);
         assert!(svg.contains(&format!("height=\"{:.1}\"", 254.0 * 63.0 / 108.0)), "{svg}");
     }

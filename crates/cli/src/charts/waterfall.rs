@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn each_bar_starts_where_the_previous_one_ends() {
-        // 266 for 4: 66.5 each.
+        // The sum of 4 spans 266 units, so a value of 1 spans 66.5.
         let svg = draw(&[1.0, 2.0, 1.0], (4.0, 4.0));
         for (from, width) in [("166.0", "66.5"), ("232.5", "133.0"), ("365.5", "66.5")] {
             assert!(svg.contains(&format!("x=\"{from}\"")), "{svg}");

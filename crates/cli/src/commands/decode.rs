@@ -140,7 +140,7 @@ fn read(
 
 /// The error for a file that is not a text log, with a command that converts it.
 fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Error {
-    // Only quote a path that needs no shell escaping.
+    // The hint contains the path only if the path needs no shell escaping.
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|l| l.is_ascii_alphanumeric() || "/._-+:@".contains(l))
     };
@@ -171,7 +171,7 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
     anyhow::Error::new(err).context(Hinted::plain(format!("failed to read {name}"), hint))
 }
 
-/// An item from reading a log.
+/// What reading a log yields.
 enum LogItem {
     Event(Event),
     /// The stream is momentarily empty: flush, so that a reader sees the events so far.
@@ -214,7 +214,7 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
     if summary.ungrouped() > 0 {
         printer.line("")?;
         printer.line(&format!(
-            "{} more of too many different kinds to list; `--output json` prints every one.",
+            "{} not listed: there are too many different kinds. `--output json` prints all events.",
             counted(summary.ungrouped(), "event")
         ))?;
     }

@@ -16,7 +16,7 @@ use crate::fact_sets;
 use crate::failure::{Hinted, warn};
 use crate::printer::{Printer, Tone};
 
-/// Directories with third-party or generated files.
+/// Directories that are skipped because they contain third-party or generated files.
 const SKIPPED: [&str; 8] =
     [".git", "target", "node_modules", "venv", ".venv", "__pycache__", "site-packages", ".tox"];
 
@@ -78,7 +78,7 @@ struct FileFinding {
 #[derive(Debug, Serialize)]
 struct LintReport<'a> {
     findings: &'a [FileFinding],
-    /// Including standard input.
+    /// Number of files read, including standard input.
     files_read: usize,
     /// Files that could not be read.
     unread: &'a [String],
@@ -90,7 +90,7 @@ struct LintReport<'a> {
 struct LintRun {
     findings: Vec<FileFinding>,
     unread: Vec<(String, anyhow::Error)>,
-    /// Including standard input.
+    /// Number of files read, including standard input.
     files_read: usize,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         }
         printer.finish()?;
     }
-    // An unread file is not a clean file: the command fails after printing its findings.
+    // An unread file is not a clean file: the command prints the findings and then fails.
     let mut errors = errors.into_iter();
     if let Some(first) = errors.next() {
         errors.for_each(|err| warn(&err));
@@ -177,7 +177,7 @@ fn lint_path(
     }
 }
 
-/// A directory without a readable file is not a clean directory.
+/// Fails if lint can read no file of a directory: such a directory is not clean.
 fn require_files(folder: &str, files: &[PathBuf]) -> anyhow::Result<()> {
     if files.is_empty() {
         return Err(Hinted::error(
@@ -205,7 +205,8 @@ fn read_input() -> anyhow::Result<Vec<u8>> {
     read_bounded(std::io::stdin().lock(), "-")?.context("failed to read standard input")
 }
 
-/// The inner error is a read error, the outer one an oversized input.
+/// Reads up to the size limit. The outer error means that the input is too large, the inner error
+/// that reading failed.
 fn read_bounded(from: impl Read, name: &str) -> anyhow::Result<std::io::Result<Vec<u8>>> {
     let largest = LARGEST_MIB << 20;
     let mut bytes = Vec::new();
@@ -239,7 +240,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Detects by name; a file without an extension may have a `#!` line.
+/// Detects the language by the file's name or, without an extension, by its `#!` line.
 fn has_known_language(path: &Path, name: &str) -> anyhow::Result<bool> {
     if Language::by_name(name).is_some() {
         return Ok(true);
@@ -274,7 +275,8 @@ fn lint_bytes(
             format!("set --language to one of {names}"),
         ));
     };
-    // Comments in other encodings are common; every known setting is ASCII.
+    // Comments in other encodings are common, but every known setting is ASCII, so a lossy
+    // conversion is enough.
     let text = String::from_utf8_lossy(bytes);
     if language == Language::Notebook && serde_json::from_str::<IgnoredAny>(&text).is_err() {
         return Err(Hinted::error(
@@ -285,7 +287,7 @@ fn lint_bytes(
     let parse_error = syntax_error(language, &text).map(|(line, what)| {
         Hinted::error(
             format!("`{name}` does not parse as {}: line {line}: {what}", language.name()),
-            "the rest of the file was not checked; fix it, or set --language",
+            "the rest of the file was not checked; correct it, or set --language",
         )
     });
     Ok((lint(settings, language, &text), parse_error))
@@ -313,7 +315,7 @@ fn counted(number: usize, word: &str) -> String {
     }
 }
 
-/// The number of files read, for the last line: "no findings" must not suggest that all were read.
+/// What was linted, for the last line: "no findings" must not suggest that every file was read.
 fn scope(files_read: usize, env: bool) -> String {
     let files = counted(files_read, "file");
     match (files_read, env) {

@@ -71,7 +71,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
     let config = config::read(&args.config, true).map_err(|err| {
-        Hinted::error(agent::config_problems(&err), "fix the file, or name another with --config")
+        Hinted::error(
+            agent::config_problems(&err),
+            "correct the file, or name another with --config",
+        )
     })?;
     std::fs::create_dir_all(&config.state_dir)
         .with_context(|| format!("failed to create `{}`", config.state_dir.display()))?;
@@ -158,7 +161,7 @@ fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow
     match request {
         Request::Order(order) => {
             let status = executor.submit(&order, jiff::Timestamp::now());
-            // A final status is printed by `print_statuses`.
+            // `print_statuses` prints the final status of an outstanding order.
             if matches!(status, OrderStatus::Accepted)
                 || executor
                     .outstanding()

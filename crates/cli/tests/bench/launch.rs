@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{CommandOutput, farrier};
 
-/// Runs with the library in a directory instead of a real one.
+/// Runs `farrier bench launch` with the CUDA library in `folder` instead of the real library.
 fn launch(folder: &Path, args: &[&str]) -> CommandOutput {
     let all: Vec<&str> = ["bench", "launch"].iter().chain(args).copied().collect();
     farrier(&all).env("LD_LIBRARY_PATH", folder).output().unwrap().into()
@@ -29,7 +29,7 @@ pub(crate) fn driver(flags: &[&str]) -> TempDir {
 #[test]
 fn a_missing_library_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    // The loader stops at a file of that name even if it is not a library.
+    // The loader stops at a file of that name, even if the file is not a library.
     for name in ["libcuda.so", "libcuda.so.1"] {
         fs::write(folder.path().join(name), "not a library").unwrap();
     }

@@ -1,4 +1,4 @@
-//! Output for made-up shards on disk.
+//! The page and the table that `farrier bench train --merge-only` writes for made-up shards.
 
 use std::fs;
 use std::path::Path;
@@ -47,18 +47,18 @@ fn sample_shards() -> TempDir {
     folder
 }
 
-/// `ours` is a graph in all repeats but the second.
+/// A shard's figures. `ours` runs as a CUDA graph in every repeat except the second.
 fn steps(variant: &str, step_s: f64, repeat: u32) -> Value {
     let ours = variant == "ours";
-    let graph = ours && repeat != 1;
+    let is_graph = ours && repeat != 1;
     json!({
         "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "step_s": [step_s, step_s, 3.0 * step_s], "tokens": 512,
         "farrier": "0.1.0+0123abcd", "comparisons": 2 * u32::from(ours),
         "comparisons_share": if ours { json!(0.003) } else { Value::Null }, "comparisons_s": if ours { 0.16 } else { 0.0 },
-        "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if graph { 1 } else { 1450 },
-        "launch_s": if graph { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
+        "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if is_graph { 1 } else { 1450 },
+        "launch_s": if is_graph { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
         "reserved_bytes": 3.5e9, "ready_s": 20.0, "loss": 10.4,
-        "report": match (ours, graph) {
+        "report": match (ours, is_graph) {
             (true, true) => json!("verified 3 times, <no> difference"),
             (true, false) => json!("9 steps\neager from here on: <it> differs. What helps: this"),
             (false, _) => Value::Null,
@@ -121,7 +121,7 @@ fn the_page_is_valid_and_self_contained() {
     let html = fs::read_to_string(&path).unwrap();
     let tags = tags(&html);
     let count = |name: &str| tags.iter().filter(|tag| *tag == name).count();
-    // Four charts for the shape, one for the cap.
+    // Four charts for the shape, one for the memory cap.
     assert_eq!((count("svg"), count("html"), count("body"), count("title")), (5, 1, 1, 6));
     for tag in ["script", "link", "img", "iframe"] {
         assert_eq!(count(tag), 0, "{tag}");

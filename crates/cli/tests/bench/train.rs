@@ -1,5 +1,5 @@
-//! `farrier bench train` with a shell script for Python: it succeeds, fails, hangs, or prints
-//! garbage.
+//! `farrier bench train` with a shell script in place of Python. The script succeeds, fails, hangs,
+//! or prints garbage.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::launch::driver;
 use crate::support::wait::wait_until;
 use crate::support::{CommandOutput, farrier};
 
-/// The fake interpreter; a test appends the cases.
+/// The fake Python interpreter. A test appends the commands that print the result of a shard.
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 if [ "$1" = -c ]; then
@@ -176,7 +176,7 @@ fn each_variant_has_its_own_compile_cache() {
     caches.sort_unstable();
     caches.dedup();
     let named: Vec<&str> = caches.iter().map(|(variant, _)| *variant).collect();
-    assert_eq!(named, ["compile", "ours"], "one each, for all repeats: {caches:?}");
+    assert_eq!(named, ["compile", "ours"], "one cache each, for all repeats: {caches:?}");
     assert!(
         caches.iter().all(|(variant, cache)| cache.starts_with('/') && cache.ends_with(variant))
     );
@@ -208,7 +208,7 @@ esac
     let args = with(&["--repeats", "1", "--deadline", "1", "--variants", variants]);
     let (ran, report) = bench.report(&args);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
-    assert_eq!(bench.log().len(), 6, "the others still ran");
+    assert_eq!(bench.log().len(), 6, "the other shards still ran");
     let failed = report["failed"].as_array().unwrap();
     let failure_reason = |name: &str| {
         let name = format!("191m_1x512_{name}_0");
@@ -226,13 +226,13 @@ esac
     assert_eq!((&row["done"], &row["failed"]), (&0.into(), &1.into()));
     assert!(row["tokens_per_s"].is_null() && row["mfu_causal"].is_null(), "{row}");
 
-    // Stored: nothing runs again, and the table shows `failed`, not 0.
+    // The failures are stored, so nothing runs again. The table shows `failed`, not 0.
     let again = bench.run(&args);
     assert_eq!((again.code, bench.log().len()), (1, 6));
     let row = again.stdout.lines().find(|line| line.contains("ours (1 of 1")).unwrap();
     assert!(row.matches("failed").count() >= 5 && !row.contains(" 0"), "{row}");
 
-    // `--retry-failed` runs only the failed ones again.
+    // `--retry-failed` runs only failed shards again.
     let only = with(&["--repeats", "1", "--variants", "eager,compile", "--retry-failed"]);
     assert_eq!((bench.run(&only).code, bench.log().len()), (1, 7));
 }
@@ -256,7 +256,10 @@ steps 0.008 1000
     assert_eq!((&merged["shards_planned"], &merged["shards_left"]), (&4.into(), &3.into()));
     assert_eq!(merged["steps"][0]["repeats_planned"], 1);
     assert!(bench.shard("191m_1x512_eager_0").exists());
-    assert!(!bench.shard("191m_1x512_compile_0").exists(), "it was discarded, not failed");
+    assert!(
+        !bench.shard("191m_1x512_compile_0").exists(),
+        "an interrupted shard is not stored as failed"
+    );
 
     fs::write(bench.path("fast"), "").unwrap();
     let (ran, report) = bench.report(&with(&["--repeats", "1"]));
@@ -267,7 +270,7 @@ steps 0.008 1000
 }
 
 #[test]
-fn a_shard_known_not_to_fit_is_not_started() {
+fn a_shard_that_would_exceed_stop_after_is_not_started() {
     let bench = FakeBench::new("steps 0.008 1000");
     let args = with(&["--repeats", "1", "--variants", "eager"]);
     assert_eq!(bench.run(&args).code, 0);
@@ -307,13 +310,13 @@ fn an_unsuitable_python_is_an_error_with_a_hint() {
 #[test]
 fn the_preflight_runs_in_a_real_python() {
     let bench = FakeBench::new(SUCCESS);
-    // Isolated: only the standard library.
+    // In isolated mode, Python finds only the standard library.
     let python = bench.path("python");
     fs::write(&python, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
     let ran = bench.run(&with(&[]));
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("no module `farrier.bench.train`"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("no module `torch`"), "both are reported: {}", ran.stderr);
+    assert!(ran.stderr.contains("no module `torch`"), "both modules are reported: {}", ran.stderr);
 }
 
 #[test]
@@ -356,7 +359,7 @@ fn merge_only_filters_existing_shards() {
     let merge = |args: &[&str]| {
         let args: Vec<&str> = ["--merge-only"].iter().chain(args).copied().collect();
         let args: Vec<&str> = args.iter().chain(&["--output", "json"]).copied().collect();
-        // Without `--python`: nothing runs.
+        // `--python` is not needed, because nothing runs.
         let dir = bench.path("out");
         let all = ["bench", "train", "--dir", dir.to_str().unwrap()];
         let all: Vec<&str> = all.iter().chain(&args).copied().collect();
@@ -396,7 +399,7 @@ fn merge_only_filters_existing_shards() {
         assert_eq!(code, 2, "{stderr}");
         assert!(stderr.contains(expected) && stderr.contains("hint:"), "{stderr}");
     }
-    // A run is filtered, too.
+    // The report of a run is filtered, too.
     let (_, report) = bench.report(&with(&["--repeats", "2", "--variants", "ours"]));
     assert_eq!((&report["shards_done"], bench.log().len()), (&2.into(), 24));
 }
@@ -425,7 +428,7 @@ fn an_unreadable_shard_is_an_error() {
     assert!(why.starts_with("its file does not parse"), "{why}");
 }
 
-/// Whether the process runs; a zombie does not.
+/// Whether the process runs. A zombie does not run.
 fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))

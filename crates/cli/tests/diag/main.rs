@@ -61,7 +61,7 @@ impl Bench {
     }
 }
 
-/// Verdicts by GPU and test.
+/// Grade of a test on a GPU, and the reason.
 fn grade<'v>(report: &'v Value, gpu: usize, test: &str) -> (&'v str, &'v str) {
     let tests = report["gpus"][gpu]["tests"].as_array().unwrap();
     let row = tests.iter().find(|row| row["test"] == test).unwrap();
@@ -106,7 +106,7 @@ fn a_slow_gpu_is_degraded_and_a_corrupting_one_fails() {
     assert!(reason.contains("SM 17 gave"), "{reason}");
     assert_eq!(grade(&report, 2, "pcie-to-gpu").0, "degraded");
     assert_eq!(grade(&report, 2, "gemm-bf16").0, "degraded");
-    // Select one by index.
+    // `--gpu` selects one GPU by its index.
     let (code, report) = bench.json(&["--gpu", "3"]);
     assert_eq!((code, report["gpus"].as_array().unwrap().len()), (0, 1));
 }
@@ -117,7 +117,7 @@ fn a_gpu_is_compared_with_its_own_history() {
     for _ in 0..3 {
         assert_eq!(healthy.run(&["--only", "gemm-bf16"]).code, 0);
     }
-    // Above the minimum for the model, but below this GPU's history.
+    // This GPU is above the minimum for its SKU, but below its own history.
     let slower = Bench::new(&[json!([{"slow-products": 0.94}])]);
     let history = healthy.folder.path().join("history");
     let file = slower.file();
@@ -132,7 +132,7 @@ fn a_gpu_is_compared_with_its_own_history() {
     // Degraded results do not enter the history.
     let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
     assert_eq!(stored.lines().count(), 3);
-    // Nor do results of a forced run.
+    // Results of a forced run do not enter the history either.
     assert_eq!(healthy.run(&["--only", "gemm-bf16", "--force"]).code, 0);
     let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
     assert_eq!(stored.lines().count(), 3);
@@ -144,7 +144,7 @@ fn a_gpu_is_compared_with_its_own_history() {
 }
 
 #[test]
-fn without_cublas_the_built_in_gemm_counts() {
+fn without_cublas_the_built_in_gemm_is_graded() {
     let change = |bench: &Bench, key: &str, value: Value| {
         let text = std::fs::read_to_string(bench.file()).unwrap();
         let mut list: Value = serde_json::from_str(&text).unwrap();
@@ -155,12 +155,12 @@ fn without_cublas_the_built_in_gemm_counts() {
     change(&bench, "has_library", json!(false));
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!(code, 0, "{report:#}");
-    assert_eq!(report["complete"], true, "the built-in GEMM replaces them: {report:#}");
+    assert_eq!(report["complete"], true, "the built-in GEMM replaces cuBLAS: {report:#}");
     let slow = Bench::new(&[json!([{"slow-products": 0.05}])]);
     change(&slow, "has_library", json!(false));
     let (code, report) = slow.json(&["--level", "2"]);
     assert_eq!((code, grade(&report, 0, "gemm-own").0), (1, "degraded"));
-    // An unknown GPU model has no baseline.
+    // An unknown SKU has no baseline.
     let unknown = Bench::new(&[json!([])]);
     change(&unknown, "has_library", json!(false));
     change(&unknown, "name", json!("NVIDIA Q9000"));
@@ -190,7 +190,7 @@ fn concurrent_runs_on_a_gpu_are_refused() {
     let (file, history) = (bench.file(), bench.folder.path().join("history"));
     let args = Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
     let mut first = farrier(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // It locks the GPU before it starts a child.
+    // The first run locks the GPU before it starts a child.
     let children = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", first.id()));
         let children_of =
@@ -216,7 +216,7 @@ fn concurrent_runs_on_a_gpu_are_refused() {
 #[test]
 fn diag_exits_with_its_parent() {
     let bench = Bench::new(&[json!([])]);
-    // Process 1 is not its parent, so the parent counts as gone.
+    // Process 1 is not the parent of diag, so diag concludes that its parent has exited.
     let output = bench.run(&["--ends-with", "1"]);
     assert_eq!(output.code, 2);
     assert!(
@@ -263,7 +263,7 @@ fn a_gpu_that_stays_lost_is_reopened_only_once() {
     assert_eq!((code, report["grade"].as_str()), (1, Some("fail")));
     let tests = report["gpus"][0]["tests"].as_array().unwrap();
     let count = |grade: &str| tests.iter().filter(|row| row["grade"] == grade).count();
-    // The test in which it was lost, and the test for which it could not be reopened.
+    // The test in which the GPU was lost, and the test for which it could not be reopened.
     assert_eq!(count("fail"), 2, "{report:#}");
     let (last, reason) = grade(&report, 0, "memory-patterns");
     assert_eq!(last, "not-run");
@@ -314,7 +314,7 @@ fn an_interrupt_leaves_no_process_behind() {
     let mut child = farrier(&args).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
     let children = || {
         let path = format!("/proc/{0}/task/{0}/children", child.id());
-        // Threads start children too.
+        // Each thread has its own list of the children it started.
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));
         let mut pids = std::fs::read_to_string(path).unwrap_or_default();
         for task in tasks.into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! With NVML on a simulated node: lost GPUs, and findings before the tests.
+//! `farrier diag` with NVML on a simulated node: lost GPUs, and faults from before the tests.
 
 use serde_json::{Value, json};
 

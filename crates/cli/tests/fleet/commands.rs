@@ -31,7 +31,7 @@ fn an_operator_logs_in_holds_and_releases_a_node() {
     assert!(!out.contains(token));
     let login_file = fleet.path("config/farrier/login.json");
     assert_eq!(std::fs::metadata(&login_file).unwrap().permissions().mode() & 0o777, 0o600);
-    // The fingerprint of another CA means another server.
+    // The fingerprint of another CA belongs to another server.
     let other = "ab".repeat(32);
     let wrong =
         fleet.run(&["login", "--server", &url, "--ca-fingerprint", &other, "--token", token]);
@@ -187,14 +187,14 @@ fn follow_prints_each_event_once_and_resumes_after_a_server_restart() {
         first.contains("gpu-1 fatal gpu.xid (Xid 79) on GPU-1: the GPU has fallen off the bus"),
         "{first}"
     );
-    // Events that happen during the disconnect are printed too, once.
+    // The command also prints, once, the events from before it has reconnected.
     fleet.start("server");
     fleet.report_finding("gpu-2", 1);
     fleet.report_finding("gpu-3", 1);
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert_eq!(rest.len(), 2, "{rest:?}");
     assert!(rest[0].contains("gpu-2 fatal") && rest[1].contains("gpu-3 fatal"), "{rest:?}");
-    assert!(child.wait().unwrap().success(), "it ends after --limit events");
+    assert!(child.wait().unwrap().success(), "the command ends after --limit events");
     fleet.stop();
     let refused = fleet.run(&["fleet", "nodes"]);
     assert_eq!(refused.code, 2);

@@ -1,6 +1,6 @@
-//! Output for a login that is scoped to one pool. The commands have no other source than the
-//! server's responses, so no output contains names or counts of another pool, whatever a reason
-//! says.
+//! Output for a login that is scoped to one pool. The commands print only the server's responses,
+//! and the server redacts them. So no output contains names or counts of another pool, whatever a
+//! reason contains.
 
 use std::path::Path;
 
@@ -81,7 +81,8 @@ fn no_command_prints_names_or_counts_of_another_pool() {
     prints(&["fleet", "export", "log"]);
 }
 
-/// A command gets only a session with the server, which has already redacted what it prints.
+/// The source of the commands names no type that holds unredacted state. They print only what the
+/// server sends, which the server has already redacted.
 #[test]
 fn fleet_commands_print_only_server_responses() {
     let commands = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/fleet");

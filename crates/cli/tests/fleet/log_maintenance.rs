@@ -18,7 +18,7 @@ fn edit(log: &Path, statements: &str) {
     connection.execute_batch(statements).unwrap();
 }
 
-/// A stopped server with a log of some length.
+/// A fleet whose server is stopped, with 20 reports of findings in its log.
 fn stopped_fleet() -> TestFleet {
     let mut fleet = TestFleet::plain();
     for number in 1..=20 {
@@ -76,7 +76,7 @@ fn verify_log_detects_every_edit() {
                 .unwrap();
         assert_eq!(report["intact"], false);
     }
-    // A log truncated together with its snapshots: only a hash noted earlier reveals it.
+    // If the snapshots are gone too, only a hash noted earlier reveals that the log was truncated.
     let copy = fleet.path("cut");
     std::fs::create_dir(&copy).unwrap();
     std::fs::copy(fleet.path("server/log"), copy.join("log")).unwrap();
@@ -124,7 +124,7 @@ fn a_server_refuses_a_log_without_its_ca() {
 #[test]
 fn replay_detects_an_edited_decision() {
     let fleet = stopped_fleet();
-    // Recompute every hash, as anyone with the binary can.
+    // Recompute every hash, which anyone who has the binary can do.
     let path = fleet.path("server/log");
     let log = farrier_server::log::sqlite::SqliteLog::open_to_read(&path).unwrap();
     let rows = farrier_server::log::Log::read(&log, 0, usize::MAX).unwrap();
@@ -152,7 +152,7 @@ fn replay_detects_an_edited_decision() {
     assert_eq!(
         verify(&fleet.path_text("server"), &[]).code,
         0,
-        "the hash chain alone does not reveal it"
+        "the hash chain alone does not reveal the edit"
     );
     let replayed = verify(&fleet.path_text("server"), &["--replay"]);
     assert_eq!(replayed.code, 1, "{}", replayed.stdout);
@@ -197,8 +197,8 @@ fn a_backup_of_a_running_server_is_complete_and_can_be_restored() {
     assert!(restored.stdout.contains("is missing; the CA's private key"), "{}", restored.stdout);
     let verified = verify(&fresh, &["--replay"]);
     assert_eq!(verified.code, 0, "{}", verified.stdout);
-    // A server continues from the restored log, with the same state. The CA is backed up separately
-    // from the log, and restored with it.
+    // A server continues from the restored log, with the same state. A backup of the log does not
+    // contain the CA, so copy the CA as well.
     for name in ["ca.key", "ca.pem"] {
         std::fs::copy(fleet.path("server").join(name), fleet.path("fresh").join(name)).unwrap();
     }
@@ -266,7 +266,7 @@ fn replay_detects_a_base_snapshot_that_does_not_follow_from_the_archive() {
         }
     }
     assert_eq!(verify(&dir, &["--replay", "--archive", &file]).code, 0);
-    // Recompute the digest, as anyone with the binary can.
+    // Recompute the digest, which anyone who has the binary can do.
     let connection = rusqlite::Connection::open(fleet.path("server/log")).unwrap();
     let state: Vec<u8> =
         connection.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
@@ -363,7 +363,7 @@ fn accept_log_refuses_a_directory_that_others_may_write() {
 }
 
 #[test]
-fn a_log_of_a_later_format_is_not_reported_as_empty() {
+fn a_log_in_a_later_format_is_not_reported_as_empty() {
     let fleet = stopped_fleet();
     let dir = fleet.path_text("server");
     edit(&fleet.path("server/log"), "PRAGMA user_version = 9");
@@ -414,8 +414,8 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     });
     assert_eq!(run(&["server", "revoke", "bad", "--dir", &dir]).code, 0);
     drop(store);
-    // Access changes that are not in the log yet are appended after the next start, while the
-    // server serves.
+    // The access changes are not in the log yet. The server appends them after its next start, when
+    // it already serves requests.
     fleet.stop();
     fleet.start("server");
     fleet.log_in("ann", "admin");

@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 
 use crate::test_fleet::TestFleet;
 
-/// Pinned, because the requests it generates are part of the test.
+/// Pinned, because another version may generate other requests.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
 /// Checks to run. `positive_data_acceptance` is not among them: OpenAPI cannot express that a time
 /// must be in the future.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,negative_data_rejection,ignored_auth,unsupported_method";
 
-/// Path of schemathesis, installed once below `target`. Without a network or Python the test is
-/// skipped, with a message; with `CI=true` that is a failure.
+/// Path of schemathesis, which is installed once below `target`. If that fails, for example without
+/// a network or Python, the test prints why and is skipped. With `CI=true` it fails instead.
 fn schemathesis() -> Option<PathBuf> {
     let profile = Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap();
     let folder = profile.parent().unwrap().join("python-schemathesis");

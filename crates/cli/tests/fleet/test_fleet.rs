@@ -1,5 +1,5 @@
-//! A server in this process, with or without TLS, with three nodes; and the binary with its own
-//! login.
+//! A server in this process, with or without TLS, that has three nodes. The binary runs with a
+//! login that is separate from the user's.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ impl TestFleet {
         fleet
     }
 
-    /// Starts a server on a data directory, at the same address as before.
+    /// Stops the server and starts one on this data directory, at the same address as before.
     pub(crate) fn start(&mut self, dir: &str) {
         self.stop();
         let options = Options {

@@ -29,10 +29,11 @@ pub(crate) fn files() -> impl Iterator<Item = PathBuf> {
 
 /// The directory and environment that the commands of a case run in.
 pub(crate) struct CaseEnv {
-    /// Their server. Declared first, so that it stops before its directory is removed.
+    /// The server for the commands. Declared first, so that it stops before its directory is
+    /// removed.
     fleet: Option<FleetServer>,
-    /// Their working directory; `None` for the root of the checkout. Relative paths keep temporary
-    /// names out of the output.
+    /// The working directory of the commands; `None` for the root of the checkout. Commands use
+    /// paths relative to it, which keeps its temporary name out of the output.
     folder: Option<TempDir>,
     /// Values of `{name}` placeholders in commands.
     placeholders: Vec<(&'static str, String)>,
@@ -115,7 +116,7 @@ impl CaseEnv {
                 *arg = arg.replace(&format!("{{{name}}}"), value);
             }
         }
-        // `| head N`: keeps the first lines, where the rest differs between runs.
+        // `| head N` keeps the first N lines of an output whose other lines differ between runs.
         let head = args.iter().position(|arg| arg == "|").map(|at| args.split_off(at));
         let lines_max = head.map_or(usize::MAX, |head| head[2].parse().unwrap());
         let input = args.iter().position(|arg| arg == "<").map(|at| args.split_off(at));
@@ -181,7 +182,8 @@ pub(crate) fn run_case(name: &str, env: &CaseEnv) {
     compare_or_bless(&file, &output);
 }
 
-/// Compares with the committed file, or writes it with `FARRIER_BLESS`.
+/// Compares the output with the committed file. If `FARRIER_BLESS` is set, writes the output to the
+/// file instead.
 pub(crate) fn compare_or_bless(file: &str, output: &str) {
     let path = cases().join(file);
     if std::env::var_os("FARRIER_BLESS").is_some() {
@@ -197,7 +199,8 @@ pub(crate) fn compare_or_bless(file: &str, output: &str) {
     assert_eq!(text, output, "{file} differs in line breaks");
 }
 
-/// The commands of a case with their output, and the number of their first line.
+/// Splits the text of a case into commands with their output. Each block starts with the number of
+/// its first line.
 fn blocks(text: &str) -> Vec<(usize, Vec<&str>)> {
     let mut blocks: Vec<(usize, Vec<&str>)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -209,7 +212,7 @@ fn blocks(text: &str) -> Vec<(usize, Vec<&str>)> {
     blocks
 }
 
-/// The differences per command: all lines from the first to the last that differ.
+/// The differences per command: all lines from the first to the last one that differs.
 fn difference(file: &str, was: &str, is: &str) -> String {
     let (was, is) = (blocks(was), blocks(is));
     let mut out = String::new();

@@ -16,9 +16,9 @@ use crate::scenario;
 use crate::support;
 use crate::volatile;
 
-/// The server's clock when it starts. Not on the day of the scenario, so that entries of the server
-/// are distinguishable; and more than five seconds after its end, so that the server always logs
-/// that it did not run in between.
+/// The server's clock when it starts. It is the day after the scenario, so that [`volatile`] can
+/// tell the server's entries from those of the scenario. It is more than five seconds after the
+/// last entry of the scenario, so that the server always logs that it did not run in between.
 const START: &str = "2026-11-16T00:00:00Z";
 
 /// A server with its data directory in `server` of the working directory.
@@ -28,7 +28,8 @@ pub(crate) struct FleetServer {
 }
 
 impl FleetServer {
-    /// An environment with a server that has the log of the scenario. No user is logged in yet.
+    /// An environment with a running server that has the log of the scenario. No user is logged in
+    /// yet.
     pub(crate) fn environment() -> CaseEnv {
         let mut env = Self::environment_without_server();
         let dir = env.path("server");
@@ -47,13 +48,14 @@ impl FleetServer {
         env.with_server(Self { runtime, running: Some(running) })
     }
 
-    /// Likewise, without a running server.
+    /// An environment with users and the log of the scenario, but without a running server.
     pub(crate) fn environment_without_server() -> CaseEnv {
         let mut env = CaseEnv::folder();
         let config = env.path("config").to_str().unwrap().to_owned();
         env.set_env_var("XDG_CONFIG_HOME", config);
         env.set_env_var("COLUMNS", "140".to_owned());
-        // Before there is a log: only then is the CA created.
+        // Add users before the scenario writes the log. The first command creates the CA, and no
+        // command creates a CA for a directory that has a log.
         let users = [
             ("admin", "ann --role admin"),
             ("operator", "bob --role operator"),
@@ -133,7 +135,8 @@ fn openapi() {
     );
 }
 
-/// Names, labels and help texts. Only fleet metrics have fixed values, those of the scenario.
+/// Compares the names, labels and help texts of all metrics, and the values of fleet metrics. The
+/// scenario determines only the values of fleet metrics.
 #[test]
 fn metrics() {
     let env = FleetServer::environment();

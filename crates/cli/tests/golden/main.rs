@@ -16,7 +16,7 @@ mod volatile;
 use case::{CaseEnv, run_case};
 use fleet_server::FleetServer;
 
-/// One test per case file, and their list.
+/// Defines one test per case file, and the list of these files.
 macro_rules! cases {
     ($($name:ident in $env:expr;)*) => {
         $(
@@ -50,7 +50,7 @@ cases! {
     tune in CaseEnv::folder();
 }
 
-/// Files of tests without a case file.
+/// Files in `cases/` that other tests of this binary compare.
 const OTHERS: &[&str] = &["help", "metrics", "openapi"];
 
 #[test]

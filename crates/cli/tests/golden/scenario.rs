@@ -1,8 +1,8 @@
-//! A log of a fleet that shows every reason, each on a node named after it.
+//! The log of a fleet in which every reason occurs, each on a node named after it.
 //!
 //! The server's own [`farrier_server::state_machine::StateMachine`] decides, with a clock that only
-//! this file advances. Timeouts are a day long, so that a server started on the log makes no
-//! further decision while a test reads it.
+//! the scenario advances. Timeouts are a day long, so that a server that starts on the log makes no
+//! further decision while a test reads the log.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::scenario_log::{Fault, ScenarioLog, id, inventory};
 
 const START: &str = "2026-11-15T22:00:00Z";
-/// The last entry.
+/// Time of the last entry.
 const END: &str = "2026-11-15T23:59:50Z";
 const DAY_S: u32 = 86_400;
 
@@ -41,7 +41,8 @@ pub(crate) fn write(dir: &Path) -> u64 {
     log.finish()
 }
 
-/// One pool per kind of treatment. Timeouts are a day unless stated otherwise.
+/// Each pool differs from the default in one or two fields. Timeouts are a day unless a pool sets
+/// them.
 fn policy() -> Policy {
     let pool = |more: Value| {
         let mut pool = json!({
@@ -150,7 +151,7 @@ fn out_of_service(log: &mut ScenarioLog) {
         level: VerificationLevel::V0,
     });
     log.fail_order("verification-failed-in-service", "the driver on disk has another version");
-    // Its heartbeats ended, and the timeout passed.
+    // The heartbeats of the node ended, and the timeout passed.
     log.add_in_service("heartbeat-timeout", "pool:edge");
     let since = log.now;
     log.append(Event::HeartbeatLost { node: id("heartbeat-timeout"), since });
@@ -193,7 +194,7 @@ fn repairs(log: &mut ScenarioLog) {
     log.fail_order("verification-failed-after-repair", "a GPU is missing");
 }
 
-/// Repairs that are due, and deferred.
+/// Repairs that are due, but wait for an approval, a repair window or an operator.
 fn deferred_repairs(log: &mut ScenarioLog) {
     log.add_drained("waits-for-approval", "pool:careful", &[Fault::Lost]);
     log.add_drained("approved", "pool:careful", &[Fault::Lost]);
@@ -255,7 +256,8 @@ fn held(log: &mut ScenarioLog) {
     log.add_in_service("revoked", "");
     let change = AccessChange::CertificateRevoked { node: id("revoked") };
     let at = log.now;
-    // No access store has a change 0: the server that is started on the log has a store of its own.
+    // The server that starts on the log has its own access store. No access store has a change 0,
+    // so this change is not one of that store.
     log.append(Event::AccessChanged { number: 0, at, change });
 }
 
@@ -362,7 +364,7 @@ fn frozen(log: &mut ScenarioLog) {
     log.request(OperatorRequest::Unfreeze { domain: "pool:empty".parse().unwrap() });
 }
 
-/// Events without a reason.
+/// Events that the other parts of the scenario do not cause.
 fn other_events(log: &mut ScenarioLog) {
     log.add_in_service("location-changed", "rack:r1");
     let mut location = Location::in_pool("train".parse().unwrap());

@@ -1,5 +1,5 @@
 //! The log that [`crate::scenario`] writes: nodes join, report findings, get orders and report
-//! their status. The server's own [`StateMachine`] decides.
+//! order statuses. The server's own [`StateMachine`] decides.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use serde_json::json;
 pub(crate) struct ScenarioLog {
     state_machine: StateMachine,
     pub(crate) now: Timestamp,
-    /// Journal records so far, over all nodes.
+    /// Number of journal records so far, over all nodes.
     records: u64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Fault {
     Memory,
     /// A service is down; repaired by a restart.
     Service,
-    /// A part needs replacement.
+    /// A component needs replacement.
     Part,
     /// A network port is down.
     Network,
@@ -144,7 +144,7 @@ impl Fault {
 }
 
 impl ScenarioLog {
-    /// Creates the log in a data directory that has none yet.
+    /// Creates the log in a data directory that has no log yet.
     pub(crate) fn create(dir: &Path, now: Timestamp) -> Self {
         farrier_server::run::prepare_folder(dir).unwrap();
         let log = SqliteLog::open(&farrier_server::run::log_path(dir)).unwrap();
@@ -167,12 +167,12 @@ impl ScenarioLog {
         self.now += SignedDuration::from_secs(seconds);
     }
 
-    /// An event by the server.
+    /// Commits an event of the server.
     pub(crate) fn append(&mut self, event: Event) {
         self.commit(Actor::Server, event);
     }
 
-    /// An event by its node.
+    /// Commits an event that its node reports.
     pub(crate) fn report(&mut self, event: Event) {
         let node = event.node().cloned().unwrap();
         self.commit(Actor::Node(node), event);
@@ -242,12 +242,12 @@ impl ScenarioLog {
         self.report_status(name, OrderStatus::Failed { reason: reason.to_owned() });
     }
 
-    /// Completes every order.
+    /// Completes orders until the node has none.
     pub(crate) fn execute_orders(&mut self, name: &str) {
         self.execute_orders_until(name, |_| false);
     }
 
-    /// Completes orders until one matches, which stays pending.
+    /// Completes orders until one matches. The matching order stays pending.
     pub(crate) fn execute_orders_until(
         &mut self,
         name: &str,
@@ -259,7 +259,7 @@ impl ScenarioLog {
                 _ => return,
             }
         }
-        panic!("{name} gets orders without end");
+        panic!("{name} still has an order after 20 orders");
     }
 
     /// Reports findings, all in one journal record.

@@ -1,18 +1,20 @@
-//! Replaces values that differ between runs before outputs are compared, and nothing else.
+//! Replaces the values that differ between runs, so that outputs can be compared. All other text
+//! stays.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 use regex_lite::{Captures, Regex};
 
-/// The day of every case, by a clock that the case sets. Other times come from the real clock.
+/// The day of the times that a case sets. Times on other days come from the real clock or the
+/// running server.
 const DAY: &str = "2026-11-15T";
 
 /// A kind of volatile value.
 struct Kind {
     pattern: Regex,
     replace: fn(&Captures<'_>) -> String,
-    /// Whether its length differs too, which shifts table columns.
+    /// Whether the length of the value differs between runs, which shifts table columns.
     moves_columns: bool,
 }
 
@@ -24,7 +26,7 @@ impl Kind {
 
 static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
     vec![
-        // A time of the real clock.
+        // Times that the case does not set.
         Kind::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", |captures| {
             if captures[0].starts_with(DAY) { captures[0].to_owned() } else { "<time>".to_owned() }
         }),
@@ -52,7 +54,8 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         Kind::new(r#"("took_s": <age>,\s+"host": )"[^"]*""#, |captures| {
             format!("{}<host>", &captures[1])
         }),
-        // Entries of the running server, which also logs ticks and its pauses.
+        // Numbers of the running server's entries. They differ, because the server also logs ticks
+        // and its pauses.
         Kind::new(r"(?m)^ *\d+  <time>", |_| "<seq>  <time>".to_owned()),
         Kind::new(r#""seq":\d+,"batch":\d+,"at":"<time>""#, |_| {
             r#""seq":<seq>,"batch":<seq>,"at":"<time>""#.to_owned()
@@ -87,10 +90,10 @@ pub(crate) fn replaced(text: &str, folder: Option<&Path>) -> String {
 
 /// Removes the padding of table columns.
 fn without_padding(text: &str) -> String {
-    static FILLED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\S) {2,}").unwrap());
-    static RULE: LazyLock<Regex> = LazyLock::new(|| Regex::new("─{2,}").unwrap());
-    let text = FILLED.replace_all(text, "$1  ");
-    RULE.replace_all(&text, "──").into_owned()
+    static PADDING: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\S) {2,}").unwrap());
+    static LINE: LazyLock<Regex> = LazyLock::new(|| Regex::new("─{2,}").unwrap());
+    let text = PADDING.replace_all(text, "$1  ");
+    LINE.replace_all(&text, "──").into_owned()
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Every rule fires on the case in its data, and no rule fires on a healthy node.
 //!
-//! A case runs on a simulated node in simulated time: real NVML calls by the probe process, real
-//! reads of the host's files and the kernel log, and faults by `farrier simulate inject`.
+//! A case runs on a simulated node in simulated time. The probe process makes real NVML calls, the
+//! collectors really read the host's files and the kernel log, and `farrier simulate inject`
+//! injects the faults.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -10,7 +11,7 @@
 
 mod rule_case;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "these tests do not use the output of commands")]
+#[expect(dead_code, reason = "these tests do not read the stdout of commands")]
 mod support;
 #[path = "../simulate/test_node.rs"]
 #[expect(
@@ -27,7 +28,7 @@ use farrier_fleet::health::{Change, Rule, Rules};
 
 use rule_case::RuleCase;
 
-/// Concurrent cases. Each spends most of its time waiting for its probe.
+/// Number of cases that run at the same time. A case mostly waits for its probe.
 const PARALLEL_CASES: usize = 4;
 
 #[test]

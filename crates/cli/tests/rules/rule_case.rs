@@ -36,7 +36,7 @@ pub(crate) struct RuleCase {
     decoder: Decoder<'static>,
     kernel_after: Option<u64>,
     kernel_bytes: u64,
-    lost: u64,
+    lost_lines: u64,
     reads_kernel_log: bool,
     start_unix_ms: u64,
     /// Seconds since the node was created; `boot_s` counts since the last boot.
@@ -69,7 +69,7 @@ impl RuleCase {
             facts,
             kernel_after: None,
             kernel_bytes: 0,
-            lost: 0,
+            lost_lines: 0,
             reads_kernel_log: true,
             start_unix_ms,
             elapsed_s: 0,
@@ -115,7 +115,7 @@ impl RuleCase {
         match verb {
             "run" | "slow" => {
                 let seconds: u64 = number(rest)?;
-                // Long runs advance 10 s at a time, which only thins out the fast tier.
+                // Long runs advance 10 s at a time, so only the fast tier is read less often.
                 let stride = if verb == "slow" || seconds > 60 { 10 } else { 1 };
                 for _ in 0..seconds.div_ceil(stride) {
                     self.advance(stride);
@@ -254,15 +254,15 @@ impl RuleCase {
                     self.decoder.feed(&text, |event| batch.kernel.push(observed(event)));
                     self.decoder.flush_pending(|event| batch.kernel.push(observed(event)));
                 }
-                KernelLog::Lost { lines } => self.lost += lines,
+                KernelLog::Lost { lines } => self.lost_lines += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),
                 KernelLog::CaughtUp => {}
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "a few dozen lines")]
-        let lost = Reading::Value(self.lost as f64);
+        let reading = Reading::Value(self.lost_lines as f64);
         let signal = Signal::AgentKernelLinesLost;
-        batch.samples.push(Sample { subject: Subject::Agent, signal, reading: lost, note: None });
+        batch.samples.push(Sample { subject: Subject::Agent, signal, reading, note: None });
     }
 
     fn observe(&mut self, batch: &Batch) {

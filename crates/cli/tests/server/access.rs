@@ -20,7 +20,8 @@ use crate::support::wait::wait_until;
 /// machine, to check that the old certificate is still valid.
 const SHORT_LIVED: [&str; 4] = ["--certificate-life", "45s", "--heartbeat-interval", "1"];
 
-/// Result of a request with this identity, or without one: `admitted`, or the error.
+/// Result of a request with the certificate of this identity, or without a certificate: `admitted`,
+/// or the error.
 fn request_with(server: &TestServer, identity: Option<&Path>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fingerprint = client::fingerprint(&server.fingerprint()).unwrap();
@@ -35,8 +36,8 @@ fn request_with(server: &TestServer, identity: Option<&Path>) -> String {
         };
         let status = agents.renew(RenewRequest::default()).await.unwrap_err();
         match status.code() {
-            // The caller was authenticated: the request has no valid key, or a renewal was too
-            // recent.
+            // The server authenticated the caller before it returned this error: the request has no
+            // valid key, or the last renewal was too recent.
             tonic::Code::InvalidArgument | tonic::Code::ResourceExhausted => "admitted".to_owned(),
             code => format!("{code:?}: {}", status.message()),
         }
@@ -98,7 +99,8 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     let server = TestServer::start_with(&home, "127.0.0.1:0", "server-1.log", &SHORT_LIVED);
     let ann = server.log_in("ann", "admin");
 
-    // Without a certificate, every request is refused. A join token gives one, once.
+    // Without a certificate, every request is refused. The join token gives a certificate to one
+    // node.
     assert_eq!(request_with(&server, None), "Unauthenticated: a node certificate is required");
     let short = server.token(&["--pool", "train", "--expires", "1s"]);
     let token = server.token(&["--pool", "train"]);

@@ -1,5 +1,5 @@
-//! Kills the server over and over while nodes send records, at any point: during an append, between
-//! an append and its acknowledgement, during a snapshot, during the start.
+//! Kills the server again and again while nodes send records. A kill may come at any point: during
+//! an append, between an append and its acknowledgement, or during a snapshot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn finding(id: u64) -> Finding {
     .unwrap()
 }
 
-/// A node that sends records in sequence, and remembers the last acknowledged one.
+/// A node that sends records in sequence, and remembers the last record that was acknowledged.
 struct Node {
     name: String,
     acked: Arc<AtomicU64>,
@@ -131,7 +131,8 @@ fn a_killed_server_keeps_every_acknowledged_record_exactly_once() {
     }
     let acked_total = || acked.iter().map(|count| count.load(Ordering::SeqCst)).sum::<u64>();
     for turn in 1..=KILLS {
-        // Wait for more acknowledgements each time, so that the kill does not depend on the clock.
+        // Wait for acknowledgements rather than for a time, so that a slow machine gets as far as a
+        // fast one. Wait for more of them each time, so that the kills come at different points.
         let enough = acked_total() + 3 * turn;
         crate::server::until("more records are acknowledged", || acked_total() >= enough);
         server.kill();

@@ -17,7 +17,8 @@ use crate::server::{TestServer, TestUser, until};
 use crate::support::CommandOutput;
 use crate::support::wait::wait_for;
 
-/// A server, an operator, and the configuration of an agent that executes orders.
+/// Starts a server, enrols the node, configures its agent to execute orders, and logs in an
+/// operator.
 fn start_server(agent_node: &AgentNode) -> (TestServer, TestUser) {
     let server = TestServer::start(&agent_node.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
@@ -73,7 +74,8 @@ fn the_log_bundle_has_the_requested_sources_and_no_secrets() {
     program(
         &agent_node,
         "nvidia-smi",
-        // As with a lost GPU: prints the other GPUs and exits with an error.
+        // Acts as the real program does with a lost GPU: prints the other GPUs and exits with an
+        // error.
         "echo \"NVSMI LOG $1, $LD_LIBRARY_PATH\"; echo 'HF_TOKEN=abc123'; exit 15",
     );
     let agent = agent_node.agent_with(|command| with_programs(&agent_node, command)).ready();
@@ -144,7 +146,7 @@ fn an_agent_killed_while_collecting_logs_sends_them_after_its_restart() {
     let agent_node = AgentNode::with_gpus(1);
     let (server, ann) = start_server(&agent_node);
     let mark = agent_node.text("mark");
-    // Hangs the first time, as with an unresponsive driver.
+    // Hangs the first time, as the real program does if the driver is unresponsive.
     program(
         &agent_node,
         "nvidia-smi",
@@ -188,8 +190,8 @@ fn an_interrupted_wait_leaves_no_output_file() {
     let out = agent_node.text("a.tar.gz");
     let mut waiting = ann.spawn(&["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"]);
     until("the node collects logs", || Path::new(&mark).exists());
-    // Like Ctrl-C, SIGKILL leaves no chance to clean up; some shells start tests with SIGINT
-    // ignored.
+    // SIGKILL instead of the SIGINT of Ctrl-C, because some shells start tests with SIGINT ignored.
+    // Neither signal lets the command clean up.
     kill("-KILL", &waiting.id().to_string());
     assert!(!waiting.wait().unwrap().success());
     assert!(!Path::new(&out).exists());
@@ -203,7 +205,7 @@ fn an_interrupted_wait_leaves_no_output_file() {
 fn a_node_with_a_full_disk_reports_it_and_continues() {
     let agent_node = AgentNode::with_gpus(1);
     let (server, ann) = start_server(&agent_node);
-    // Exceeds the node's file size limit, and does not compress.
+    // Even compressed, this output exceeds the agent's file size limit.
     program(&agent_node, "nvidia-smi", "head -c 1000000 /dev/urandom | od -An -tx1 -v");
     let args = agent_node.args();
     let run = format!(

@@ -101,7 +101,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     }
     assert!(records.windows(2).all(|pair| pair[0] < pair[1]), "{records:?}");
     assert!(verify(&open_log(&agent_node)).unwrap().is_ok());
-    // The token itself is stored nowhere.
+    // No file or log of the server or the agent contains the token itself.
     for name in ["server/access", "server/log", "server-1.log", "server-2.log", "log"] {
         let bytes = fs::read(agent_node.path(name)).unwrap();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{name}");
@@ -145,7 +145,8 @@ fn a_server_with_a_full_disk_exits_with_an_error_and_keeps_acknowledged_entries(
     let before = server.entries().len();
     let plain = ["--plain", "train"];
     let server = TestServer::start_with(&agent_node.path(""), &address, "again.log", &plain);
-    // A new finding, whatever was acknowledged before the server exited.
+    // This Xid was not injected before, so it causes a new finding, whatever the server
+    // acknowledged before it exited.
     agent_node.inject(&["xid", "119", "--gpu", "1"]);
     until("the server continues", || {
         server.entries().len() > before && server.has(|event| has_finding(event, "Xid 79"))

@@ -8,7 +8,8 @@ use crate::agent_node::AgentNode;
 use crate::has_finding;
 use crate::server::{TestServer, until};
 
-/// The agent's back-off is an hour, so anything that arrives sooner did not wait for it.
+/// The agent's back-off is an hour. If the finding arrives before the test times out, the agent did
+/// not wait for the back-off.
 #[test]
 fn a_fatal_finding_ends_the_reconnect_back_off() {
     let agent_node = AgentNode::with_gpus(2);

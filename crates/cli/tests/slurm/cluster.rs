@@ -11,7 +11,8 @@ use crate::agent_node::{is_root, skipped};
 use crate::support::wait::wait_until;
 
 const NODES: u16 = 4;
-/// Daemons that have not exited by then are killed; no test depends on it.
+/// How long to wait at the end for jobs and then for daemons. Daemons that have not exited by then
+/// are killed. No test depends on this time.
 const END_WAIT: Duration = Duration::from_secs(30);
 /// Debian's directories for daemons, which are not in every user's PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -44,8 +45,8 @@ impl Cluster {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        // munge requires that no other user can write to any directory above its socket, and jobs
-        // of users need to enter this one.
+        // munge requires that no other user can write to any directory above its socket. Jobs of
+        // other users need to enter this directory.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut cluster = Self { folder, daemons: Vec::new(), ports: Ports::reserve() };
         cluster.write();
@@ -122,8 +123,8 @@ impl Cluster {
         id
     }
 
-    /// Starts a requeued job now. Slurm defers it until its last credential has expired, for two
-    /// minutes, which only matters if it starts on the same node.
+    /// Starts a requeued job now. Slurm would wait two minutes, until the last credential of the
+    /// job has expired. That only matters if the job starts on the same node again.
     pub(crate) fn release(&self, job: &str) {
         if self.job(job).contains("JobState=PENDING") {
             self.run("scontrol", &["update", &format!("JobId={job}"), "StartTime=now"]);
@@ -209,9 +210,10 @@ impl Cluster {
         fs::write(self.path("slurm.conf"), conf).unwrap();
     }
 
-    /// slurmd loads a cgroup plugin even though nothing here uses cgroups, and a container or
-    /// chroot may have none. Since 23.11 it can be disabled (`CgroupPlugin=disabled`,
-    /// cgroup.conf(5)); the v1 plugin looks for no mount until a controller is requested.
+    /// slurmd loads a cgroup plugin although nothing here uses cgroups, and a container or chroot
+    /// may have no cgroups. Since Slurm 23.11, the plugin can be disabled (`CgroupPlugin=disabled`,
+    /// cgroup.conf(5)). Older versions get the v1 plugin, which looks for no mount until a
+    /// controller is requested.
     fn cgroup_conf(&self) -> String {
         let version = self.run("slurmd", &["-V"]);
         let mut numbers =
@@ -221,8 +223,9 @@ impl Cluster {
     }
 }
 
-/// No waits meant for large clusters when jobs end. Timeouts between daemons are minutes long, so
-/// that a slow node on a busy machine does not count as down.
+/// The start of `slurm.conf`. Waits at the end of a job are short, because their defaults are meant
+/// for large clusters. Timeouts between daemons are minutes long, so that Slurm does not consider a
+/// slow node on a busy machine down.
 const CONF: &str = "\
 ClusterName=farrier
 SlurmctldHost=localhost(127.0.0.1)
@@ -258,8 +261,8 @@ GresTypes=gpu
 SlurmdParameters=config_overrides
 ";
 
-/// Ports of one cluster: the controller's, then one per node. Slurm needs fixed ports, so they come
-/// from below the kernel's ephemeral range, and a lock file reserves them against other tests.
+/// Ports of one cluster: the controller's port, then one per node. Slurm needs fixed ports. They
+/// are below the kernel's ephemeral range, and a lock file keeps other tests from using them.
 struct Ports {
     first: u16,
     _lock: fs::File,
@@ -281,7 +284,7 @@ impl Ports {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Jobs have processes of their own: cancel them.
+        // Cancel the jobs, so that none of their processes is left behind.
         let jobs = self.run("squeue", &["--noheader", "--format=%i"]);
         let jobs: Vec<&str> =
             jobs.split_whitespace().filter(|id| id.parse::<u32>().is_ok()).collect();
@@ -289,7 +292,7 @@ impl Drop for Cluster {
             self.run("scancel", &[&["--signal=KILL", "--full"][..], &jobs].concat());
             self.run("scancel", &jobs);
         }
-        // slurmd ends a job's processes. If slurmd exits first, they are left behind.
+        // slurmd ends the processes of a job, so wait for that before slurmd is stopped.
         let start = Instant::now();
         while !self.run("squeue", &["--noheader", "--format=%i"]).trim().is_empty()
             && start.elapsed() < END_WAIT

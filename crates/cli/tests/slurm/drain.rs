@@ -43,7 +43,7 @@ fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     assert!(evidence.starts_with("cordoned (Slurm): "), "{evidence}");
     let node = cluster.node("node1");
     assert!(node.contains("+DRAIN "), "{node}");
-    // The owner and the reason are where every Slurm user looks.
+    // Slurm shows the owner and the reason in its own field, where every Slurm user looks.
     assert!(
         node.contains("Reason=farrier: critical gpu.xid (Xid 79) on GPU 1 (order 1) [root@"),
         "{node}"
@@ -100,7 +100,7 @@ fn nodes_drained_by_others_stay_drained() {
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
     assert!(orders.wait_for_exit().success());
 
-    // A cordon by farrier, until a person replaces its reason.
+    // A cordon by farrier becomes external when a person replaces its reason.
     let mut orders = configured("node3");
     orders.done(&order(3, json!("cordon"), None));
     cluster.drain("node3", "farrier: and the disk, do not resume");

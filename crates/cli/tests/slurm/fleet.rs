@@ -53,8 +53,8 @@ impl SlurmNode {
     }
 }
 
-/// A disruption budget that allows all of these few nodes out, a short drain timeout, and no
-/// autonomous repairs in pool `lab`.
+/// Sets a policy with a disruption budget that lets all of these nodes be out of service, a short
+/// drain timeout, and no autonomous repairs in pool `lab`.
 fn policy(ann: &TestUser, folder: &AgentNode) {
     let mut policy: Value =
         serde_json::from_str(&ann.run_ok(&["fleet", "policy", "show"])).unwrap();
@@ -92,7 +92,8 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let job = cluster.start_ending_job("node1");
     node1.lose_gpu();
     let node = cluster.until_node("node1", |node| node.contains("+DRAIN"));
-    // The Xid of the kernel log or NVML's error, whichever reaches the server first.
+    // The reason is the Xid from the kernel log or the error from NVML, whichever reaches the
+    // server first.
     let has_reason = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
         node.contains(&format!("Reason=farrier: fatal {code} on GPU 1 at 0000:43:00.0"))
     });
@@ -108,7 +109,8 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
     until("node2 reports its finding", || findings("node2") >= Some(1));
 
-    // The drained node is rebooted, which ends its agent; a service manager would restart it.
+    // The drained node is rebooted, which ends its agent. The test restarts the agent, as a service
+    // manager would.
     assert!(first.wait_for_exit().success());
     first = node1.agent(&cluster);
 
@@ -132,13 +134,13 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let output = bob.run_ok(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);
     assert!(output.starts_with("node3 is recorded as repaired: its agent resets"), "{output}");
 
-    // Verified, node1 returns to service: farrier's drain is gone.
+    // node1 passes its verifications and returns to service: farrier's drain is gone.
     let returned = node1.until(&bob, "in-service");
     assert_eq!(returned["rationale"]["reason"]["text"], "passed all required verifications");
     assert_eq!(passed(&returned), ["v0", "v1"]);
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
-    // External drains stay, though both nodes are healthy and farrier drained node3 at first.
+    // External drains stay, although both nodes are healthy and farrier was first to drain node3.
     let verified = node3.until(&bob, "held");
     assert_eq!(
         verified["rationale"]["reason"]["text"],

@@ -1,5 +1,5 @@
-//! Orders on nodes of a real Slurm: a controller and four `slurmd` on this host, with GPUs that are
-//! plain files.
+//! Orders on the nodes of a real Slurm cluster: a controller and four `slurmd` on this host. The
+//! cluster's GPUs are plain files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 

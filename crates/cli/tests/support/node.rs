@@ -23,7 +23,7 @@ impl NodeFiles {
         Self { folder }
     }
 
-    /// A healthy node with eight H100.
+    /// A healthy node with eight H100 GPUs.
     pub(crate) fn healthy() -> Self {
         let node = Self::empty();
         node.write("sys/module/module/parameters/sig_enforce", "N\n");
@@ -269,7 +269,8 @@ pub(crate) fn module(version: &str, kernel: &str, signed: bool) -> Vec<u8> {
     bytes
 }
 
-/// Whether the user can read any file, so that permission tests cannot work.
+/// Whether the user can open a file without the permission for it, as root can. Permission tests
+/// cannot work then.
 pub(crate) fn may_open_everything(probe: &Path) -> bool {
     fs::File::open(probe).is_ok()
 }

@@ -19,8 +19,8 @@ pub(crate) fn order(generation: u64, kind: Value, boot: Option<&str>) -> Value {
     order_until(generation, kind, boot, LEASE_S)
 }
 
-/// An order that cannot succeed. The executor retries until its lease ends, which leaves time for a
-/// first attempt on a busy machine.
+/// An order that cannot succeed. The executor retries until the lease ends. The lease is short, but
+/// long enough for a first attempt on a busy machine.
 pub(crate) fn hopeless_order(generation: u64, kind: Value, boot: Option<&str>) -> Value {
     order_until(generation, kind, boot, HOPELESS_LEASE_S)
 }
@@ -78,14 +78,14 @@ impl OrdersProcess {
         Self { child, input, lines }
     }
 
-    /// Sends a line. The process may already have died of an earlier one.
+    /// Sends a line. Ignores write errors, because an earlier line may have crashed the process.
     pub(crate) fn send(&mut self, line: &Value) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
 
-    /// The next line. `None` if the process has ended.
+    /// The next line that the process prints. `None` if the process has ended.
     pub(crate) fn next_line(&self) -> Option<Value> {
         match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(line) => Some(line),

@@ -45,7 +45,8 @@ impl TestServer {
         let child = command.spawn().unwrap();
         let mut server = Self { child, folder: folder.to_owned(), log };
         until("the server accepts connections", || {
-            // On a restart at the same address, another connection may briefly occupy the port.
+            // Another connection may briefly occupy the port when a server restarts at the same
+            // address. Start the server again then.
             if server.exit_status().is_some() && server.log().contains("failed to listen") {
                 server.child = command.spawn().unwrap();
             }
@@ -104,7 +105,7 @@ impl TestServer {
         self.log_in_with(name, role, &["--server", &url, "--ca-fingerprint", &fingerprint])
     }
 
-    /// Likewise, with extra arguments for `farrier login`.
+    /// Adds a user with a role and passes `args` to `farrier login`.
     pub(crate) fn log_in_with(&self, name: &str, role: &str, args: &[&str]) -> TestUser {
         let output = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
         assert_eq!(output.code, 0, "{}", output.stderr);

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Only ends a hang; it does not check speed. With four busy processes per core everything takes
-/// ten times as long. nextest kills a test some minutes later.
+/// How long a test waits before it fails. The limit only ends a test that hangs: with four busy
+/// processes per core, everything takes ten times as long. It is shorter than the time after which
+/// nextest kills a test, so that a hanging test fails with its own message.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

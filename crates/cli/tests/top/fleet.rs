@@ -1,4 +1,4 @@
-//! The fleet, from a server.
+//! `farrier top --server`: the nodes of a fleet.
 
 use crate::support::farrier;
 use crate::terminal::Terminal;
@@ -27,10 +27,10 @@ fn fleet_pages_and_a_server_outage() {
     });
     let text = terminal.until_shown("gpu-3");
     assert!(text.contains("3 nodes,"), "{text}");
-    let first = |text: &str| text.lines().nth(2).unwrap_or_default().to_owned();
-    terminal.until("the worst first", |text| first(text).starts_with("gpu-2"));
+    let first_row = |text: &str| text.lines().nth(2).unwrap_or_default().to_owned();
+    terminal.until("the worst node first", |text| first_row(text).starts_with("gpu-2"));
     terminal.keys("s");
-    terminal.until("by name", |text| first(text).starts_with("gpu-1"));
+    terminal.until("sorted by name", |text| first_row(text).starts_with("gpu-1"));
     terminal.keys("/gpu-2\r");
     terminal.until("filtered", |text| !text.contains("\ngpu-1 "));
     terminal.keys("\r");

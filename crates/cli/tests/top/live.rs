@@ -1,4 +1,4 @@
-//! On a terminal: key bindings, sizes, signals, and NVML faults.
+//! `farrier top` on a terminal: key bindings, sizes, signals, and NVML faults.
 
 use crate::kill::kill;
 use crate::simulated_node::{SimulatedNode, borrowed};
@@ -15,8 +15,8 @@ fn top(node: &SimulatedNode) -> Terminal {
     terminal
 }
 
-/// GPU indexes from top to bottom.
-fn order(text: &str) -> Vec<String> {
+/// The GPU indexes in the table, from top to bottom.
+fn gpu_indexes(text: &str) -> Vec<String> {
     let rows = text.lines().skip_while(|line| !line.starts_with("GPU ")).skip(1);
     let number = |line: &str| line.split_whitespace().next()?.parse::<u32>().ok();
     rows.map_while(number).map(|number| number.to_string()).collect()
@@ -28,17 +28,19 @@ fn keys_sort_filter_open_freeze_and_quit() {
     let mut terminal = top(&node);
     assert!(terminal.is_raw());
     let text = terminal.text();
-    assert_eq!(order(&text), ["0", "1", "2", "3"], "{text}");
+    assert_eq!(gpu_indexes(&text), ["0", "1", "2", "3"], "{text}");
     assert!(text.contains("Slurm job 7411") && text.contains("500/700W"), "{text}");
     assert!(!terminal.has_colours(), "NO_COLOR is set");
 
     terminal.keys("ss");
-    terminal.until("sorted by power", |text| order(text).first().is_some_and(|index| index == "1"));
+    terminal.until("sorted by power", |text| {
+        gpu_indexes(text).first().is_some_and(|index| index == "1")
+    });
     terminal.keys("/4001\r");
-    let text = terminal.until("filtered", |text| order(text) == ["1"]);
+    let text = terminal.until("filtered", |text| gpu_indexes(text) == ["1"]);
     assert!(text.contains("filter `4001`"), "{text}");
     terminal.keys("\x1b");
-    terminal.until("not filtered", |text| order(text).len() == 4);
+    terminal.until("not filtered", |text| gpu_indexes(text).len() == 4);
 
     terminal.keys("\x1b[B\r");
     let text = terminal.until_shown("limited by compute: no limit");
@@ -59,7 +61,7 @@ fn keys_sort_filter_open_freeze_and_quit() {
     assert_eq!(probes.len(), 1, "one child queries NVML");
     terminal.keys("q");
     assert!(terminal.wait_for_exit().success());
-    // It exits with its parent; init may reap it later, so a zombie counts as gone.
+    // The probe exits with its parent. Init may reap it later, so a zombie counts as exited.
     let is_running = |probe: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{probe}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -122,7 +124,7 @@ fn ctrl_z_suspends_and_restores_the_terminal() {
     let mut terminal = top(&node);
     let pid = terminal.pid().to_string();
     terminal.keys("\x1a");
-    terminal.is_restored();
+    terminal.until_restored();
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     assert!(state.contains(") T "), "the process is stopped: {state}");
     kill("-CONT", &pid);
@@ -139,16 +141,16 @@ fn unchanged_cells_are_not_rewritten() {
     let args = node.args(&["--interval", "1"]);
     let terminal = Terminal::run(&borrowed(&args), SIZE);
     terminal.until_shown("Slurm job 7411");
-    let second = |text: &str| text.lines().next().unwrap_or_default().to_owned();
-    // Sparklines fill and processes appear in the first seconds.
+    let clock_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    // Wait for the first seconds to pass, in which sparklines fill and processes appear.
     for _ in 0..6 {
-        let before = second(&terminal.text());
-        terminal.until("the clock advances", |text| second(text) != before);
+        let before = clock_line(&terminal.text());
+        terminal.until("the clock advances", |text| clock_line(text) != before);
     }
     let from = terminal.written();
     for _ in 0..3 {
-        let before = second(&terminal.text());
-        terminal.until("the clock advances", |text| second(text) != before);
+        let before = clock_line(&terminal.text());
+        terminal.until("the clock advances", |text| clock_line(text) != before);
     }
     let bytes = (terminal.written() - from) / 3;
     assert!(bytes < 400, "{bytes} bytes per second while only the clock changes");
@@ -165,7 +167,7 @@ fn lost_gpus_and_nvml_hangs_are_shown() {
     terminal.until("found", |text| text.contains("fatal") || text.contains("critical"));
 
     node.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "0"]);
-    // Until a new child answers there is an outage; then the call is a finding.
+    // The view shows an outage until a new probe answers. Then it shows the call as a finding.
     let hangs = "A call into the driver has not returned";
     let text =
         terminal.until("NVML hangs", |text| text.contains("no answer for") || text.contains(hangs));

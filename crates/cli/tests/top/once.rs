@@ -155,11 +155,11 @@ fn values_findings_and_jobs_from_an_agent_until_it_exits() {
         || run(&json).stdout,
         || {
             let sample: Value = serde_json::from_str(&run(&json).stdout).unwrap();
-            // Processes and limits come with a slower tier than power.
+            // Wait for processes and NVLinks too, which are read less often than power.
             let is_whole = sample["outage"].is_null()
                 && sample["processes"].as_array().is_some_and(|processes| processes.len() == 2)
                 && sample["gpus"][0]["links"]["up"] == 18;
-            is_whole.then_some(sample)
+            is_complete.then_some(sample)
         },
     );
     assert_eq!(sample["source"], "agent");

@@ -1,4 +1,4 @@
-//! A simulated node for tests.
+//! A simulated node for tests of `farrier top`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ pub(crate) struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// A node with this many H100s; the first two run a job.
+    /// A node with this many H100s. A job runs on the first two.
     pub(crate) fn with_gpus(gpus: u32) -> Self {
         let node = Self { folder: tempfile::tempdir().unwrap() };
         let dir = node.text("node");

@@ -1,4 +1,5 @@
-//! A pseudo-terminal with a minimal emulator: input is typed, output is kept as a screen.
+//! A pseudo-terminal with a minimal emulator. A test types input, and the emulator keeps the output
+//! as a screen.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -31,11 +32,11 @@ impl Screen {
     fn write(&mut self, bytes: &[u8]) {
         self.written += bytes.len();
         self.pending.extend_from_slice(bytes);
-        let whole = match std::str::from_utf8(&self.pending) {
+        let valid_bytes = match std::str::from_utf8(&self.pending) {
             Ok(text) => text.len(),
             Err(err) => err.valid_up_to(),
         };
-        let text = String::from_utf8(self.pending.drain(..whole).collect()).unwrap();
+        let text = String::from_utf8(self.pending.drain(..valid_bytes).collect()).unwrap();
         let mut rest = text.as_str();
         while let Some(letter) = rest.chars().next() {
             if letter == '\x1b' {
@@ -125,8 +126,8 @@ impl Terminal {
         let slave =
             OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
         set_size(&slave, size);
-        // `setsid --ctty` makes it the controlling terminal, so that Ctrl-C, Ctrl-Z and resizes
-        // send signals.
+        // `setsid --ctty` makes the pseudo-terminal the controlling terminal, so that Ctrl-C,
+        // Ctrl-Z and resizes send signals.
         let farrier = farrier(args);
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).arg(farrier.get_program()).args(farrier.get_args());
@@ -180,7 +181,7 @@ impl Terminal {
         self.pid
     }
 
-    /// PIDs of its child processes.
+    /// PIDs of the child processes of `farrier`.
     pub(crate) fn children(&self) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
         let children_of = |task: std::fs::DirEntry| {
@@ -206,12 +207,12 @@ impl Terminal {
         self.screen.lock().unwrap().colours
     }
 
-    /// Bytes written so far.
+    /// Number of bytes that `farrier` has written so far.
     pub(crate) fn written(&self) -> usize {
         self.screen.lock().unwrap().written
     }
 
-    /// Waits until the screen satisfies the condition, and returns it.
+    /// Waits until the text of the screen satisfies the condition, and returns the text.
     pub(crate) fn until(&self, expected: &str, condition: impl Fn(&str) -> bool) -> String {
         let explain = || format!("{expected}\n{}", self.text());
         wait_for(explain, || Some(self.text()).filter(|text| condition(text)))
@@ -221,23 +222,23 @@ impl Terminal {
         self.until(text, |shown| shown.contains(text))
     }
 
-    /// Waits for the exit; checks that the terminal is restored.
+    /// Waits until the process has exited and the terminal is restored.
     pub(crate) fn wait_for_exit(mut self) -> ExitStatus {
         let screen = Arc::clone(&self.screen);
         let explain = || format!("the process exits:\n{}", screen.lock().unwrap().text());
         let status = wait_for(explain, || self.child.try_wait().unwrap());
-        self.is_restored();
+        self.until_restored();
         status
     }
 
     /// Waits for the primary screen, a visible cursor, and canonical mode with echo.
-    pub(crate) fn is_restored(&self) {
-        let is_drawn = || {
+    pub(crate) fn until_restored(&self) {
+        let is_primary = || {
             let screen = self.screen.lock().unwrap();
             !screen.is_alternate && !screen.is_cursor_hidden
         };
         let explain = || "the terminal is not restored".to_owned();
-        wait_until(explain, || is_drawn() && !self.is_raw());
+        wait_until(explain, || is_primary() && !self.is_raw());
     }
 
     pub(crate) fn is_raw(&self) -> bool {

@@ -4,7 +4,8 @@ use farrier_hardware::tune::FailpointSite;
 
 use crate::simulated_node::SimulatedNode;
 
-/// Applies and reverts with a failpoint, then reverts. Returns whether a process died.
+/// Applies and reverts with a failpoint, then reverts without one. Returns whether the failpoint
+/// killed a process.
 fn crash_and_revert(node: &SimulatedNode, crash: &str) -> bool {
     let before = node.state();
     let applied = node.tune_with_failpoint(&["apply", "training", "--yes"], crash);
@@ -31,7 +32,7 @@ fn revert_restores_everything_after_a_crash_at_each_failpoint() {
             deaths += 1;
         }
     }
-    // Each of 17 changes has a journal line before and after it, and one when it is reverted.
+    // Each of the 17 changes writes a journal line before it, after it, and when it is reverted.
     assert!(deaths >= 17 * 6, "{deaths}");
 }
 

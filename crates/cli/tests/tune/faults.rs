@@ -1,4 +1,5 @@
-//! Invalid input and nodes that refuse: clear messages, and a consistent journal.
+//! Invalid input, and nodes that refuse changes: messages are clear, and the journal stays
+//! consistent.
 
 use std::fs;
 
@@ -61,7 +62,7 @@ fn a_value_out_of_range_is_refused_with_the_range() {
     assert_eq!(output.code, 1);
     assert!(output.stdout.contains("refused"), "{}", output.stdout);
     let text = unwrap_lines(&output.stdout);
-    assert!(text.contains("the card takes 200 W to 700 W"), "{text}");
+    assert!(text.contains("the GPU accepts 200 W to 700 W"), "{text}");
     assert_eq!(node.state(), before);
 }
 
@@ -161,7 +162,7 @@ fn host_settings_are_unknown_in_a_container() {
     let text = unwrap_lines(&output.stdout);
     assert!(text.contains("unknown    host.memlock"), "{text}");
     assert!(text.contains("this is a container"), "{text}");
-    assert!(text.contains("2 of 2 changes applied."), "the environment of its own jobs: {text}");
+    assert!(text.contains("2 of 2 changes applied."), "only the environment of jobs: {text}");
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn mig_blocks_settings() {
     });
     let output = node.tune(&["plan", "shared"]);
     let text = unwrap_lines(&output.stdout);
-    assert!(text.contains("the card does not change it while MIG is on"), "{text}");
+    assert!(text.contains("the GPU does not change it while MIG is on"), "{text}");
     assert!(text.contains("gpu.accounting, GPU 1: off → on"), "{text}");
     let output = node.tune(&["plan", "training", "--only", "gpu.mig"]);
     assert!(output.stdout.contains("gpu.mig, GPU 0: on → off"), "{}", output.stdout);

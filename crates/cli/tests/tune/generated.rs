@@ -1,5 +1,5 @@
-//! Property test: any node, any profiles, killed at any failpoint; revert restores all GPU settings
-//! and the whole file tree.
+//! Property test: whatever the node, the profiles, and the failpoints at which apply and revert are
+//! killed, a last revert restores all GPU settings and the whole file tree.
 
 use farrier_hardware::tune::FailpointSite;
 use proptest::prelude::*;
@@ -119,7 +119,7 @@ fn crash() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // A case runs the binary five times.
+    // Few cases, because each runs the binary four or five times.
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

@@ -21,7 +21,7 @@ fn apply_verify_and_revert() {
     assert!(!node.read("var/lib/dpkg/status").contains("install ok installed\nPriority: optional\nSection: multiverse/libs\nMaintainer: Simulated\nArchitecture: amd64\nVersion: 580"));
     assert!(node.read("etc/apt/apt.conf.d/52farrier").contains("\"linux-\""));
     assert!(node.read("etc/farrier/jobs/torch.env").contains("\nNCCL_DEBUG=WARN\n"));
-    // ECC takes effect after a reset: it is reported as pending, not as wanted.
+    // ECC takes effect after a GPU reset. Until then, verify reports that it waits.
     let verified = node.tune(&["verify", "training"]);
     assert_eq!(verified.code, 1);
     assert!(verified.stdout.contains("2 waits"), "{}", verified.stdout);
@@ -55,7 +55,7 @@ fn drift_is_detected() {
     assert_eq!(verified.code, 1);
     let line = "gpu.power-limit, GPU 1: 450 W → 700 W";
     assert!(verified.stdout.contains(line), "{}", verified.stdout);
-    // Without a name: the profile that was applied last, until it is reverted.
+    // Without a name, verify uses the profile that was applied last, until it is reverted.
     let unnamed = node.tune(&["verify"]);
     assert_eq!((unnamed.code, &unnamed.stdout), (1, &verified.stdout));
     assert_eq!(node.tune(&["apply", "training", "--yes"]).code, 0);
@@ -107,13 +107,13 @@ fn created_directories_are_removed_with_their_last_file() {
     assert_eq!(node.tune(&["apply", "training", "--yes"]).code, 0);
     let torch = node.read("etc/farrier/jobs/torch.env");
     node.put("etc/farrier/jobs/torch.env", &format!("{torch}X=1\n"));
-    assert_eq!(node.tune(&["revert", "--yes"]).code, 1, "it was changed by others");
+    assert_eq!(node.tune(&["revert", "--yes"]).code, 1, "the file was changed by others");
     assert_eq!(node.tune(&["revert", "--yes", "--force"]).code, 0);
     assert_eq!(node.state(), before);
 }
 
 #[test]
-fn a_fully_refused_profile_does_not_become_the_nodes() {
+fn a_fully_refused_profile_does_not_become_the_profile_of_the_node() {
     let node = SimulatedNode::new();
     let profile = node.path("ours.toml");
     let text = "name = \"ours\"\nsummary = \"a test\"\n[[setting]]\nname = \"gpu.power-limit\"\nwant = \"900 W\"\nreason = \"a test\"\n";
@@ -181,14 +181,14 @@ fn drift_reporting_ends_only_after_a_complete_revert() {
     let node = SimulatedNode::new();
     assert_eq!(node.tune(&["apply", "training", "--yes"]).code, 0);
     assert_eq!(node.tune(&["revert", "--yes"]).code, 0);
-    // Nothing differs, but drift is reported from then on.
+    // A partial apply sets no profile, so verify has nothing to compare the node with.
     let first = node.tune(&["apply", "training", "--yes", "--only", "gpu.ecc"]);
     assert!(first.stdout.contains("Nothing to change."), "{}", first.stdout);
     assert_eq!(node.tune(&["verify"]).code, 2, "a partial apply sets no profile");
     assert_eq!(node.tune(&["apply", "training", "--yes"]).code, 0);
     node.edit("gpus/1.json", |gpu| gpu["power"]["limit_mw"] = 450_000.into());
     for number in 0..2 {
-        // Foreign files, which stay.
+        // Files that others changed stay.
         let path = format!("etc/farrier/jobs/{}.env", ["torch", "jax"][number]);
         node.put(&path, "# theirs\n");
     }
@@ -209,7 +209,7 @@ fn drift_reporting_ends_only_after_a_complete_revert() {
         forced.stdout
     );
     assert!(!node.path("state/applied.json").exists());
-    // The same without changes.
+    // The same holds for a profile that changes nothing.
     let profile = node.path("ours.toml");
     let text = "name = \"ours\"\nsummary = \"a test\"\n[[setting]]\nname = \"gpu.ecc\"\nwant = \"on\"\nreason = \"a test\"\n";
     std::fs::write(&profile, text).unwrap();

@@ -1,4 +1,5 @@
-//! `farrier tune` on a simulated node: NVML from its own library, files below its root.
+//! `farrier tune` on a simulated node, with the node's own NVML library and the files below its
+//! root.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 

@@ -9,9 +9,9 @@ fn narrow(args: &[&str]) -> CommandOutput {
 
 fn fits(text: &str) {
     for line in text.lines() {
-        // A name or path longer than the line is not wrapped.
-        let long = line.split_whitespace().any(|word| word.chars().count() > 60);
-        assert!(line.chars().count() <= 80 || long, "{line}");
+        // A long name or path is not wrapped.
+        let has_long_word = line.split_whitespace().any(|word| word.chars().count() > 60);
+        assert!(line.chars().count() <= 80 || has_long_word, "{line}");
     }
 }
 

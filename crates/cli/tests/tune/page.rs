@@ -19,7 +19,10 @@ fn the_page_matches_the_profiles() {
         std::fs::write(&path, &expected).unwrap();
         return;
     }
-    assert!(page == expected, "docs/tune.md does not match the profiles: bless it");
+    assert!(
+        page == expected,
+        "docs/tune.md does not match the profiles: rewrite it with FARRIER_BLESS=1"
+    );
 }
 
 fn section(profile: &Profile) -> String {

@@ -1,4 +1,4 @@
-//! A simulated node whose settings differ from the profiles.
+//! A simulated node for tests of `farrier tune`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ impl SimulatedNode {
     }
 
     pub(crate) fn with_sku(sku: &str) -> Self {
-        // In memory if possible: every journal line is synced to disk.
+        // In memory if possible, because every journal line is synced to disk.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let node = Self { folder };
         let directory = node.text("node");
@@ -39,7 +39,7 @@ impl SimulatedNode {
         node
     }
 
-    /// The same, with every setting different from `training`.
+    /// Two H100s on a node whose settings differ from the profile `training`.
     pub(crate) fn mistuned() -> Self {
         let node = Self::new();
         for number in 0..2 {
@@ -65,7 +65,7 @@ impl SimulatedNode {
         let status = fs::read_to_string(node.path("node/root/var/lib/dpkg/status")).unwrap();
         let free = status.replacen("Status: hold ok", "Status: install ok", 2);
         node.put("var/lib/dpkg/status", &free);
-        // A foreign file in the place of Farrier's.
+        // A file that Farrier did not write, at the path of Farrier's own file.
         node.put("etc/security/limits.d/90-farrier-memlock.conf", "* soft memlock 64\n");
         node
     }
@@ -132,7 +132,7 @@ impl SimulatedNode {
         command.output().unwrap().into()
     }
 
-    /// Settings of the GPUs, and everything below the root.
+    /// State of the GPUs, and every file below the root.
     pub(crate) fn state(&self) -> State {
         let gpus = (0..2).map(|number| {
             let path = self.path(&format!("node/gpus/{number}.json"));
@@ -153,7 +153,7 @@ pub(crate) struct State {
     files: BTreeMap<String, Entry>,
 }
 
-/// Mode, user and group, content.
+/// Mode, user and group ids, and content of a file.
 type Entry = (u32, (u32, u32), Vec<u8>);
 
 /// Joins wrapped paragraphs.

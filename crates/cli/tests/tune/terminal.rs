@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use crate::simulated_node::SimulatedNode;
 
-/// Runs `farrier tune apply` under util-linux's `script` and answers; `None` without that program.
+/// Runs `farrier tune apply` on a terminal that util-linux's `script` creates, and types the reply.
+/// `None` if `script` is not installed.
 fn apply_answering(node: &SimulatedNode, answer: &str) -> Option<String> {
     let line = format!(
         "{} tune apply training --root {} --nvml {} --state-dir {}",

@@ -32,7 +32,7 @@ pub struct Event {
     /// such as `hung-task`. Not in the JSON.
     #[serde(skip)]
     pub code: String,
-    /// The affected part, such as `GPC7 TPC5`, `link 14`, a disk or a server. Not in the JSON.
+    /// The affected component, such as `GPC7 TPC5`, `link 14`, a disk or a server. Not in the JSON.
     #[serde(skip)]
     pub unit: Option<String>,
 }

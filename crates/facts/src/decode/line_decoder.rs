@@ -22,7 +22,7 @@ const NAMED_LINES: u64 = 8;
 /// Maximum distance in lines from `Oops:` to the location: four lines, plus interleaved output.
 const OOPS_LINES: u64 = 12;
 
-/// More than any catalogue has; bounds the cache against forged logs.
+/// Size limit of the cache, which a forged log could fill: more Xids than any catalogue has.
 const MAX_CACHED_XIDS: usize = 1024;
 
 /// Decoder state of one log.
@@ -34,7 +34,7 @@ pub(super) struct LineDecoder<'f> {
     pending: Option<Pending>,
     /// Cache of catalogue assessments by Xid.
     bases: BTreeMap<u32, Assessment>,
-    /// Key of the last event: overlapping pieces of a long line may repeat it.
+    /// Key of the last event: overlapping pieces of a long line may contain the same event twice.
     last: Option<(u64, Kind, Option<u32>, Option<String>)>,
 }
 
@@ -121,7 +121,7 @@ impl<'f> LineDecoder<'f> {
         if line.contains("Oops: ") {
             self.state.oops = Some(number);
         }
-        // Kernel warnings print such a line too; it matters only after an oops.
+        // Kernel warnings print a location too; it matters only after an oops.
         let is_location = line.contains("RIP: 0010:") || line.contains("pc : ");
         if is_location && line.contains(" [nvidia") {
             self.state.oops.take().filter(|oops| number - oops <= OOPS_LINES)?;

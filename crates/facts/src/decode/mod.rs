@@ -1,7 +1,7 @@
 //! Decodes kernel logs into events about GPUs, each with severity and action.
 //!
 //! ```text
-//! chunks ─> line_splitter ─ prefilter ─> line_decoder ─┬─ parse    fields of the line
+//! chunks ─> line_splitter ─ prefilter ─> line_decoder ─┬─ xid_line fields of the line
 //!                                                      ├─ assessment, nvlink, bus_error, message
 //!                                                      ├─ state    earlier messages per device
 //!                                                      └─ pending  multi-line messages

@@ -48,7 +48,7 @@ pub(super) fn assess_registers(
         assessment.action = Action::DrainAndReplace;
         assessment.severity = Severity::Fatal;
         assessment.text.push_str(&format!(
-            " This link failed so {from} times or more in this log, which points at the hardware."
+            " This link failed in this way {from} times or more in this log, which points at the hardware."
         ));
     }
     assessment.text.push_str(match assessment.action {
@@ -177,7 +177,7 @@ fn matching_rule<'a>(
         };
         let rules = || facts.nvlink5.iter().filter(matches_rule);
         rules().find(|rule| rule.error_status == status).or_else(|| {
-            // NETIR units print a number here, the others a bit set.
+            // NETIR units print the status as a number, other units as a bit set.
             rules()
                 .filter(|rule| !rule.unit[0].starts_with("NETIR"))
                 .filter(|rule| {

@@ -58,8 +58,8 @@ fn hex(text: &str, longest: usize) -> Option<u32> {
 impl FromStr for PciAddress {
     type Err = PciAddressError;
 
-    /// Parses `0000:17:00.0`, `PCI:0000:17:00`, `17:00`, and `0001:00` of old drivers (bus and
-    /// device).
+    /// Parses `0000:17:00.0`, `PCI:0000:17:00`, `17:00`, and `0001:00` (bus and device) from old
+    /// drivers.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || PciAddressError(text.to_owned());
         let bare = text.strip_prefix("PCI:").unwrap_or(text);

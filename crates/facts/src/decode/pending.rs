@@ -9,7 +9,7 @@ use super::xid_line;
 
 /// Maximum distance of continuation lines: other CPUs may print in between.
 const LINES: u64 = 8;
-/// The longest such message has five lines of less than 80 characters.
+/// Size limit of a joined message. The longest known one has five lines of less than 80 characters.
 const SENTENCE: usize = 1024;
 
 /// An event that waits for continuation lines.

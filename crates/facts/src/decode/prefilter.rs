@@ -8,8 +8,9 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::xid::Message;
 
-/// Every reported line contains one of these. Few, because each costs speed. Rare in their first
-/// four bytes, which SIMD compares: `timeout` would stop at every `time`.
+/// Every reported line contains one of these needles. There are few needles, because each costs
+/// speed. Their first four bytes, which SIMD compares, are rare in logs: `timeout` would stop at
+/// every `time`.
 const NEEDLES: [&str; 29] = [
     "NVRM",
     "SXid",

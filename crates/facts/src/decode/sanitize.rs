@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Removes escape sequences and replaces other control characters by spaces.
+/// Removes escape sequences and replaces other control characters with spaces.
 pub(super) fn sanitize(line: Cow<'_, str>) -> Cow<'_, str> {
     if line.bytes().all(|byte| (b' '..0x7f).contains(&byte))
         || !line.chars().any(is_terminal_control)

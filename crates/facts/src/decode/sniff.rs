@@ -28,24 +28,24 @@ pub enum UnreadableLog {
     /// Empty or only whitespace.
     #[error("the log is empty: nothing was judged")]
     Empty,
-    #[error("the log is packed with gzip")]
+    #[error("the log is compressed with gzip")]
     Gzip,
-    #[error("the log is packed with xz")]
+    #[error("the log is compressed with xz")]
     Xz,
-    #[error("the log is packed with zstd")]
+    #[error("the log is compressed with zstd")]
     Zstd,
-    #[error("the log is packed with bzip2")]
+    #[error("the log is compressed with bzip2")]
     Bzip2,
-    #[error("the log is packed with lz4")]
+    #[error("the log is compressed with lz4")]
     Lz4,
-    #[error("the log is packed with zip")]
+    #[error("the log is compressed with zip")]
     Zip,
     /// A systemd journal file, which needs `journalctl`.
     #[error("the log is a file of the systemd journal")]
     Journal,
     #[error("the log is in UTF-16")]
     Utf16,
-    #[error("the log is no text")]
+    #[error("the log is not text")]
     Binary,
 }
 
@@ -58,7 +58,7 @@ pub struct LogSniffer {
 }
 
 impl LogSniffer {
-    /// Inspects the next chunk. An error is definite.
+    /// Inspects the next chunk. An error is final: later chunks cannot make the log readable.
     pub fn inspect(&mut self, chunk: &[u8]) -> Result<(), UnreadableLog> {
         if self.head.len() < MAGIC_MAX {
             self.head.extend(chunk.iter().take(MAGIC_MAX - self.head.len()));

@@ -2,9 +2,10 @@
 
 use super::pci::PciAddress;
 
-/// A node has at most some tens of GPUs and switches; the oldest entry is evicted beyond this.
+/// Maximum number of devices; beyond it the oldest is evicted. A node has at most some tens of GPUs
+/// and switches.
 const DEVICES: usize = 128;
-/// A GPU has at most 18 links.
+/// Maximum number of links per device; a GPU has at most 18.
 const LINKS: usize = 32;
 
 /// State of one device.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::event::{Event, Kind};
 use crate::xid::{Action, Severity};
 
-/// Maximum number of groups that are critical or worse, and of others. Far above real logs; a
-/// forged log must neither exhaust memory nor hide a lost GPU in noise.
+/// Maximum number of groups that are critical or worse, and separately of all other groups. Real
+/// logs have far fewer; a forged log must neither exhaust memory nor hide a lost GPU in noise.
 const GROUPS: usize = 1024;
 
 /// Groups events, in bounded memory.
@@ -33,7 +33,7 @@ struct GroupKey {
 /// Events of one device with the same text, action and severity.
 #[derive(Debug, Clone)]
 pub struct EventGroup {
-    /// The first event, without the process if they differ.
+    /// The first event, without its process if the events name different processes.
     pub event: Event,
     /// Whether the events name different processes.
     pub processes_differ: bool,
@@ -148,9 +148,10 @@ impl DeviceSummary<'_> {
             .copied()
     }
 
-    /// The first action: the driver's last recovery action unless a later event calls for a
-    /// stronger one; without one, the strongest action of the most severe events, in any order. So
-    /// a GPU that fell off the bus is never reset, which cannot work.
+    /// The group with the first action. If the driver reported recovery actions, it is the last of
+    /// them, unless a later event calls for a stronger action. Otherwise it is the strongest action
+    /// of the most severe events, in any order, so that a GPU that fell off the bus is not reset,
+    /// which cannot work.
     pub fn first(&self) -> Option<&EventGroup> {
         let Some(recovery) = self.recovery() else {
             return most_severe(self.groups.iter().copied());

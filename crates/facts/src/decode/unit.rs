@@ -1,10 +1,10 @@
-//! The affected part named by a line. On a GPU, repeated errors of the same part indicate a
-//! hardware fault, errors of different parts a software fault.
+//! The affected component that a line names. On a GPU, repeated errors of the same component
+//! indicate a hardware fault, errors of different components a software fault.
 
 use super::sanitize::excerpt;
 use super::xid_line::{self, XidLine};
 
-/// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; `None` if the line names no part.
+/// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; `None` if the line names no component.
 pub(super) fn xid_unit(xid: &XidLine<'_>) -> Option<String> {
     match xid.code {
         13 | 31 => cluster(xid.detail),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_named_part() {
+    fn finds_the_named_component() {
         let some = |text: &str| Some(text.to_owned());
         for (line, expected) in [
             (

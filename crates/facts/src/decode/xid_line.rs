@@ -50,7 +50,7 @@ pub(super) struct SxidLine<'a> {
     pub(super) detail: &'a str,
 }
 
-/// The driver's message in a line, from `NVRM:` on; `None` if it is only quoted.
+/// The driver's message in a line, from `NVRM:` on; `None` if the line only quotes a message.
 pub(super) fn driver_message(line: &str) -> Option<&str> {
     let mut quotes = None;
     memmem::find_iter(line.as_bytes(), b"NVRM:")
@@ -108,7 +108,7 @@ impl Quotes {
     }
 }
 
-/// Parses an Xid in a driver message; `None` if it only contains the word.
+/// Parses an Xid in a driver message; `None` if the message only contains the word `Xid`.
 pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
     let (location, code, rest) = location_and_code(rest)?;
@@ -197,10 +197,11 @@ pub(super) fn process_name(name: &str) -> Option<String> {
     Some(excerpt(name))
 }
 
-/// The hexadecimal words of the last parentheses: `(0x004505c6 0x0 ...)` or `(0x0, 0x0, ...)`.
+/// The hexadecimal words of the first parentheses that start with one: `(0x004505c6 0x0 ...)` or
+/// `(0x0, 0x0, ...)`.
 pub(super) fn hex_words(detail: &str) -> Vec<u32> {
-    let Some(open) = detail.find("(0x") else { return Vec::new() };
-    let inner = &detail[open + 1..];
+    let Some(start) = detail.find("(0x") else { return Vec::new() };
+    let inner = &detail[start + 1..];
     let inner = inner.split_once(')').map_or(inner, |(inner, _)| inner);
     inner
         .split([' ', ','])

@@ -38,7 +38,7 @@ pub struct History<'a>(pub &'a [f64]);
 /// With fewer runs there is no typical value.
 pub const HISTORY_MIN_RUNS: usize = 3;
 
-/// How many of the oldest and of the newest runs the typical value is taken from.
+/// How many of the first runs, and how many of the newest runs, are considered.
 const HISTORY_WINDOW: usize = 10;
 
 /// A result that is worse than the typical value by more than this share is a regression.
@@ -68,7 +68,7 @@ pub struct TestVerdict {
     pub grade: Grade,
     /// The reason, also for a pass.
     pub why: String,
-    /// Minimum of the SKU. `None` if there is none for this test.
+    /// Minimum for the SKU; `None` if unknown.
     pub least: Option<Baseline>,
     /// Typical value of this GPU. `None` with too few runs.
     pub usual: Option<f64>,
@@ -165,7 +165,7 @@ fn compare(
     }
 }
 
-/// Formats with three significant digits. The measurements are not more precise.
+/// Three significant digits, the precision of these measurements.
 fn three_digits(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")

@@ -6,8 +6,8 @@
 //! History (of this GPU)    ─┘
 //! ```
 //!
-//! A wrong result is always a fault of the GPU. A correct result may be too slow: it is compared
-//! with the minimum of the SKU, and with earlier runs of the same GPU.
+//! A wrong result is always a GPU fault. A slow result is compared with the minimum for the SKU and
+//! with earlier runs of the same GPU.
 
 mod baseline;
 mod evaluate;

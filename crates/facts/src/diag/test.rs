@@ -82,7 +82,7 @@ pub enum Unit {
     /// Decimal gigabytes per second.
     #[serde(rename = "GB/s")]
     GbPerS,
-    /// 10^12 floating-point operations per second.
+    /// 10^12 operations per second.
     #[serde(rename = "TFLOP/s")]
     Tflops,
     /// Microseconds; lower is better.
@@ -183,8 +183,8 @@ impl Test {
         }
     }
 
-    /// Whether the test needs a vendor library. Without the library, [`Self::GemmOwn`] can stand in
-    /// for the test.
+    /// Whether the test needs a vendor library; without the library, our own GEMM replaces the
+    /// test.
     pub fn uses_library(self) -> bool {
         matches!(
             self,

@@ -45,7 +45,7 @@ fn rates_are_compared_with_the_sku_and_the_gpus_history() {
     let low = rate(2700.0, &[]);
     assert_eq!(low.grade, Grade::Degraded);
     assert_eq!(low.why, "90.0 % of the minimum for this SKU, 3000 GB/s");
-    // Above the minimum of the SKU, but below this GPU's typical value.
+    // Above the minimum for the SKU, but below this GPU's typical value.
     let worse = rate(3100.0, &[4000.0, 4010.0, 3990.0]);
     assert_eq!(worse.grade, Grade::Degraded);
     assert!(worse.why.starts_with("77.5 % of the typical value of this GPU, 4000 GB/s"));

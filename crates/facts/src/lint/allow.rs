@@ -14,7 +14,7 @@ pub(super) enum Directive {
     Malformed(String),
 }
 
-/// Parses a directive; `None` if the comment is not one.
+/// Parses a directive; `None` for any other comment.
 pub(super) fn directive(comment: &str, codes: &BTreeSet<&str>) -> Option<Directive> {
     let comment = comment.trim_start_matches('#').trim();
     let mut words = comment.strip_prefix(MARK)?.split_whitespace();
@@ -26,7 +26,7 @@ pub(super) fn directive(comment: &str, codes: &BTreeSet<&str>) -> Option<Directi
         (Some("allow"), Some(_), None) => malformed("it gives no reason".to_owned()),
         (Some("allow"), Some(code), Some(_)) => Some(Directive::Allow(code.to_owned())),
         (Some("allow"), None, _) => malformed("it names no code".to_owned()),
-        _ => malformed("the only word that it can begin with is `allow`".to_owned()),
+        _ => malformed("a directive can only begin with `allow`".to_owned()),
     }
 }
 

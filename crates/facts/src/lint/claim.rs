@@ -8,7 +8,7 @@ use super::step_count;
 pub(super) struct Mention<'t> {
     pub(super) version: &'t str,
     pub(super) line: u32,
-    /// It is the value of the preceding mention: `"12.8": "550.54.15"`.
+    /// Whether this version is the value of the preceding one: `"12.8": "550.54.15"`.
     pub(super) value_of_last: bool,
 }
 

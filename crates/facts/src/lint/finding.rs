@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::setting::{LintClass, LintLevel};
 
-/// A setting without effect or a harmful one, with its replacement.
+/// A setting that has no effect or does harm, with its replacement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The code cell of a notebook, from 1.
@@ -20,6 +20,6 @@ pub struct Finding {
     pub text: String,
     pub replacement: Option<String>,
     pub source: String,
-    /// The part that no source confirms.
+    /// The claim that no source confirms.
     pub unverified: Option<String>,
 }

@@ -26,7 +26,7 @@ pub enum Language {
 pub struct LanguageError(String);
 
 impl Language {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Self; 6] =
         [Self::Python, Self::Shell, Self::Dockerfile, Self::Yaml, Self::EnvFile, Self::Notebook];
 

@@ -152,7 +152,7 @@ impl<'a> Linter<'a> {
         let correction =
             *self.corrections.entry((&space.prefix, name.to_owned())).or_insert_with(find);
         if correction.is_some() || space.complete {
-            let near = correction.unwrap_or("a name of the documentation");
+            let near = correction.unwrap_or("a documented name");
             self.report(&space.verdict, line, MessageArgs { name, value: "", near });
         }
     }

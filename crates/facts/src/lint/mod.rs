@@ -1,4 +1,4 @@
-//! Finds settings without effect, or harmful ones, in scripts and environments.
+//! Finds settings that have no effect or do harm, in scripts and environments.
 //!
 //! ```text
 //! text ─ Language ─┬─ python ──┐ calls, environment, version comparisons, loops
@@ -11,7 +11,8 @@
 //!                        └─> Linter (SettingFacts) ─ allow comments ─> Vec<Finding>
 //! ```
 //!
-//! The language scanners find places; the texts are data. Comments and docstrings are not code.
+//! The language scanners find where settings are used; the texts of the findings are data. Comments
+//! and docstrings are not code.
 //! Anything that cannot be read with certainty (a value from a variable, a name built at run time)
 //! is skipped: a false positive is worse than a missed finding.
 

@@ -35,9 +35,9 @@ pub(super) fn meaning(word: &str) -> Meaning {
     if word == "__version__" {
         return Meaning::Strong;
     }
-    let of_stack = STACK.iter().any(|part| word.contains(part));
+    let names_component = STACK.iter().any(|part| word.contains(part));
     let version = word.contains("version") || word.ends_with("_ver") || word.ends_with("_v");
-    match (of_stack, version) {
+    match (names_component, version) {
         (true, true) => Meaning::Strong,
         (true, false) if matches!(word.as_str(), "cuda" | "driver" | "nvcc") => Meaning::Weak,
         (false, true) if matches!(word.as_str(), "version" | "tf_version" | "tf_ver") => {

@@ -49,7 +49,7 @@ pub fn evaluate(
     let node = NodeContext { set, observation, on, strict };
     let mut findings = NodeFindings::default();
     rules::gpus::evaluate(&node, &mut findings);
-    // A node without a GPU and without a driver needs no driver rules.
+    // Skip these rules if the node has neither a GPU nor a loaded driver.
     if node.has_gpu() != Some(false) || node.loaded().is_some() {
         rules::driver::evaluate(&node, &mut findings);
         rules::platform::evaluate(&node, &mut findings);

@@ -49,7 +49,7 @@ pub enum ReadError {
     #[error("more than {limit} entries")]
     TooManyEntries { limit: usize },
     /// A file that contains a NUL byte.
-    #[error("`{path}` is not a text")]
+    #[error("`{path}` is not text")]
     NotText { path: String },
     /// The capture does not include the value.
     #[error("not in the capture")]

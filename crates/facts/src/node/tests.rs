@@ -333,7 +333,7 @@ fn upgrade_under_running_driver_suggests_a_reboot() {
         |code: &str| report.items.iter().find(|item| item.code == code).map(|item| item.verdict);
     assert_eq!(verdict("driver-library-mismatch"), Some(Verdict::Blocked));
     assert_eq!(verdict("nvml-mismatch"), Some(Verdict::Blocked));
-    // A reboot fixes it, and the report says so.
+    // A reboot loads the newer module, which matches the libraries. The report suggests it.
     assert_eq!(verdict("next-kernel-ready"), Some(Verdict::Ok));
     assert!(report.remedies.iter().any(|remedy| remedy.text.contains("reboot")));
 }

@@ -77,7 +77,7 @@ pub enum CodePattern {
 }
 
 impl CodePattern {
-    /// All of them.
+    /// All patterns.
     pub const ALL: [Self; 5] = [
         Self::VersionAsFloat,
         Self::VersionAsText,

@@ -17,7 +17,7 @@ pub struct Namespace {
     pub others: Vec<String>,
     /// Whether `names` and `others` are exhaustive. If not, only misspellings are reported.
     pub complete: bool,
-    /// Verdict on a name that is not in `names`.
+    /// Verdict on a name that is neither in `names` nor in `others`.
     pub verdict: LintVerdict,
 }
 
@@ -28,8 +28,8 @@ pub struct VariableRule {
     pub names: Vec<String>,
     /// Matching values; `None` if the name alone is the finding, also when it is only read.
     pub value: Option<ValueTest>,
-    /// Does not apply under a condition: a debug switch that must be enabled explicitly was not
-    /// left on.
+    /// Skips the rule where the setting is conditional: a debug switch that has to be enabled
+    /// explicitly was not left on by accident.
     #[serde(default)]
     pub unless_guarded: bool,
     /// Where the rule applies; empty for everywhere.

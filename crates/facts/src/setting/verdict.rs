@@ -24,7 +24,7 @@ pub struct LintVerdict {
     pub truth: String,
     /// `None` only for [`LintClass::Redundant`] settings, which should be deleted.
     pub replacement: Option<String>,
-    /// The part that no source confirms.
+    /// The claim that no source confirms.
     pub unverified: Option<String>,
     pub origin: Origin,
 }
@@ -48,7 +48,7 @@ pub enum LintLevel {
     Finding,
 }
 
-/// What a setting does to the person who wrote it.
+/// What a setting does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LintClass {

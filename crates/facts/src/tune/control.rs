@@ -12,7 +12,7 @@ pub enum GpuControl {
     Persistence,
     /// Compute mode.
     ComputeMode,
-    /// In milliwatts.
+    /// Power limit, in milliwatts.
     PowerLimit,
     /// Application clocks.
     ApplicationClocks,

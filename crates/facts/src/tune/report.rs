@@ -97,7 +97,7 @@ pub enum RevertOutcome {
     Already,
     /// Restored, but takes effect only after this.
     Waits(Vec<Need>),
-    /// Changed by someone else since; describes the current value.
+    /// Someone else has changed the value since; the text is the current value.
     Foreign(String),
     /// The target no longer exists, such as a replaced GPU; the change was dropped on request.
     Forgotten,

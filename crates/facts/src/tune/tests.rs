@@ -167,7 +167,7 @@ fn power_limit_is_relative_to_the_gpu() {
     assert_eq!(limit("900 W"), ("refused", "900 W".to_owned(), None));
     assert_eq!(limit("199 W"), ("refused", "199 W".to_owned(), None));
     let step = first("gpu.power-limit", "900 W", &readings);
-    assert_eq!(step.standing.words(), "the card takes 200 W to 700 W");
+    assert_eq!(step.standing.words(), "the GPU accepts 200 W to 700 W");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn clocks_must_be_listed_by_the_gpu() {
     assert_eq!(value, Value::Clocks { memory_mhz: 2619, graphics_mhz: 1980 });
     assert_eq!(clocks("1500 MHz").standing, StepStatus::AsWanted);
     let refused = clocks("1970 MHz").standing;
-    assert_eq!(refused.words(), "the card takes 345 to 1980 MHz in steps, 1965 MHz among them");
+    assert_eq!(refused.words(), "the GPU accepts 345 to 1980 MHz in steps, 1965 MHz among them");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn changes_pending_a_reset_are_marked() {
     let steps = plan_steps(&profile_with("gpu.ecc", "on"), &readings);
     assert_eq!(steps[0].standing, StepStatus::Waits(vec![Need::Reset]));
     assert_eq!(steps[0].current.as_deref(), Some("off, on after a reset"));
-    assert_eq!(steps[1].standing.words(), "the card does not have it");
+    assert_eq!(steps[1].standing.words(), "the GPU does not support it");
     assert!(!steps[0].standing.is_fine() && steps[1].standing.is_fine());
 }
 
@@ -221,8 +221,11 @@ fn mig_restricts_changes() {
     assert_eq!((step.standing.name(), step.change), ("unknown", None));
     assert!(step.standing.words().contains("whether instances exist: NVML_ERROR_UNKNOWN"));
     let accounting = words("gpu.accounting", "on");
-    assert_eq!(accounting.1, "the card does not change it while MIG is on");
-    assert_eq!(words("gpu.compute-mode", "default").1, "the card does not have it while MIG is on");
+    assert_eq!(accounting.1, "the GPU does not change it while MIG is on");
+    assert_eq!(
+        words("gpu.compute-mode", "default").1,
+        "the GPU does not support it while MIG is on"
+    );
     assert_eq!(words("gpu.mig-layout", "3g.40gb, 3g.40gb").0, "as wanted");
     let other = words("gpu.mig-layout", "7g.80gb");
     assert!(other.0 == "by hand" && other.1.contains("nvidia-smi mig"), "{other:?}");

@@ -34,7 +34,7 @@ impl fmt::Display for Severity {
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     Ignore,
-    /// The GPU is fine.
+    /// Restart the application; the GPU is fine.
     RestartApp,
     /// An operator has to investigate; the text says what.
     Investigate,

@@ -2,10 +2,10 @@
 //!
 //! Sources: Megatron-LM `examples/post_training/modelopt/conf/` (Llama 3, Qwen, `DeepSeek`, Kimi,
 //! Nemotron, gpt-oss), `examples/rl/model_configs/` (epsilon of Qwen 3), `examples/mixtral/` and
-//! `tests/functional_tests/test_cases/mixtral/`, all at the commit of
-//! [`super::megatron::FRAMEWORK`]; `NeMo` `nemo/collections/llm/gpt/model/` for Llama 2, the
-//! scaling of Llama 3.2, `DeepSeek` V2 and Nemotron 4; torchtitan `models/gpt_oss/model/args.py`
-//! for gpt-oss's `YaRN`.
+//! `tests/functional_tests/test_cases/mixtral/`, all at the commit that `VERSION` in
+//! `megatron/mod.rs` names; `NeMo` `nemo/collections/llm/gpt/model/` for Llama 2, the scaling of
+//! Llama 3.2, `DeepSeek` V2 and Nemotron 4; torchtitan `models/gpt_oss/model/args.py` for gpt-oss's
+//! `YaRN`.
 
 use crate::model::{TransformerConfig, builtin};
 
@@ -51,7 +51,7 @@ const UNKNOWN: ModelFlags = ModelFlags { rotary_percent: None, ..ROTARY };
 const AUXILIARY_LOSS: &[FlagValue] =
     &[("--moe-router-load-balancing-type", "aux_loss"), ("--moe-aux-loss-coeff", "1e-3")];
 
-/// Shared by `DeepSeek` V3 and Kimi K2.
+/// Router flags of `DeepSeek` V3 and Kimi K2; other models use some of them.
 const SIGMOID: [FlagValue; 7] = [
     ("--moe-router-load-balancing-type", "seq_aux_loss"),
     ("--moe-aux-loss-coeff", "1e-4"),

@@ -377,7 +377,7 @@ fn activations(run: &TrainingRun) -> Result<FlagGroup, EmitError> {
         group.put("--activation_checkpoint.selective_ac_option", option);
     };
     match run.parallelism.recompute {
-        // Flash attention stores nothing of its core anyway.
+        // Flash attention does not store the intermediates of the attention core anyway.
         Recompute::None | Recompute::Attention | Recompute::Layers(0) => {
             group.put("--activation_checkpoint.mode", "none");
         }

@@ -8,7 +8,7 @@ use super::error::{GoodputError, at_least_zero, positive, share};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointKind {
-    /// Training stalls until storage has it.
+    /// Training stalls until the checkpoint is in storage.
     Synchronous,
     /// Training stalls for the copy to host memory; storage is written in the background.
     Asynchronous,
@@ -40,9 +40,9 @@ pub struct Checkpoint {
     pub storage_bytes_per_s: f64,
     /// Read bandwidth of storage; equal to the write bandwidth if `None`.
     pub storage_read_bytes_per_s: Option<f64>,
-    /// From a GPU to its host.
+    /// Bandwidth from a GPU to its host.
     pub host_bytes_per_s: f64,
-    /// From a host to a peer, per GPU.
+    /// Bandwidth from a host to a peer, per GPU.
     pub network_bytes_per_s: f64,
     /// Share of failures that an in-memory replica does not survive.
     pub beyond_memory_share: f64,
@@ -80,8 +80,8 @@ impl Checkpoint {
             // One 200 Gbit/s port, the slowest of the defaults.
             network_bytes_per_s: 25e9,
             // Failures that can affect more than a node: 35 of Llama 3's 419 interruptions were of
-            // switches and cables (arXiv:2407.21783, table 5). An upper bound: many spare host
-            // memory.
+            // switches and cables (arXiv:2407.21783, table 5). This is an upper bound: many such
+            // failures leave host memory intact.
             beyond_memory_share: 35.0 / 419.0,
             storage_interval_s: None,
             stall_s: None,
@@ -89,7 +89,7 @@ impl Checkpoint {
         }
     }
 
-    /// Until storage has it.
+    /// Time until the checkpoint is in storage.
     pub(super) fn write_time_s(&self, gpus: f64) -> f64 {
         let host_s = self.bytes / gpus / self.host_bytes_per_s;
         self.write_s.unwrap_or_else(|| (self.bytes / self.storage_bytes_per_s).max(host_s))
@@ -110,18 +110,18 @@ impl Checkpoint {
         })
     }
 
-    /// Until a peer has it.
+    /// Time until a peer has the replica.
     pub(super) fn replication_s(&self, gpus: f64) -> f64 {
         self.bytes / gpus / self.network_bytes_per_s
     }
 
-    /// From storage to the GPUs.
+    /// Time to load the checkpoint from storage.
     pub(super) fn read_s(&self, gpus: f64) -> f64 {
         let storage = self.storage_read_bytes_per_s.unwrap_or(self.storage_bytes_per_s);
         (self.bytes / storage).max(self.bytes / gpus / self.host_bytes_per_s)
     }
 
-    /// From a peer's memory to the GPUs.
+    /// Time to load the checkpoint from a peer's memory.
     pub(super) fn fetch_s(&self, gpus: f64) -> f64 {
         self.bytes / gpus / self.network_bytes_per_s.min(self.host_bytes_per_s)
     }

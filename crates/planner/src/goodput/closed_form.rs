@@ -1,10 +1,10 @@
 //! Exact time breakdown for exponentially distributed times between failures.
 //!
 //! After a restart a run trains for `interval`, stalls for `stall`, and repeats; a checkpoint can
-//! be restored once it has settled. With λ failures per second, the first checkpoint after a
-//! restart counts if nothing fails for `interval + stall + settle`, each further one if nothing
-//! fails for another `interval + stall`. Of the λ⁻¹ of training between two failures, the kept work
-//! is
+//! be restored once it has settled. With λ failures per second, the work up to the first checkpoint
+//! after a restart is kept if nothing fails for `interval + stall + settle`, and each further
+//! interval is kept if nothing fails for another `interval + stall`. A run trains for 1/λ seconds
+//! between two failures on average. The part of this work that is kept is
 //!
 //! ```text
 //! interval · e^(-λ·settle) / (e^(λ·(interval + stall)) - 1)
@@ -17,7 +17,8 @@
 //!
 //! With in-memory checkpoints, a share of failures falls back to storage. From the view of storage,
 //! work progresses at the pace of the in-memory checkpoints and is rolled back at a rate per second
-//! of work; the same formula holds, with the storage interval in place of theirs.
+//! of work. The same formula holds, with the interval of storage writes in place of the in-memory
+//! interval.
 
 use serde::Serialize;
 

@@ -15,12 +15,12 @@ pub struct Conditions {
     /// GPUs lost together when one of them fails.
     pub gpus_per_node: u32,
     pub hazard: Hazard,
-    /// From a failure to its detection.
+    /// Time from a failure to its detection.
     pub detection_s: f64,
     pub recovery: RecoveryTimes,
     pub spares: Spares,
     pub checkpoint: Checkpoint,
-    /// Checkpoints fall between steps.
+    /// Step time; checkpoints fall between steps.
     pub step_s: f64,
     /// Stops for maintenance or changes, each after a checkpoint.
     pub planned_stops_per_day: f64,

@@ -6,7 +6,8 @@ use super::closed_form::steady_state;
 use super::interval;
 use super::timing::RunTiming;
 
-/// Savings over the run from a minute less, or from eliminating it if it takes less than a minute.
+/// Savings over the run if detection, recovery or a checkpoint stall takes a minute less, or no
+/// time at all if it takes less than a minute now.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MarginalValue {
     /// The reduction, at most a minute.
@@ -26,7 +27,8 @@ pub struct MarginalValues {
 const MINUTE_S: f64 = 60.0;
 
 impl MarginalValues {
-    /// Over a run of `productive_h` without loss; at a fixed interval, or at the best of each case.
+    /// Values over a run that takes `productive_h` without losses, at `interval_s` or, without one,
+    /// at the best interval of each case.
     pub(super) fn new(
         timing: &RunTiming,
         interval_s: Option<f64>,

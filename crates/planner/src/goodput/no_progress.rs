@@ -43,9 +43,9 @@ pub struct WrongInterval {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TooManyStops {
     pub per_day: f64,
-    /// Share of time that they take.
+    /// Share of time that the stops take.
     pub stopped_share: f64,
-    /// ETTR without them.
+    /// ETTR without the stops.
     pub share_without: f64,
 }
 

@@ -24,7 +24,8 @@ fn training() -> Training {
     }
 }
 
-/// An observed MTBF on this many GPUs, scaled in proportion to others.
+/// The hazard for an MTBF that was observed on this many GPUs. The failure rate is proportional to
+/// the number of GPUs.
 fn observed(hours: f64, gpus: u32) -> Hazard {
     Hazard { per_gpu_hour: 1.0 / (hours * f64::from(gpus)), ..Hazard::NONE }
 }
@@ -82,7 +83,7 @@ fn metas_estimate_is_our_first_order() {
         let meta = meta_share(failures_per_s, start_s, stall_s, ours.interval_s);
         let second_order = (failures_per_s * (start_s + ours.interval_s + stall_s)).powi(2);
         assert!((ours.share - meta).abs() < second_order + 1e-4, "{gpus}: {} {meta}", ours.share);
-        // Their interval is Young's.
+        // Meta's estimate uses Young's interval.
         let young = young_s(stall_s, ours.mtbf_s);
         assert!((ours.interval_s / young - 1.0).abs() < 0.12, "{} {young}", ours.interval_s);
     }

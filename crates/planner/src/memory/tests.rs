@@ -97,8 +97,8 @@ fn activations_match_korthikanti_et_al() {
         let (seq, tp) = (2048.0, 8.0);
         let one = 4.0 * seq * hidden;
         let scores = 5.0 * heads * seq / hidden;
-        // The first stage stores as many micro-batches as there are stages: the worth of all
-        // layers.
+        // The first stage stores as many micro-batches as there are stages, which takes as much
+        // memory as one micro-batch in all layers.
         for (recompute, sequence_parallel, expected) in [
             (Recompute::None, true, (34.0 + scores) / tp),
             (Recompute::None, false, 10.0 + (24.0 + scores) / tp),
@@ -151,9 +151,9 @@ fn llama_3_405b_fits_as_trained() {
     run.global_batch = 2048;
     let memory = estimate(&run);
     assert!(memory.p50_gib < usable_gib(&run.gpu), "{}", memory.p50_gib);
-    // Nor is it small: with more micro-batches in flight it would not fit.
+    // The estimate is not small either: with more micro-batches in flight, the run would not fit.
     assert!(memory.p50_gib > 55.0, "{}", memory.p50_gib);
-    // With half the tensor parallelism it does not fit.
+    // With half the tensor parallelism, the run does not fit.
     run.parallelism.tp = 4;
     run.parallelism.dp = 256;
     assert!(peak_gib(&run).0 * GIB > run.gpu.hbm_bytes);
@@ -175,8 +175,8 @@ fn expert_memory_follows_expert_parallelism() {
     run.global_batch = 15_360;
     run.precision = Precision::Fp8Block;
     let memory = estimate(&run);
-    // They store moments in 16 bits and SwiGLU inputs in 8, which is not modelled: two of the
-    // stages come out slightly above capacity.
+    // The authors store moments in 16 bits and SwiGLU inputs in 8. The estimate does not model
+    // that, so two of the stages come out slightly above capacity.
     assert!((60.0..95.0).contains(&memory.p50_gib), "{}", memory.p50_gib);
     let middle = &memory.stages[8];
     assert!(middle.p95.activations_gib > middle.p50.activations_gib * 1.05);

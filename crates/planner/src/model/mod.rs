@@ -110,9 +110,9 @@ impl Attention {
 pub struct AttentionWindow {
     /// Window size; 0 if no layer has a window.
     pub tokens: u32,
-    /// Layers with full attention ...
+    /// Number of layers with full attention in each period of layers.
     pub global: u32,
-    /// ... out of this many.
+    /// Number of layers in a period.
     #[serde(rename = "of")]
     pub period: u32,
 }

@@ -8,7 +8,8 @@ use crate::precision::Precision;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AccuracyGoal {
     pub(super) name: &'static str,
-    /// Whether the rows are a subset of the goal above, which the limits were set for.
+    /// Whether the rows are a subset of the rows of an earlier goal. The limits were set for that
+    /// goal as a whole.
     pub(super) is_part: bool,
     pub(super) mean_max: f64,
     pub(super) p90_max: f64,

@@ -304,7 +304,7 @@ fn explain_no_candidates(constraints: &Constraints) -> String {
     let factors: Vec<String> =
         fixed.iter().map(|(name, number)| format!("{name} {number}")).collect();
     match factors.len() {
-        0 => "the framework supports no config with the fixed values".to_owned(),
+        0 => "the framework supports no config with the given values".to_owned(),
         all if all == ranks.len() => {
             let product: u64 = fixed.iter().map(|(_, number)| u64::from(*number)).product();
             format!("{} is {product}", factors.join(" × "))

@@ -198,7 +198,7 @@ impl Constraints {
             let is_megatron =
                 self.framework_for(&ParallelConfig { sharding, ..*config }).is_megatron();
             match sharding {
-                // Megatron prefers ZeRO-1, which has no disadvantage. FSDP always shards.
+                // Full replication has no advantage over ZeRO-1, and FSDP supports neither.
                 Sharding::None => false,
                 Sharding::Optimizer => is_megatron,
                 // Megatron-FSDP is used instead of pipeline and expert parallelism.
@@ -297,8 +297,8 @@ mod tests {
             Constraints::default().virtual_stages(&model, pp, Breadth::Common)
         };
         assert_eq!(virtual_stages("llama3-8b", 4), [1, 2, 4, 8]);
-        // 61 layers are two stages of up to 31 layers. Four virtual stages per stage, for example,
-        // give eight virtual stages: seven with eight layers, and the last one with five.
+        // 61 layers in two stages of 31. With VP 4 there are eight virtual stages of eight layers,
+        // of which the last has five.
         assert_eq!(virtual_stages("deepseek-v3", 2), [1, 2, 3, 4, 8, 31]);
     }
 

@@ -135,7 +135,8 @@ pub(super) fn tensor_parallel(
         let group = CommGroup::new(run, parallelism.cp, parallelism.tp);
         let tokens = f64::from(parallelism.micro_batch) * f64::from(run.seq_len);
         let width = run.model.attention.key_value_width_of_rank(parallelism.tp);
-        // All-gather of keys and values forward, and of them and their gradients backward.
+        // The forward pass communicates keys and values; the backward pass communicates keys and
+        // values again, and their gradients.
         let recomputed = parallelism.recompute.recomputed_attention_share(run.layers_per_stage());
         let once = group.all_gather(2.0 * tokens * width, rates, coefficients);
         time.add_comm(

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Server address, such as `https://fleet.example:9443`
     #[arg(long, value_name = "URL")]
     server: ServerUrl,
-    /// Enrolment token, or `-` to read it from stdin, which keeps it out of the process list
+    /// Join token, or `-` to read it from stdin, which keeps it out of the process list
     #[arg(long)]
     token: String,
     /// SHA-256 fingerprint of the CA certificate, as printed by the server

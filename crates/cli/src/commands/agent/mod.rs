@@ -107,7 +107,7 @@ fn with_hint(err: AgentError) -> anyhow::Error {
         AgentError::Config(err) => {
             return Hinted::error(
                 config_problems(err),
-                "nothing was started; fix the file, or name another with --config",
+                "nothing was started; correct the file, or name another with --config",
             );
         }
         AgentError::Root(_) => {
@@ -146,7 +146,7 @@ fn config_error(err: &ConfigError, has_file: bool) -> anyhow::Error {
     }
     let hint = match err {
         ConfigError::Content { .. } => {
-            "a running agent keeps its last valid configuration; run `systemctl reload farrier-agent` after the fix"
+            "a running agent keeps its last valid configuration; correct it and run `systemctl reload farrier-agent`"
         }
         ConfigError::Unreadable { .. } | ConfigError::TooLarge { .. } => {
             "name another file with --config"

@@ -67,10 +67,10 @@ fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Re
     let verdict = print::headline(report.verdict, printer);
     let subject = &report.subject;
     printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
-    // First the blockers, then the remedies, then what is fine.
-    let (fine, open): (Vec<&Reason>, Vec<&Reason>) =
+    // First the reasons that are not ok, then the remedies, then the reasons that are ok.
+    let (fine, not_fine): (Vec<&Reason>, Vec<&Reason>) =
         report.reasons.iter().partition(|reason| reason.verdict == Verdict::Ok);
-    print_reasons(&open, printer)?;
+    print_reasons(&not_fine, printer)?;
     print::remedies(&report.remedies, printer)?;
     print_reasons(&fine, printer)?;
     print::notices(&report.notices, args.strict, printer)

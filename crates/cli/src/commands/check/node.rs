@@ -117,13 +117,13 @@ fn print(
 ) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
     printer.line(&format!("{verdict}: {name}"))?;
-    // First the blockers, then the remedies, then what is fine.
-    let (fine, open): (Vec<&Item>, Vec<&Item>) =
+    // First the items that are not ok, then the remedies, then the items that are ok.
+    let (fine, not_fine): (Vec<&Item>, Vec<&Item>) =
         report.items.iter().partition(|item| item.verdict == Verdict::Ok);
-    if !open.is_empty() {
+    if !not_fine.is_empty() {
         printer.line("")?;
     }
-    for item in open {
+    for item in not_fine {
         printer.paragraph(item.verdict.name(), INDENT, &item.text)?;
         printer.paragraph("", INDENT, &format!("[{}] {}", item.code, item.source))?;
     }
@@ -132,7 +132,7 @@ fn print(
         printer.line("")?;
     }
     for item in fine {
-        // No action needed: the source is only in the JSON.
+        // An item that is ok needs no action, so only the JSON output shows its source.
         printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
     }
     print::notices(&report.notices, args.strict, printer)?;

@@ -34,7 +34,7 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
-/// There can be many advisories: print the worst few if they decide, otherwise their number.
+/// Advisories printed with their text under `--strict`, worst first. There can be many.
 const ADVISORIES_SHOWN: usize = 3;
 
 pub(super) fn notices(
@@ -71,7 +71,7 @@ pub(super) fn notices(
         );
         printer.paragraph("  -", 4, &text)?;
     }
-    // Without --strict they do not decide, so their texts are left out.
+    // Without --strict advisories do not affect the verdict, so their texts are left out.
     for notice in exposed.iter().take(if strict { ADVISORIES_SHOWN } else { 0 }) {
         printer.paragraph("", 4, &format!("{}: {}", label(notice), notice.text))?;
     }

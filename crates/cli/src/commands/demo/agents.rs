@@ -51,7 +51,7 @@ impl Agent {
         Ok(Self { folder, name, supervisor: None })
     }
 
-    /// Name under which it joins: the hostname of the simulated node.
+    /// Name under which the agent joins the fleet: the hostname of the simulated node.
     pub(super) fn name(&self) -> &str {
         &self.name
     }

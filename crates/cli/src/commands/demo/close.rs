@@ -34,8 +34,8 @@ pub(super) async fn close(environment: Environment) -> anyhow::Result<Summary> {
     Ok(Summary { folder, entries, phases })
 }
 
-/// Checks that the hash chain is intact, that replay gives the same decisions, and that it ends in
-/// the same state as the server's snapshot.
+/// Checks that the hash chain is intact, that a replay makes the same decisions, and that the
+/// replay ends in the state of the server's snapshot.
 fn audit(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
     let log = SqliteLog::open_to_read(path)?;
     let head = match verify(&log)? {
@@ -55,7 +55,7 @@ fn audit(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
     let state = replay.finish()?;
     let snapshot = log.latest_snapshot()?.context("the server wrote no snapshot")?.state;
     if serde_json::to_vec(&snapshot)? != serde_json::to_vec(&state)? {
-        bail!("replaying the log gives another state than the server's snapshot");
+        bail!("the state after a replay of the log differs from the server's snapshot");
     }
     Ok((head.seq, state))
 }

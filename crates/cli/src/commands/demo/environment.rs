@@ -20,10 +20,10 @@ use jiff::Timestamp;
 use super::agents::{self, Agent};
 use super::script::Act;
 
-/// Number of simulated nodes; with the real agents there are 64.
+/// Number of simulated nodes. With the nodes of the real agents, the fleet has 64 nodes.
 pub(super) const SIMULATED: u32 = 62;
 
-/// Time scale of simulated nodes: minutes take seconds.
+/// Time scale of simulated nodes: a minute takes three seconds.
 const TIME_SCALE: u64 = 20;
 
 /// Everything that runs during the demo.
@@ -132,7 +132,7 @@ impl Environment {
         (self.running.tail(), 0)
     }
 
-    /// Describes an act for the viewer; the server does not get this text.
+    /// Describes an act for the viewer; this text is not sent to the server.
     pub(super) fn describe(&self, act: &Act) -> String {
         match act {
             Act::NodeFault { node, fault } => format!("{node}: {}", fault.text),

@@ -79,8 +79,8 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut acts = script::acts(args.seed, args.duration).into_iter().peekable();
     let first_act = acts.peek().map_or(Duration::ZERO, |(at, _)| *at);
     let (mut tail, mut last_seq) = environment.log_tail();
-    // Start of the script. On a slow machine it is late: the first act waits until every node has
-    // joined.
+    // Start of the script. The first act waits until every node has joined, so the script starts
+    // late on a slow machine.
     let mut start: Option<Instant> = None;
     let mut status_interval = tokio::time::interval(Duration::from_millis(500));
     let interrupted = tokio::signal::ctrl_c();

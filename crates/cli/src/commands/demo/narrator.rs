@@ -12,13 +12,13 @@ use crate::printer::{Printer, Tone};
 /// Column where the text of a line starts.
 const TEXT_AT: usize = 20;
 
-/// A line without its nodes.
+/// A line of the narration, without the names of its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NarratedLine {
     tone: Tone,
     word: &'static str,
     text: String,
-    /// Whether the text continues a sentence that starts with the node.
+    /// Whether the text continues a sentence that starts with the node's name.
     is_predicate: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Narrator {
 }
 
 impl Narrator {
-    /// With `is_live`, a transient status line is at the bottom.
+    /// With `is_live`, a transient status line is shown below the narration.
     pub(super) fn new(is_live: bool) -> Self {
         Self { is_live, ..Self::default() }
     }
@@ -121,7 +121,7 @@ impl Narrator {
             Event::OrderIssued { order } => {
                 self.orders += 1;
                 self.ordered.insert(order.node.clone(), order.kind.clone());
-                // Every joining node is verified: not worth a line.
+                // Every joining node is verified, which is not worth a line.
                 let is_joining =
                     order.generation <= 2 && matches!(order.kind, OrderKind::Verify { .. });
                 let text = match &order.kind {
@@ -206,7 +206,7 @@ impl Narrator {
                 self.out_of_service.insert(node.clone());
             }
             NodePhase::InService => {
-                // A fault may precede the first time in service; the node then joins when it
+                // A node may fail before it was ever in service. It then counts as joined when it
                 // returns.
                 let is_first = self.joined.insert(node.clone());
                 let is_back = self.out_of_service.remove(node);
@@ -273,7 +273,8 @@ impl Narrator {
     }
 }
 
-/// Names up to two nodes in full, a gapless range by its ends, else at most the first three.
+/// Names one or two nodes in full, consecutive nodes by the first and the last, and otherwise the
+/// first three.
 fn node_list(nodes: &[String]) -> String {
     const NAMED_MAX: usize = 3;
     match nodes {

@@ -16,13 +16,13 @@ pub(super) enum Act {
     LeafFailure { leaf: String, nodes: Vec<NodeId>, fault: NodeFault },
     /// An Xid in the kernel log of a node with a real agent.
     Xid { agent: usize, gpu: u32, xid: u32 },
-    /// A manual repair: a technician replaces a part.
+    /// A manual repair: a technician replaces a component.
     Repair { node: NodeId },
 }
 
 /// The acts and when they happen, relative to the start.
 pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
-    // Stride over the nodes, so that each act affects a different one.
+    // Stride over the nodes, so that each act affects another node.
     let node =
         |turn: u64| node_name(seed.wrapping_mul(7).wrapping_add(turn * 11) % u64::from(SIMULATED));
     let mut acts = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
     at(20, fault(3, "gpu.rows-failed", ""));
     at(26, leaf_failure(seed % 3));
     at(40, node(3).map(|node| Act::Repair { node }));
-    // More nodes than the disruption budget allows out of service at once.
+    // Faults on more nodes than the disruption budget allows out of service at once.
     for turn in 4..14 {
         at(48 + turn / 4, fault(turn, "gpu.xid", "Xid 48"));
     }

@@ -94,8 +94,8 @@ impl TestChild {
                 child.about = about;
                 Ok(child)
             }
-            Ok(TestEvent::OpenFailed { why, implicates_gpu: is_of_gpu }) => {
-                Err(OpenError { why, is_gpu_fault: is_of_gpu })
+            Ok(TestEvent::OpenFailed { why, implicates_gpu }) => {
+                Err(OpenError { why, is_gpu_fault: implicates_gpu })
             }
             Ok(TestEvent::Progress(_) | TestEvent::Done(_)) => {
                 Err(failed("unexpected message from the child process".to_owned()))
@@ -115,19 +115,17 @@ impl TestChild {
         self.child.id()
     }
 
-    /// Runs a test. `Err` if the child process is no longer usable; it holds the outcome of the
-    /// test.
+    /// Runs a test and returns its outcome; as `Err` if the child process is no longer usable.
     pub(super) fn run(
         &mut self,
         test: Test,
-        effort: TestBudget,
-        beat: &mut dyn FnMut(TestProgress),
+        budget: TestBudget,
+        on_progress: &mut dyn FnMut(TestProgress),
     ) -> Result<Outcome, Outcome> {
-        let deadline = deadline(test, &effort).div_f64(self.speedup);
+        let deadline = deadline(test, &budget).div_f64(self.speedup);
         let until = Instant::now() + deadline;
         let failed = |why: String| Err(Outcome::Failed { why });
-        let mut line =
-            serde_json::to_vec(&TestRequest { test, budget: effort }).unwrap_or_default();
+        let mut line = serde_json::to_vec(&TestRequest { test, budget }).unwrap_or_default();
         line.push(b'\n');
         let written = self.input.as_mut().map(|input| input.write_all(&line));
         if !matches!(written, Some(Ok(()))) {
@@ -136,7 +134,7 @@ impl TestChild {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(TestEvent::Progress(now)) => beat(now),
+                Ok(TestEvent::Progress(now)) => on_progress(now),
                 // After an error the CUDA context is unusable.
                 Ok(TestEvent::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
                 Ok(TestEvent::Done(outcome)) => return Ok(outcome),
@@ -164,7 +162,7 @@ impl TestChild {
 
     /// Why the child process exited, and whether the GPU is at fault.
     fn exit_reason(&mut self) -> (String, bool) {
-        // Its output is closed; the process is about to exit.
+        // The child has closed its output, so it is about to exit.
         for _ in 0..100 {
             match self.child.try_wait() {
                 Ok(Some(status)) => return describe_exit(status),
@@ -182,8 +180,8 @@ const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A process that was killed, or exited by itself, says nothing about the GPU; one that crashed
-/// inside the driver does.
+/// Describes an exit, and says whether the GPU is at fault. A child that was killed or exited by
+/// itself says nothing about the GPU; a child that crashed inside the driver does.
 fn describe_exit(status: ExitStatus) -> (String, bool) {
     let why = format!("the test process exited ({status})");
     match status.signal() {
@@ -211,13 +209,13 @@ impl Drop for TestChild {
     }
 }
 
-/// Many times the duration of the test on the slowest GPU.
-fn deadline(test: Test, effort: &TestBudget) -> Duration {
+/// Timeout of a test: many times its duration on the slowest GPU.
+fn deadline(test: Test, budget: &TestBudget) -> Duration {
     let seconds = match (test, test.level()) {
         (_, Level::One) => 30.0,
         (Test::MemoryPatterns, _) => 240.0,
         (_, Level::Two) => 60.0,
-        (_, Level::Three) => effort.soak_s * 2.0 + 60.0,
+        (_, Level::Three) => budget.soak_s * 2.0 + 60.0,
     };
     Duration::from_secs_f64(seconds)
 }

@@ -29,8 +29,8 @@ pub(super) struct ResultHistory {
 }
 
 impl ResultHistory {
-    /// Reads the file; a new GPU has none. Unparsable lines are skipped: a later version may have
-    /// written them.
+    /// Reads the file of the GPU; a new GPU has no file. Unparsable lines are skipped, because a
+    /// later version may have written them.
     pub(super) fn open(folder: &Path, uuid: &str) -> Result<Self, String> {
         let file = file(folder, uuid);
         let text = match fs::read_to_string(&file) {
@@ -42,8 +42,8 @@ impl ResultHistory {
         Ok(Self { file, results })
     }
 
-    /// Past values of a test with this driver, oldest first. Another driver may be slower without a
-    /// fault.
+    /// Past values of a test with this driver, oldest first. Values with another driver are left
+    /// out: that driver may be slower without a fault.
     pub(super) fn values(&self, test: Test, driver: Option<&str>) -> Vec<f64> {
         let matches =
             |result: &&PastResult| result.test == test && result.driver.as_deref() == driver;

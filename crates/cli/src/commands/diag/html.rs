@@ -128,7 +128,7 @@ fn table_row(row: &TestRow) -> String {
     )
 }
 
-/// The measurement, and the minimum for the GPU model.
+/// The measurement, and the minimum for the SKU.
 fn bars_for(row: &TestRow) -> Vec<Bar> {
     let value = Stats::from_samples(row.samples.iter().copied());
     let mut bars = vec![Bar {

@@ -17,18 +17,18 @@ const THROTTLE_REASONS: [(u64, &str); 4] = [
     (0x80, "the server's power brake"),
 ];
 
-/// The same as counters, which also catch throttling between two samples.
+/// Counters for three of these reasons. They also catch throttling between two samples.
 const THROTTLE_COUNTERS: [(Signal, &str); 3] = [
     (Signal::GpuThrottleSwThermal, "software thermal slowdown"),
     (Signal::GpuThrottleHwThermal, "hardware thermal slowdown"),
     (Signal::GpuThrottlePowerBrake, "the server's power brake"),
 ];
 
-/// Shorter throttling does not show in any measurement.
+/// Minimum throttling that counts: shorter throttling does not show in any measurement.
 const THROTTLED_MIN_S: f64 = 0.5;
 
-/// The row for NVML's reports during the tests and the findings `before` them: a GPU with a prior
-/// reset is not fit for work, however well it did in the tests.
+/// The row for what NVML reported during the tests and for the findings `before` them. A GPU that
+/// needed a reset before the tests is not fit for work, even if it passes them.
 pub(super) fn row(telemetry: &GpuTelemetry, before: &[PriorFinding]) -> TestRow {
     let mut wrong: Vec<String> =
         before.iter().map(|finding| format!("before the tests: {}", finding.text)).collect();

@@ -1,4 +1,5 @@
-//! Prints the completed tests when a signal interrupts a run; nothing else of it is stored.
+//! Prints the completed tests when a signal interrupts a run. The results of an interrupted run are
+//! not stored.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,9 +1,9 @@
 //! `farrier diag`: tests GPUs under load.
 //!
 //! ```text
-//! NVML (identity, in use?) ─> DiagTarget ─> TestChild (CUDA) ─ one test at a time, timeout ─> Outcome
-//!   └─ NvmlMonitor: clocks, power, heat, Xids during the tests                                   │
-//!                              text, JSON, HTML <─ DiagReport <─ judge(baseline, history) <──────┘
+//! NVML (identity, in use?) ─> DiagTarget ─> TestChild (CUDA) ─ one test at a time ─> Outcome
+//!   └─ NvmlMonitor: clocks, power, heat, Xids during the tests                        │
+//!                text, JSON, HTML <─ DiagReport <─ evaluate(baseline, history) <──────┘
 //! ```
 
 mod child;
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             "--minutes needs --level 3, --only soak or --only corruption",
         ));
     }
-    // Check before minutes of tests: a page that cannot be written now cannot be written later.
+    // Check the path first: otherwise minutes of tests run before the page cannot be written.
     args.html.as_deref().map(ensure_writable).transpose()?;
     let set = fact_sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
@@ -198,7 +198,7 @@ fn print_report(
             .with_context(|| format!("failed to write `{}`", path.display()))?;
     }
     match report.grade {
-        // An untested part may be the broken one: the exit code must not suggest a pass.
+        // An untested component may be broken, so the exit code must not suggest a pass.
         Grade::Pass => Ok(Outcome::finding_if(!report.complete)),
         Grade::Degraded | Grade::Fail => Ok(Outcome::Finding),
         Grade::NotRun if report.gpus.iter().any(|gpu| gpu.grade == Grade::Pass) => {
@@ -231,7 +231,8 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     opened.with_context(|| format!("failed to open `{}`", path.display()))
 }
 
-/// Locks the GPUs for this process. With `--force` a GPU locked by another diag is only noted.
+/// Locks the GPUs for this process. With `--force`, a GPU that another diag has locked is tested
+/// anyway, and the report notes it.
 fn lock_gpus(
     targets: &[DiagTarget],
     args: &Args,
@@ -260,8 +261,8 @@ fn lock_gpus(
     Ok(locks)
 }
 
-/// Refuses GPUs that are in use, or whose processes are unknown. With `--force` they are only
-/// noted.
+/// Refuses GPUs that are in use, or whose processes are unknown. With `--force` they are tested
+/// anyway, and the report notes it.
 fn require_idle(
     monitor: &NvmlMonitor,
     targets: &[DiagTarget],

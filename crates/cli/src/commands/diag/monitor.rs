@@ -20,8 +20,8 @@ use crate::local_engine::LocalEngine;
 pub(super) const SERIES: [Signal; 4] =
     [Signal::GpuPower, Signal::GpuTemperature, Signal::GpuClockSm, Signal::GpuClockReasons];
 
-/// Cumulative counters, read before and after: uncorrectable ECC errors, and throttled seconds for
-/// reasons that a healthy GPU in a healthy server does not show.
+/// Cumulative counters, read before and after the tests: uncorrectable ECC errors, and throttled
+/// seconds for reasons that a healthy GPU in a healthy server does not show.
 pub(super) const COUNTERS: [Signal; 4] = [
     Signal::GpuEccUncorrected,
     Signal::GpuThrottleSwThermal,
@@ -50,8 +50,8 @@ impl GpuTelemetry {
         let after =
             self.users_after.as_ref().ok_or("NVML did not report the processes at the end")?;
         let mut others: BTreeSet<u32> = after.difference(ours).copied().collect();
-        // In a container NVML reports PIDs of another namespace. Only if it lists ours are the PIDs
-        // comparable, and the others count.
+        // In a container NVML may report PIDs of another namespace. The PIDs are comparable, and
+        // the other processes count, only if one of our PIDs is listed.
         if !self.users.is_disjoint(ours) {
             others.extend(self.users.difference(ours));
         }
@@ -75,7 +75,7 @@ impl PriorFinding {
 
 #[derive(Default)]
 struct MonitorState {
-    /// Which tiers were read.
+    /// Whether each tier has been read.
     tiers: [bool; 4],
     /// Findings before the tests by GPU; `None` until every tier was read once.
     before: Option<BTreeMap<String, Vec<PriorFinding>>>,
@@ -92,7 +92,7 @@ pub(super) struct NvmlMonitor {
     library: PathBuf,
 }
 
-/// Timeout for the last read of the counters.
+/// Timeout for the findings before the tests and for the last read of the counters.
 const LAST_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl NvmlMonitor {
@@ -142,7 +142,7 @@ impl NvmlMonitor {
         }
     }
 
-    /// Findings on a GPU before its tests; waits briefly.
+    /// Findings on a GPU before its tests; waits for up to [`LAST_READ_TIMEOUT`].
     pub(super) fn prior_findings(&self, uuid: &str) -> Vec<PriorFinding> {
         let guard = self.wait_while(LAST_READ_TIMEOUT, |state| state.before.is_none());
         guard.before.as_ref().and_then(|all| all.get(uuid)).cloned().unwrap_or_default()
@@ -190,12 +190,13 @@ impl NvmlMonitor {
 }
 
 impl MonitorState {
-    /// Records findings until every tier was read once; later ones result from the tests.
+    /// Records findings until every tier was read once; later findings result from the tests.
     fn record_prior_findings(&mut self, report: &ProbeReport, engine: Option<&mut LocalEngine>) {
         let Some(engine) = engine.filter(|_| self.before.is_none()) else { return };
         let inventory = report.inventory.as_ref();
         engine.observe(Timestamp::now(), inventory, &report.samples, &report.xids);
-        // The inventory arrives before the first samples.
+        // The inventory arrives before the first samples, so a report without samples of a GPU does
+        // not count.
         if report.samples.iter().any(|sample| sample.subject.gpu().is_some()) {
             self.tiers[report.tier as usize] = true;
         }
@@ -203,7 +204,8 @@ impl MonitorState {
             return;
         }
         let mut before: BTreeMap<String, Vec<PriorFinding>> = BTreeMap::new();
-        // The same bar as verification of a node: no critical finding, and none that needs a reset.
+        // The same limit as in the verification of a node: no critical finding, and no finding that
+        // needs a reset.
         let serious = engine.faults().filter(|finding| {
             finding.severity >= Severity::Critical || finding.action >= Action::ResetGpu
         });
@@ -268,7 +270,7 @@ mod tests {
         assert_eq!(
             telemetry(&[10, 7], Some(&[])).disturbers(&ours),
             Ok(set(&[7])),
-            "it came and went"
+            "the process came and went"
         );
         assert_eq!(telemetry(&[10], Some(&[8])).disturbers(&ours), Ok(set(&[8])));
         assert_eq!(

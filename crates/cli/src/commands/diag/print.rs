@@ -53,7 +53,7 @@ fn grade_counts(gpus: &[GpuReport]) -> String {
     if counts.len() > 1 { format!(" ({})", counts.join(", ")) } else { String::new() }
 }
 
-/// Whether neither GPU was opened, for the same reason.
+/// Whether both GPUs could not be opened, for the same reason.
 fn is_alike(one: &GpuReport, other: &GpuReport) -> bool {
     let why = |gpu: &GpuReport| (gpu.grade, gpu.tests.first().map(|row| row.why.clone()));
     one.about.is_none() && other.about.is_none() && why(one) == why(other)
@@ -85,9 +85,9 @@ fn print_remedy(gpu: &GpuReport, printer: &mut Printer) -> io::Result<()> {
 }
 
 fn print_gpu(gpu: &GpuReport, printer: &mut Printer) -> io::Result<()> {
-    let part = gpu.part.as_deref().unwrap_or("unknown model");
+    let model = gpu.part.as_deref().unwrap_or("unknown model");
     let identity = match &gpu.uuid {
-        Some(uuid) => format!(" {}, {part}, {uuid}", gpu.name),
+        Some(uuid) => format!(" {}, {model}, {uuid}", gpu.name),
         None => " without a UUID".to_owned(),
     };
     printer.line(&format!("GPU {}{identity}: {}", gpu.index, toned(gpu.grade, printer)))?;

@@ -36,14 +36,14 @@ pub(super) struct GpuReport {
     pub(super) grade: Grade,
     /// Whether every applicable test was run.
     pub(super) complete: bool,
-    /// Applicable tests that were not run, and for which the GPU has no result.
+    /// Applicable tests without a result, except those that another test replaces.
     pub(super) missing: Vec<Test>,
     /// What to do about the worst result.
     pub(super) remedy: Option<String>,
-    /// Device properties from CUDA; `None` if it was not opened.
+    /// Device properties from CUDA; `None` if the GPU was not opened.
     pub(super) about: Option<GpuInfo>,
     pub(super) tests: Vec<TestRow>,
-    /// From NVML: seconds and value.
+    /// What NVML reported during the tests.
     pub(super) series: Vec<SignalSeries>,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct TestRow {
     pub(super) remedy: Option<String>,
 }
 
-/// A signal over time.
+/// A signal over time: seconds since the start, and value.
 #[derive(Debug, Serialize)]
 pub(super) struct SignalSeries {
     pub(super) signal: &'static str,
@@ -130,8 +130,8 @@ impl GpuReport {
     }
 }
 
-/// Applicable tests that were not run. The built-in GEMM replaces the library's if it has a
-/// baseline.
+/// Applicable tests that were not run. The built-in GEMM test replaces the tests of the GEMM
+/// library if it was run and has a baseline.
 fn missing(rows: &[TestRow]) -> Vec<Test> {
     let own_gemm_counts = rows.iter().any(|row| {
         let has_baseline = row.least.is_some() || row.usual.is_some();
@@ -148,7 +148,7 @@ fn missing(rows: &[TestRow]) -> Vec<Test> {
 }
 
 impl TestRow {
-    /// What to do; `None` if nothing is.
+    /// What to do; `None` if nothing needs to be done.
     fn remedy(&self) -> Option<String> {
         match (&self.remedy, self.test) {
             (Some(specific), _) => Some(specific.clone()),

@@ -25,10 +25,10 @@ use crate::printer::Printer;
 /// Which tests to run, and the budget of each.
 pub(super) struct Plan {
     tests: Vec<Test>,
-    effort: TestBudget,
+    budget: TestBudget,
 }
 
-/// Share of `--minutes` for steady load; the rest searches for corruption.
+/// Share of `--minutes` for steady load; the rest goes to the search for corruption.
 const SOAK_SHARE: f64 = 0.6;
 
 impl Plan {
@@ -39,12 +39,12 @@ impl Plan {
         } else {
             tests.filter(|test| only.contains(test)).collect()
         };
-        let mut effort = TestBudget::full(minutes * 60.0);
+        let mut budget = TestBudget::full(minutes * 60.0);
         if is_simulated {
             // The host simulates the GPU: use little memory.
-            effort.transfer_bytes = 1 << 20;
+            budget.transfer_bytes = 1 << 20;
         }
-        Self { tests, effort }
+        Self { tests, budget }
     }
 
     /// The highest level among the tests.
@@ -52,9 +52,9 @@ impl Plan {
         self.tests.iter().map(|test| test.level()).max().unwrap_or(Level::One)
     }
 
-    fn effort(&self, test: Test) -> TestBudget {
+    fn budget(&self, test: Test) -> TestBudget {
         let share = if test == Test::Soak { SOAK_SHARE } else { 1.0 - SOAK_SHARE };
-        TestBudget { soak_s: self.effort.soak_s * share, ..self.effort }
+        TestBudget { soak_s: self.budget.soak_s * share, ..self.budget }
     }
 }
 
@@ -73,7 +73,8 @@ pub(super) struct Runner<'a> {
     pub(super) monitor: Option<&'a NvmlMonitor>,
     /// `--force`: other processes may be on the GPUs.
     pub(super) is_forced: bool,
-    /// Serialises transfers: two GPUs at once would share the host's memory bandwidth.
+    /// Serialises the tests of transfers and launches: two GPUs at once would compete for the
+    /// host's memory bandwidth and processors.
     pub(super) host: Mutex<()>,
     /// Printed if the run is interrupted.
     pub(super) progress: Progress,
@@ -124,7 +125,7 @@ pub(super) fn run_all(
             .collect();
         drop(progress);
         for text in messages {
-            // A failed write of a progress line will fail again for the report, which reports it.
+            // Ignore a failed write: printing the report fails too, and that error is reported.
             if printer.is_terminal() {
                 let _ = printer.clear_transient().and_then(|()| printer.transient(&text));
             }
@@ -252,11 +253,11 @@ impl Runner<'_> {
         let _exclusive =
             is_exclusive.then(|| self.host.lock().unwrap_or_else(PoisonError::into_inner));
         let started = Instant::now();
-        let outcome = child.run(test, self.plan.effort(test), &mut |beat| {
+        let outcome = child.run(test, self.plan.budget(test), &mut |status| {
             let rate =
-                beat.tflops.map(|tflops| format!(", {tflops:.0} TFLOP/s")).unwrap_or_default();
+                status.tflops.map(|tflops| format!(", {tflops:.0} TFLOP/s")).unwrap_or_default();
             let _ =
-                progress.send(format!("GPU {}: {test}, {:.0} s{rate}", target.index, beat.at_s));
+                progress.send(format!("GPU {}: {test}, {:.0} s{rate}", target.index, status.at_s));
         });
         (outcome, started.elapsed().as_secs_f64())
     }
@@ -298,13 +299,13 @@ impl Runner<'_> {
         self.set.diag.least(gpu, test, target.place)
     }
 
-    /// Appends passed results to the GPU's history. Results measured beside other processes are
-    /// left out.
+    /// Appends passed results to the GPU's history. Results that other processes may have disturbed
+    /// are left out.
     fn record_history(&self, target: &DiagTarget, gpu_run: &GpuRun) -> Result<(), String> {
-        // Simulated results are stored only in a directory other than the system's.
-        let is_foreign =
+        // Simulated results must not mix with real ones in the default directory.
+        let is_simulated_in_default =
             target.simulated.is_some() && self.history == Path::new(history::DEFAULT_DIRECTORY);
-        if is_foreign
+        if is_simulated_in_default
             || self.is_forced
             || gpu_run.disturbers.is_some()
             || target.untestable.is_some()
@@ -328,7 +329,7 @@ impl Runner<'_> {
             .collect()
     }
 
-    /// Tests copies to the other GPUs, once they are idle.
+    /// Tests copies to the other GPUs, after the other tests of all GPUs.
     fn test_peers(&self, target: &DiagTarget, targets: &[DiagTarget], gpu_run: &mut GpuRun) {
         if !self.plan.tests.contains(&Test::PeerCopy) {
             return;
@@ -356,7 +357,7 @@ impl Runner<'_> {
                 Ok(mut child) => {
                     gpu_run.gpu.about.get_or_insert_with(|| child.about.clone());
                     child
-                        .run(Test::PeerCopy, self.plan.effort(Test::PeerCopy), &mut |_| ())
+                        .run(Test::PeerCopy, self.plan.budget(Test::PeerCopy), &mut |_| ())
                         .unwrap_or_else(|outcome| outcome)
                 }
                 Err(error) => error.outcome(),
@@ -382,7 +383,7 @@ fn child_for<'c>(
     child.as_mut().ok_or_else(gone)
 }
 
-/// A GPU that hangs or fails a basic test gets no further work.
+/// Why no further test is started: the GPU hung or failed a basic test.
 fn stop_reason(test: Test, outcome: &Outcome, hung: bool) -> Option<String> {
     if hung {
         return Some(format!("it hung in `{test}`"));

@@ -18,14 +18,14 @@ use crate::failure::Hinted;
 #[derive(Debug, Clone)]
 pub(super) struct DiagTarget {
     pub(super) index: u32,
-    /// Empty if the GPU does not report one; it is then untestable.
+    /// Empty if the GPU does not report a UUID; such a GPU is untestable.
     pub(super) uuid: String,
     pub(super) name: String,
-    /// Id of the GPU model in the fact set, if known.
+    /// Id of the GPU's SKU in the fact set, if known.
     pub(super) part: Option<String>,
     /// Best PCIe link of card and slot, and the path to peer GPUs.
     pub(super) place: GpuPlacement,
-    /// Set if it cannot be tested.
+    /// Set if the GPU cannot be tested.
     pub(super) untestable: Option<Untestable>,
     /// For a simulated GPU: the file and the index in it.
     pub(super) simulated: Option<(PathBuf, usize)>,
@@ -73,7 +73,7 @@ pub(super) struct DiagTargets {
 }
 
 impl DiagTargets {
-    /// Runs CUDA tests on the simulated GPUs in a file instead.
+    /// Makes the CUDA tests run on the simulated GPUs in `file`.
     pub(super) fn simulated(mut self, file: &Path) -> anyhow::Result<Self> {
         let count = read(file)?.len().max(1);
         for (index, target) in self.targets.iter_mut().enumerate() {
@@ -124,8 +124,8 @@ fn from_device(set: &FactSet, device: &NvmlDevice) -> DiagTarget {
     }
 }
 
-/// A GPU in a fabric with active links reaches all others through NVSwitch. NVLink bridges join
-/// only some pairs with some of the links, and which ones is not read from NVML.
+/// A GPU in a fabric with active links reaches all others through NVSwitch. NVLink bridges connect
+/// only some pairs of GPUs, with some of the links; which pairs is not read from NVML.
 fn peers(device: &NvmlDevice) -> PeerPath {
     let links = device.now.as_ref().and_then(|now| now.links.value());
     let has_links = links.is_some_and(|links| links.up > 0);
@@ -234,7 +234,7 @@ pub(super) fn select(
                 format!("available: {}", known.join(", ")),
             ));
         };
-        // A lost GPU has no UUID; the index is NVML's own.
+        // Compare the index, which NVML always gives: a lost GPU has no UUID.
         if !selected.iter().any(|other| other.index == target.index) {
             selected.push(target.clone());
         }

@@ -10,7 +10,7 @@ use crate::cli::Output;
 use crate::fact_sets;
 use crate::printer::Printer;
 
-/// A branch and, if a release was looked up, its facts.
+/// A branch and, if the lookup named a release, that release.
 #[derive(Serialize)]
 struct DriverRecord<'a> {
     branch: &'a BranchFacts,

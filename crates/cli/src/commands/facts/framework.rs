@@ -24,7 +24,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             let title = format!("{} {} ({})", build.package, build.version, build.build);
             record::print(&title, build, printer)?;
             if let Some(coverage) = coverage_for(set, build) {
-                printer.paragraph("  carries code for", record::VALUES_AT, &coverage.list())?;
+                printer.paragraph("  contains code for", record::VALUES_AT, &coverage.list())?;
                 let line = format!("{} ({})", coverage.origin.line(), coverage.origin.kind);
                 printer.paragraph("  code: source", record::VALUES_AT, &line)?;
             }

@@ -1,4 +1,4 @@
-//! Prints one record: every value, which are unverified or disputed, and the sources.
+//! Prints one record: its values, which of them are unverified or disputed, and their sources.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -71,7 +71,7 @@ pub(super) fn list(args: &SetsArgs, printer: &mut Printer) -> anyhow::Result<()>
 pub(super) fn update(args: &UpdateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let installed = fact_sets::install(&args.from)?;
     printer.line(&format!(
-        "installed `{}` of {} as {}; it is now active, delete the file to go back",
+        "installed `{}` of {} as {}; it is now active. Delete the file to go back",
         installed.id.name,
         installed.id.date,
         installed.path.display()

@@ -64,7 +64,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     Ok(())
 }
 
-/// An SXid record with the severity and action that `farrier decode` assigns; an Xid has its own.
+/// Adds the severity and action that `farrier decode` assigns to an SXid record. An Xid record
+/// already has both fields.
 fn with_verdict(sxid: &Sxid) -> serde_json::Result<Value> {
     let mut record = serde_json::to_value(sxid)?;
     let verdict = sxid.verdict();

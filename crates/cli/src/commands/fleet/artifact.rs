@@ -161,7 +161,8 @@ fn request(
     let begin = Instant::now();
     loop {
         let current: NodeDetail = match session.get(&node_path) {
-            // The server restarts. The order is in its log, so keep waiting.
+            // The server is unavailable, for example because it restarts. The order is in the log,
+            // so keep waiting.
             Err(err) if is_unavailable(&err) && begin.elapsed() < timeout => {
                 warn(&err);
                 std::thread::sleep(RECONNECT_DELAY);

@@ -61,7 +61,7 @@ mod tests {
             view("reports-delayed", Some(3)),
             view("disconnected", Some(180)),
             view("never", None),
-            view("of a newer server", None),
+            view("from a newer server", None),
         ];
         let text: Vec<String> =
             views.iter().map(|view| format!("{} | {view}", cell(Some(view)).1)).collect();

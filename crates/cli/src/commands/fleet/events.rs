@@ -113,7 +113,8 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
         match ended {
             Ok(true) => return Ok(()),
             Ok(false) => failed_reconnects = 0,
-            // The server refused the request, and would refuse a retry too.
+            // Give up if the first request failed, if too many reconnects failed, or if the server
+            // refused the request: it would refuse a retry too.
             Err(err)
                 if last.is_none()
                     || failed_reconnects >= RECONNECTS_MAX

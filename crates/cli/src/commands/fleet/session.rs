@@ -96,8 +96,8 @@ impl Session {
         Self::open(&Login::read()?)
     }
 
-    /// Replaces a broken connection, with the login that is saved now. If that fails, the old
-    /// connection stays and the next request fails too.
+    /// Replaces a broken connection with a new one that uses the currently saved login. If that
+    /// fails, the old connection stays and the next request fails too.
     pub(super) fn reconnect(&mut self) {
         if let Ok(session) = Self::from_saved_login() {
             *self = session;
@@ -236,7 +236,7 @@ fn node_in(path: &str) -> &str {
     if name.is_empty() { "NODE" } else { name }
 }
 
-/// Replaces the server's hint, written for API clients, by the matching command.
+/// The command that replaces the server's hint, which is written for API clients.
 fn by_command(path: &str, problem: &Problem) -> String {
     let node = node_in(path);
     match problem.hint_code {
@@ -273,7 +273,7 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
     explained_for("", err)
 }
 
-/// As [`explained`], with the request's path, whose node the hint names.
+/// As [`explained`], with a hint that names the node in the request's `path`.
 fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
     let hint = match err {
         RestError::Refused(problem) if problem.status == 401 => {

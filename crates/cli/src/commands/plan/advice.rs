@@ -1,4 +1,4 @@
-//! Hints for runs that are impossible or do not fit. Every suggestion was evaluated.
+//! Hints for runs that are impossible or do not fit. Every suggested alternative was evaluated.
 
 use farrier_facts::FactSet;
 use farrier_planner::check;
@@ -31,9 +31,10 @@ pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
     }
 }
 
-/// Node counts beyond the requested one to try individually; further ones are doubled each time.
+/// How many node counts above the requested one are tried one by one. Above them, only powers of
+/// two are tried.
 const NODES: u32 = 64;
-/// Half the largest cluster that can be planned.
+/// Most GPUs to suggest: half the largest cluster that can be planned.
 const MAX_GPUS: u32 = 1 << 21;
 
 /// Alternatives that fit where nothing fits on `few` GPUs.
@@ -45,7 +46,7 @@ pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few
             .map(|gpu| format!("{few} × `{gpu}` fit")),
         lora_fits(run, constraints, few).then(|| "LoRA fits (`--lora`)".to_owned()),
         relaxed_fits(run, constraints, few)
-            .then(|| "a parallelism config without the fixed values fits".to_owned()),
+            .then(|| "a parallelism config without the given values fits".to_owned()),
     ]
     .into_iter()
     .flatten()
@@ -64,9 +65,9 @@ pub(super) fn search_hint(
     gpus: u32,
 ) -> Option<&'static str> {
     if search::fits(run, gpus, constraints) {
-        Some("`--search` finds the best parallelism config, with the fixed values")
+        Some("`--search` finds the best parallelism config, with the given values")
     } else if relaxed_fits(run, constraints, gpus) {
-        Some("`--search` finds a parallelism config that works, without the fixed values")
+        Some("`--search` finds a parallelism config that works, without the given values")
     } else {
         None
     }

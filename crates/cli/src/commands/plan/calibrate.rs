@@ -22,7 +22,7 @@ const TESTS: [&str; 4] = ["gemm-bf16", "gemm-fp8", "hbm-copy", "launch-stream"];
 /// A calibration to plan with.
 #[derive(Debug, clap::Args)]
 pub(super) struct CalibrationArgs {
-    /// Calibration written by `farrier plan calibrate --keep FILE` on such a GPU
+    /// Calibration written by `farrier plan calibrate --keep FILE` on a GPU of this SKU
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
 }
@@ -85,8 +85,9 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         row("kernel launch", measured.launch_s, (1e6, "µs"), calibration.launches),
     ];
     printer.table(&["Test", "Measured", "Speed relative to the reference"], &rows)?;
-    printer
-        .line("Above 100 % is faster than the reference of the SKU; for launches, less time.")?;
+    printer.line(
+        "Above 100 %, the GPU is faster than the reference of its SKU; a launch takes less time.",
+    )?;
     let saved = match &args.keep {
         Some(path) => format!(
             "Saved to `{0}`; use it with `farrier plan train --calibration {0} ...`, or with \
@@ -101,7 +102,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::Fine)
 }
 
-/// Runs the diag tests in a child process, which diag is designed for.
+/// Runs `farrier diag` in a child process and returns its JSON report.
 fn measure(args: &Args) -> anyhow::Result<String> {
     let own = std::env::current_exe().context("failed to find this program")?;
     let mut command = Command::new(own);

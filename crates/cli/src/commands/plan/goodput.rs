@@ -57,7 +57,7 @@ struct GoodputAnswer {
     #[serde(rename = "layout")]
     parallelism: ParallelConfig,
     assumed: Vec<String>,
-    /// Whether P95 memory fits. `None` if the speed was measured: then the run fitted.
+    /// Whether P95 memory fits. `None` if the speed was measured, because that run did fit.
     fits: Option<bool>,
     memory: Option<MemorySummary>,
     tokens: Option<f64>,

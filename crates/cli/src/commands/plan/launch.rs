@@ -31,8 +31,8 @@ impl LauncherArg {
     }
 }
 
-/// The fastest config that the framework can launch. Returns `fastest` if the parallelism config is
-/// not what prevents it.
+/// The fastest config that the framework can launch. Returns `fastest` if no config can be
+/// launched, or if something other than the parallelism config prevents it.
 pub(super) fn fastest_launchable(
     planner: &Planner,
     fastest: TrainingRun,

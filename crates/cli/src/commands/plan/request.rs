@@ -127,7 +127,7 @@ pub(super) struct ParallelismArgs {
     /// Data-parallel replicas [default: from the number of GPUs and the other degrees]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) dp: Option<u32>,
-    /// ZeRO stage: 0 none, 1 optimizer, 2 and gradients, 3 and weights (FSDP) [default: 1; 3 with
+    /// ZeRO stage: 0 none, 1 optimizer, 2 also gradients, 3 also weights (FSDP) [default: 1; 3 with
     /// `--stack fsdp`, `fsdp-compiled` or `llm-foundry`]
     #[arg(long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), allow_negative_numbers = true)]
     pub(super) zero: Option<u8>,
@@ -174,7 +174,7 @@ impl ParallelismArgs {
         let one = |number: Option<u32>| number.unwrap_or(1);
         let (tp, pp, cp) = (one(self.tp), one(self.pp), one(self.cp));
         let ranks = u64::from(tp) * u64::from(pp) * u64::from(cp);
-        // If they do not divide, the check reports possible values.
+        // If `ranks` does not divide the number of GPUs, `check_run` reports possible values.
         let whole = u64::from(gpus).checked_div(ranks).unwrap_or(1).max(1);
         let dp = self.dp.unwrap_or_else(|| u32::try_from(whole).unwrap_or(u32::MAX));
         let default = work.framework.map_or(Sharding::Optimizer, Framework::default_sharding);
@@ -209,7 +209,7 @@ pub(super) struct PlanRequest {
     pub(super) price: Option<GpuPrice>,
 }
 
-/// The requested run. Not yet checked.
+/// Builds the requested run without checking it.
 pub(super) fn from_args(
     facts: &FactSet,
     work: &WorkloadArgs,

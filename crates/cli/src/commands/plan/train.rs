@@ -219,12 +219,12 @@ fn report(answer: &TrainAnswer, args: &Args) -> anyhow::Result<String> {
     Ok(html_report::render(plan, answer.search_report.as_ref(), goodput.as_ref(), &points))
 }
 
-/// Days and dollars with fewer and more GPUs, each in its best config.
+/// Days and dollars with fewer and with more GPUs, each number of GPUs in its best config.
 fn points(answer: &TrainAnswer, args: &Args, tokens: f64) -> Vec<CostPoint> {
     let planner = answer.planner;
     let chosen = answer.plan.gpus;
-    let fixed = args.split.constraints(&args.work);
-    let constraints = fixed.relaxed().unwrap_or(fixed);
+    let given = args.split.constraints(&args.work);
+    let constraints = given.relaxed().unwrap_or(given);
     let mut points = Vec::new();
     for power in -3_i32..=3 {
         let gpus = f64::from(chosen) * 2_f64.powi(power);
@@ -300,7 +300,8 @@ pub(super) fn best(
                 counts.push(GpuCountResult::rejected(*gpus, &err));
                 let priority =
                     |gpus, err: &SearchError| (matches!(err, SearchError::TooLarge { .. }), gpus);
-                // A config that is only too large is the most useful error, then the largest count.
+                // Keep the most useful error: configs that only need too much memory come first,
+                // then the largest number of GPUs.
                 if rejected
                     .as_ref()
                     .is_none_or(|(count, last)| priority(*gpus, &err) > priority(*count, last))

@@ -92,7 +92,7 @@ pub(super) fn price(text: &str) -> Result<f64, String> {
     up_to(1e5)(text)
 }
 
-/// Minutes or hours, up to a thousand years of hours.
+/// Minutes or hours; the limit is more than a thousand years in hours.
 pub(super) fn time(text: &str) -> Result<f64, String> {
     up_to(1e7)(text)
 }

@@ -52,7 +52,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             return Ok(Outcome::Finding);
         }
     };
-    // Without an access store there is nothing to reset; the server reports that at its start.
+    // Without an access store there is nothing to reset; the server reports the missing store when
+    // it starts.
     if args.data.dir.join("access").exists() {
         Store::open(&args.data.dir)?.clear_log()?;
     }

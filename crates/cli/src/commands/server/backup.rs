@@ -110,8 +110,9 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     // Entry numbers are reused after a restore, so a node that enrols later could get another
     // node's artifacts.
     let artifacts = args.dir.join("artifacts");
-    let is_of_node = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("node-");
-    if fs::read_dir(&artifacts).into_iter().flatten().flatten().any(is_of_node) {
+    let belongs_to_node =
+        |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("node-");
+    if fs::read_dir(&artifacts).into_iter().flatten().flatten().any(belongs_to_node) {
         return Err(Hinted::error(
             format!("`{}` contains artifacts of nodes", artifacts.display()),
             "they do not belong to the restored log: move them away",

@@ -26,8 +26,8 @@ pub(crate) struct Args {
     archive: Vec<PathBuf>,
 }
 
-/// Opens the archives and the log in the order of their entries. Verifies each, and that each
-/// continues the one before.
+/// Opens the archives and the log in the order of their entries. Verifies each file, and that each
+/// file continues the previous one.
 fn logs(args: &Args) -> anyhow::Result<Vec<SqliteLog>> {
     let mut logs = args.archive.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
     logs.push(open(&log_path(&args.data.dir))?);
@@ -113,8 +113,8 @@ fn print(rebuilt: &RebuildSummary, dir: &Path, printer: &mut Printer) -> anyhow:
     Ok(())
 }
 
-/// Names the owner of a lost token, and the command that creates one with the same rights. Gives no
-/// command if its token would have more rights.
+/// Names the owner of a lost token, and the command that creates a token with the same rights.
+/// Gives no command if the new token would have more rights.
 fn replacement(lost: &LostToken, dir: &Path) -> String {
     let dir = dir.display();
     match lost {
@@ -132,8 +132,8 @@ fn replacement(lost: &LostToken, dir: &Path) -> String {
                 "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{scope_flag} --dir {dir}`"
             )
         }
-        // A token made here has the whole fleet as its scope. A token for one node could take that
-        // node from another pool.
+        // A token that this command creates has the whole fleet as its scope. A token for one node
+        // could take that node from another pool.
         LostToken::Join { location, node: Some(node), by, .. } if !is_local(by) => {
             let pool = &location.pool;
             format!(

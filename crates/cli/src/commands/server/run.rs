@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// Lifetime of node certificates, from 10s to 365d; nodes renew after two thirds of it
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_lifetime)]
     certificate_life: SignedDuration,
-    /// Replace the lost CA by the one in the data directory (ca.key, ca.pem), or by a new one; every
-    /// node has to enrol again and every user has to log in again
+    /// Replace the lost CA by the one in the data directory (ca.key, ca.pem), or by a new one;
+    /// every node has to enrol again and every user has to log in again
     #[arg(long)]
     new_authority: bool,
     /// Report quota of a node: entries per second; bursts up to fifty times that
@@ -55,8 +55,8 @@ pub(crate) struct Args {
     request_rate: u32,
 }
 
-/// The minimum gives a node time to renew. `span` has the maximum, so that certificates are
-/// rotated.
+/// Parses a lifetime. The minimum gives a node time to renew its certificate; the maximum of `span`
+/// makes sure that certificates are rotated.
 fn parse_lifetime(text: &str) -> Result<SignedDuration, String> {
     let lifetime = span(text)?;
     if lifetime < SignedDuration::from_secs(10) {

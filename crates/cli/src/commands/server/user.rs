@@ -117,7 +117,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the scope has nodes, or a join token for some, used or not.
+/// Whether the scope has nodes, or a join token (used or not) for nodes in it.
 fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Result<bool> {
     if *scope == Domain::Fleet {
         return Ok(true);

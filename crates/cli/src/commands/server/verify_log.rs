@@ -46,7 +46,7 @@ fn parse_hash(text: &str) -> Result<String, String> {
 
 /// Why verification failed.
 enum VerifyError {
-    /// An entry was altered, or does not follow the one before.
+    /// An entry was altered, or does not follow the previous entry.
     IntegrityError(String),
     /// The chain is intact, but no entry has the expected hash.
     HashNotFound(String),
@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(flaw.is_some()))
 }
 
-/// Verifies each log, then that each continues the one before.
+/// Verifies each log, then that each log continues the previous one.
 fn first_flaw(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     for log in logs {
         if let Err(flaw) = verify(*log)? {
@@ -168,10 +168,11 @@ fn check_contents(
                         return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
                     }
                 };
-                // A snapshot of an older format has other reasons than a fold of its entries. The
-                // server continued from the snapshot.
-                let is_foreign = replayed.not_rederived() > *not_rederived;
-                if args.replay && !is_same && !is_foreign {
+                // Decisions of another version of the decision logic are not derived again, so the
+                // replay may end in another state than the snapshot. The server continued from the
+                // snapshot.
+                let has_other_version = replayed.not_rederived() > *not_rederived;
+                if args.replay && !is_same && !has_other_version {
                     return Ok(Some(VerifyError::IntegrityError(
                         IntegrityError::Snapshot(seq).to_string(),
                     )));

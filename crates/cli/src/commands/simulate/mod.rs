@@ -57,7 +57,7 @@ fn open_node(path: &Path) -> anyhow::Result<NodeDir> {
     directory.node().with_context(|| {
         Hinted::plain(
             "failed to read the simulated node",
-            "fix the file, or recreate the node with `--force`",
+            "correct the file, or recreate the node with `--force`",
         )
     })?;
     Ok(directory)

@@ -126,8 +126,8 @@ fn library() -> anyhow::Result<PathBuf> {
             ),
         ));
     }
-    // The folder where cargo builds it with this program, then those of a separate build or
-    // install.
+    // First the folder where cargo builds the library with this program, then the folders of a
+    // separate build or an installation.
     let mut candidates = vec![
         folder.join("deps").join(LIBRARY_FILE),
         folder.join(LIBRARY_FILE),

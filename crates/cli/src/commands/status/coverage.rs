@@ -13,7 +13,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     if status.unsupported_signals.is_empty() {
         return Ok(());
     }
-    // The list is long and never changes: the JSON has it.
+    // The list is long and never changes, so only the JSON output has all of it.
     let signals: Vec<&str> = status.unsupported_signals.keys().map(String::as_str).collect();
     let what = match signals.len() {
         1..=3 => signals.join(", "),
@@ -52,18 +52,18 @@ fn gaps(status: &Status) -> Vec<String> {
             lines.push(format!("{count} journal lines are damaged and lost"));
         }
     }
-    // One cause can stop many rules: print it once.
+    // One cause can affect many rules: print it once.
     let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
     for (code, rule) in &status.rules_inactive {
         for (cause, on) in &rule.causes {
-            let (parts, codes) = causes.entry(cause).or_default();
-            parts.extend(on.iter().map(String::as_str));
+            let (components, codes) = causes.entry(cause).or_default();
+            components.extend(on.iter().map(String::as_str));
             codes.push(code);
         }
     }
     for (cause, (on, codes)) in causes {
         let plural = if codes.len() == 1 { "has" } else { "have" };
-        let (on, rules) = (parts(&on), named(&codes));
+        let (on, rules) = (components(&on), named(&codes));
         lines.push(format!("{on}: {cause}; {rules} {plural} no data there"));
     }
     lines
@@ -99,13 +99,13 @@ fn named(codes: &[&str]) -> String {
     }
 }
 
-fn parts(on: &BTreeSet<&str>) -> String {
+fn components(on: &BTreeSet<&str>) -> String {
     const SHOWN: usize = 4;
     let first = on.iter().copied().take(SHOWN).collect::<Vec<_>>().join(", ");
     match on.len() {
         0 => "this node".to_owned(),
         1..=SHOWN => first,
-        count => format!("{first} and {} more parts", count - SHOWN),
+        count => format!("{first} and {} more components", count - SHOWN),
     }
 }
 
@@ -132,7 +132,9 @@ mod tests {
     fn inactive_rule(causes: &[(&str, &str)]) -> InactiveRule {
         let causes: BTreeMap<String, BTreeSet<String>> = causes
             .iter()
-            .map(|(cause, part)| ((*cause).to_owned(), BTreeSet::from([(*part).to_owned()])))
+            .map(|(cause, component)| {
+                ((*cause).to_owned(), BTreeSet::from([(*component).to_owned()]))
+            })
             .collect();
         InactiveRule { components: causes.len(), causes, reason: String::new() }
     }
@@ -151,13 +153,13 @@ mod tests {
     #[test]
     fn long_lists_are_truncated_with_a_count() {
         let gpus = ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5"];
-        assert_eq!(parts(&gpus[..2].iter().copied().collect()), "GPU 0, GPU 1");
-        let six = "GPU 0, GPU 1, GPU 2, GPU 3 and 2 more parts";
-        assert_eq!(parts(&gpus.into_iter().collect()), six);
+        assert_eq!(components(&gpus[..2].iter().copied().collect()), "GPU 0, GPU 1");
+        let six = "GPU 0, GPU 1, GPU 2, GPU 3 and 2 more components";
+        assert_eq!(components(&gpus.into_iter().collect()), six);
     }
 
     #[test]
-    fn each_cause_is_listed_once_with_its_parts() {
+    fn each_cause_is_listed_once_with_its_components() {
         let mut status = status();
         status.journal.damaged_lines = 1;
         status.rules_inactive.insert("gpu.power".to_owned(), inactive_rule(&[(LOST, "GPU 3")]));

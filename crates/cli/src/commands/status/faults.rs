@@ -40,7 +40,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
 /// Texts already printed in this group, which are not repeated.
 struct Printed<'s> {
     remedies: Vec<&'s str>,
-    /// From the previous finding.
+    /// When the previous finding clears.
     clears_when: &'s str,
 }
 
@@ -128,7 +128,7 @@ fn evidence_text(evidence: &Evidence, finding_text: &str) -> String {
             return format!("{}: {text}{note}", second(*at));
         }
         Evidence::Nvml { xid, at, .. } => return format!("{}: {xid}", second(*at)),
-        // Older journals have no line.
+        // Evidence in older journals does not contain the line.
         Evidence::Kernel { text, line, at, .. } => {
             ("in the kernel log", if line.is_empty() { text } else { line }, at)
         }

@@ -8,7 +8,8 @@ use jiff::SignedDuration;
 use super::print::second;
 use crate::printer::Printer;
 
-/// Slowest rank over median at which a note is printed; smaller differences are normal.
+/// A note is printed from this ratio of the slowest rank's step time to the median on; smaller
+/// ratios are normal.
 const SLOW_RATIO: f64 = 1.1;
 
 /// How long the agent shows a job after its ranks disconnected.

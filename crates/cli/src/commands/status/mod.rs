@@ -23,12 +23,12 @@ use crate::commands::agent::{absolute, config_problems};
 use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
-/// The agent answers in milliseconds; after this long it is stuck.
+/// An agent answers in milliseconds. An agent that takes this long is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const REQUEST: &[u8] = b"{\"type\":\"status\"}\n";
 
-/// Far more than the status of a node with a thousand findings.
+/// Size limit of an answer: far more than the status of a node with a thousand findings.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Shows the status of this node from its agent: GPUs, findings, actions and coverage gaps.
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
     // The agent keeps its last valid configuration, so use the readable part of the file to find
-    // it.
+    // the agent's socket.
     let (config, config_error) = config::read_lenient(path, args.config.is_some());
     match config_error {
         Some(err @ ConfigError::Content { .. }) => warn(&anyhow::Error::msg(config_problems(&err))),
@@ -82,7 +82,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(status.verdict != NodeVerdict::Healthy))
 }
 
-/// Queries the agent. `None` if no agent answers; warns if one accepts the connection but fails to.
+/// Queries the agent. `None` if no agent answers; warns if an agent accepts the connection but does
+/// not answer.
 pub(crate) fn query(socket: &Path) -> anyhow::Result<Option<Status>> {
     match try_query(socket)? {
         QueryOutcome::Answer(status) => return Ok(Some(*status)),
@@ -99,7 +100,7 @@ pub(crate) enum QueryOutcome {
     Answer(Box<Status>),
     /// The socket does not exist or refuses connections.
     NotRunning,
-    /// The agent accepts the connection and does not answer; holds the symptom.
+    /// The agent accepts the connection but does not answer; the text is the symptom.
     Unresponsive(&'static str),
 }
 

@@ -23,7 +23,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
             let node = server.node.as_ref().map_or("NODE", |node| node.as_str());
             let text = format!(
                 "it cannot reconnect until the node enrols again: run `farrier server token create --pool POOL --node {node}` \
-                 on the server, and the command it prints here"
+                 on the server, then run the command that it prints on this node"
             );
             printer.paragraph("", 8, &text)?;
         }

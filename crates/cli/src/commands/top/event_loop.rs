@@ -41,7 +41,8 @@ pub(super) struct RenderOptions {
 /// Redraw interval without events, so that the clock advances.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Runs until the user quits. `queries` go to the source; `host` is read while it does not answer.
+/// Runs until the user quits. `queries` go to the source; `host` is read while the source does not
+/// answer.
 pub(super) fn run(
     page: Page,
     options: RenderOptions,
@@ -108,7 +109,7 @@ impl App {
                 Command::Quit => return Ok(false),
                 Command::Redraw => self.last_frame = None,
                 Command::Query(query) => {
-                    // A source that has ended reports that itself.
+                    // If the source has ended, it has reported that itself.
                     let _ = self.queries.send(query);
                 }
             },

@@ -23,7 +23,7 @@ const POWER_BRAKE: u64 = 0x80;
 /// per cent is noise.
 const FULL_UTILISATION: f64 = 0.95;
 
-/// Below this utilisation the GPU is idle: sampling it shows as one per cent.
+/// Below this utilisation the GPU counts as idle: sampling alone can show as one per cent.
 const IDLE_UTILISATION: f64 = 0.02;
 
 /// From this share of the bandwidth on, a link or memory is the bottleneck; protocol overhead takes
@@ -68,7 +68,7 @@ pub(super) enum LimitKind {
 }
 
 impl LimitKind {
-    /// At most ten characters.
+    /// A label of at most ten characters.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -91,7 +91,7 @@ impl LimitKind {
         }
     }
 
-    /// Whether it needs attention, and its text is shown.
+    /// Whether the limit needs attention, so that its text is shown.
     pub(super) fn needs_attention(self) -> bool {
         matches!(self.tone(), Some(Tone::Caution | Tone::Bad))
     }
@@ -182,7 +182,7 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> Limit {
     if bits & SET_CLOCKS != 0 {
         return Limit::new(LimitKind::ApplicationClocks, "configured application clocks limit it");
     }
-    // Throttling would show only in the reasons.
+    // Only the clock event reasons would show throttling, and they are unreadable.
     if let Reading::Unreadable(why) = reasons {
         return Limit::unknown(why);
     }

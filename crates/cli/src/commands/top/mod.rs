@@ -2,8 +2,8 @@
 //!
 //! Sources send samples; `model` keeps the last sample and its history; `view_state` holds what the
 //! user looks at and maps keys to commands; `draw` renders both into a frame; `event_loop` writes
-//! frames to the terminal, `once` prints one sample. All but sources, `terminal` and `event_loop`
-//! is pure.
+//! frames to the terminal, `once` prints one sample. Everything except the sources, `terminal` and
+//! `event_loop` is pure.
 
 mod draw;
 mod event_loop;
@@ -44,7 +44,8 @@ use view_state::{Page, ServerQuery};
 /// Default poll interval of a server, whose state changes rarely.
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Timeout of `--once`; after it the incomplete sample is printed, with the reasons in its values.
+/// Timeout of `--once`. After it the incomplete sample is printed; its missing values carry the
+/// reason.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Monitors GPUs live: utilisation, bottleneck, findings and processes.
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut read_host = move || host.as_mut().map(source::host::HostReader::sample);
     let shown = event_loop::run(page, options, (&events, &received), &queries, &mut read_host);
     stop.store(true, Ordering::Relaxed);
-    // The thread ends the NVML child; a thread that waits for a server is abandoned.
+    // The source thread stops the NVML child. If it waits for a server instead, it is abandoned.
     drop(queries);
     let started = Instant::now();
     while !source_thread.is_finished() && started.elapsed() < Duration::from_secs(1) {
@@ -157,7 +158,7 @@ impl Source {
         Ok(Self::Nvml(source::nvml::NvmlSettings { library, root, interval }))
     }
 
-    /// Reads the host directly while NVML does not answer.
+    /// The reader of the host's files for the time in which NVML does not answer.
     fn host(&self) -> Option<source::host::HostReader> {
         match self {
             Self::Nvml(settings) => {
@@ -218,7 +219,7 @@ fn default_socket() -> PathBuf {
     })
 }
 
-/// Samples NVML until everything was read, it does not answer, or the timeout expires.
+/// Samples NVML until everything was read, NVML does not answer, or the timeout expires.
 fn sample_once(settings: &source::nvml::NvmlSettings) -> Option<NodeSample> {
     let stop = AtomicBool::new(false);
     let started = Instant::now();

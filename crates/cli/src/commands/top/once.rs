@@ -10,7 +10,8 @@ use crate::commands::Outcome;
 use crate::failure;
 use crate::printer::{Printer, Tone};
 
-/// Prints a node. Exit code 1 if the source does not answer, as the output says nothing then.
+/// Prints a node. Exit code 1 if the source does not answer, because the output then says nothing
+/// about the node.
 pub(super) fn node(
     node: &NodeSample,
     output: Output,

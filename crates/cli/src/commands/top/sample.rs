@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::limit::{self, Limit};
 
-/// Version of the document printed by `--output json`. Added fields do not change it.
+/// Version of the document printed by `--output json`. A new field does not change the version.
 pub(super) const VERSION: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -143,7 +143,7 @@ impl GpuSample {
         }
     }
 
-    /// Marks slow readings unreadable if the GPU no longer answers.
+    /// Marks rarely sampled readings as unreadable if the GPU no longer answers.
     fn invalidate_stale(&mut self) {
         if let Reading::Unreadable(why) = self.reading(Signal::GpuTemperature) {
             let why = why.clone();
@@ -159,7 +159,7 @@ impl GpuSample {
         }
     }
 
-    /// Sum of both directions.
+    /// Sum of two signals, such as both directions of a link.
     pub(super) fn sum(&self, one: Signal, other: Signal) -> Reading<f64> {
         let (one, other) = (self.reading(one).clone(), self.reading(other).clone());
         one.and_then(|one| other.map(|other| one + other))

@@ -17,12 +17,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::event_loop::Event;
 use super::keys;
 
-/// Alternate state without a cursor, and back.
+/// Switches to the alternate screen and hides the cursor; `LEAVE` undoes both.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// Timeout for the rest of an escape sequence: long enough for a slow line, too short to notice on
-/// a lone Escape.
+/// Timeout for the rest of an escape sequence: long enough for a slow line, too short to be noticed
+/// after the Escape key alone.
 const SEQUENCE_WAIT_MS: i64 = 30;
 
 /// Saved termios; `None` when not in raw mode. Static, because the panic hook of any thread
@@ -203,7 +203,7 @@ mod tests {
         command.env(IS_CHILD, "1").env("RUST_BACKTRACE", "0");
         command.stdin(again()).stdout(again()).stderr(again());
         let mut child = command.spawn().unwrap();
-        // It holds copies of the other end.
+        // `command` holds copies of the other end of the pseudo-terminal.
         drop(command);
         assert_eq!(child.wait().unwrap().code(), Some(101), "the panic hook exits");
         assert_eq!(tcgetattr(&theirs).unwrap().local_modes, before);

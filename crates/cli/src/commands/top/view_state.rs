@@ -92,7 +92,7 @@ pub(super) enum Command {
 pub(super) struct ServerQuery {
     /// The opened node.
     pub(super) open: Option<String>,
-    /// Filter for nodes in service, of which a large fleet does not return all.
+    /// Filter for nodes in service: the server of a large fleet does not return all of them.
     pub(super) filter: Option<String>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct ViewState {
     /// Reverse the sort order.
     pub(super) is_reversed: bool,
     pub(super) filter: String,
-    /// Takes key presses before the page.
+    /// An overlay takes key presses before the page.
     pub(super) overlay: Option<Overlay>,
     /// One row per job instead of one per process.
     pub(super) by_job: bool,
@@ -221,7 +221,7 @@ impl ViewState {
             .as_ref()
             .and_then(|selected| names.iter().position(|name| name == selected));
         let next = match at {
-            // The first key press selects the first or the last.
+            // The first key press selects the first or the last entry.
             None => usize::from(by < 0 && by != isize::MIN) * last,
             Some(at) => at.saturating_add_signed(by).min(last),
         };

@@ -42,8 +42,8 @@ pub(crate) enum TuneCommand {
     Verify(verify::Args),
     /// Restore the previous values, newest change first, also after a crash
     ///
-    /// Values changed by others since are reported and left alone. Exit code 0: everything is
-    /// restored; 1: something is not.
+    /// Values that others have changed since then are reported and left alone. Exit code 0:
+    /// everything is restored; 1: something is not.
     Revert(revert::Args),
 }
 

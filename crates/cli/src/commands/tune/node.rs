@@ -1,4 +1,4 @@
-//! The node to tune: this one, or one below a directory.
+//! The node to tune: this node, or a node whose files are below a directory.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ impl NodeArgs {
         )
     }
 
-    /// Access to its files and GPUs.
+    /// Access to the node's files and GPUs.
     pub(super) fn actuator(&self) -> anyhow::Result<NodeSettingActuator> {
         let root = match self.folder() {
             None => Root::unrecorded("/"),
@@ -97,13 +97,13 @@ impl NodeArgs {
         Ok(NodeSettingActuator::new(root, controls))
     }
 
-    /// Directory of its journal and applied profile.
+    /// Directory of the node's journal and applied profile.
     pub(super) fn state(&self) -> PathBuf {
         let below = self.folder().map(|folder| folder.join(STATE_DIR.trim_start_matches('/')));
         self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE_DIR))
     }
 
-    /// Opens its journal for writing.
+    /// Opens the node's journal for writing.
     pub(super) fn journal(&self) -> anyhow::Result<Journal> {
         Journal::open(&self.state(), Failpoint::from_environment())
             .map_err(|err| journal_error(err, &self.state()))
@@ -184,7 +184,7 @@ impl NodeArgs {
         })
     }
 
-    /// Opens its journal for reading.
+    /// Opens the node's journal for reading.
     pub(super) fn journal_to_read(&self) -> anyhow::Result<Journal> {
         Journal::read(&self.state()).map_err(|err| journal_error(err, &self.state()))
     }

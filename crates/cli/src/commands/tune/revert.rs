@@ -23,7 +23,8 @@ pub(crate) struct Args {
     /// Revert without asking; required without a terminal
     #[arg(long, short)]
     yes: bool,
-    /// Also revert values changed by others since, and drop changes whose target is gone
+    /// Also revert values that others have changed since then, and drop changes whose target is
+    /// gone
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -98,7 +99,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!is_complete))
 }
 
-/// The node's profile, for messages; also if it is unreadable, as it can still be removed.
+/// The node's profile, for messages. An unreadable profile counts too, because it can still be
+/// removed.
 fn node_profile(args: &Args) -> Option<String> {
     match AppliedProfile::read(&args.node.state()) {
         Ok(applied) => applied.map(|applied| format!("`{}`", applied.profile.name)),

@@ -14,7 +14,7 @@ pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest
     let parts: Vec<&str> = text.split('.').collect();
     let major: u32 = match parts[0].parse() {
         Ok(major) if parts.len() <= 3 && parts[0].bytes().all(|b| b.is_ascii_digit()) => major,
-        _ => return Err(error(format!("`{text}` does not read as a CUDA version"))),
+        _ => return Err(error(format!("`{text}` is not a CUDA version"))),
     };
     if set.drivers.branch(Branch(major)).is_some() || major >= 100 {
         return Err(error(format!("`{text}` looks like a driver version; are the two swapped?")));
@@ -23,15 +23,13 @@ pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest
     match parts.len() {
         1 => set.cuda.family(major).map(|_| CudaRequest::Major(major)).ok_or_else(unknown),
         2 => {
-            let cuda: CudaVersion = text
-                .parse()
-                .map_err(|_| error(format!("`{text}` does not read as a CUDA version")))?;
+            let cuda: CudaVersion =
+                text.parse().map_err(|_| error(format!("`{text}` is not a CUDA version")))?;
             set.cuda.first_release(cuda).map(CudaRequest::Minor).ok_or_else(unknown)
         }
         _ => {
-            let version: ToolkitVersion = text
-                .parse()
-                .map_err(|_| error(format!("`{text}` does not read as a CUDA version")))?;
+            let version: ToolkitVersion =
+                text.parse().map_err(|_| error(format!("`{text}` is not a CUDA version")))?;
             let toolkit = set.cuda.toolkit.iter().find(|toolkit| toolkit.version == version);
             toolkit.map(CudaRequest::Exact).ok_or_else(unknown)
         }
@@ -67,7 +65,7 @@ pub(super) const NEWER: &str = "; `farrier facts update --from FILE` installs ne
 pub(super) fn parse_forward_compat(set: &FactSet, text: &str) -> Result<CudaVersion, InputError> {
     const EXPECTED: &str = "the CUDA of the package, such as `13.0` for cuda-compat-13-0";
     let cuda: CudaVersion = text.parse().map_err(|_| {
-        let problem = format!("`{text}` does not read as a CUDA version");
+        let problem = format!("`{text}` is not a CUDA version");
         InputError::new(Field::ForwardCompat, problem, EXPECTED)
     })?;
     if set.cuda.first_release(cuda).is_none() {

@@ -19,7 +19,7 @@ pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a
         (version.map_err(|err| error(err.to_string()))?, DriverPrecision::Branch)
     } else {
         let version: DriverVersion =
-            text.parse().map_err(|_| error(format!("`{text}` does not read as a version")))?;
+            text.parse().map_err(|_| error(format!("`{text}` is not a version")))?;
         let partial =
             set.drivers.release.iter().any(|release| version.is_prefix_of(&release.version))
                 && !set.drivers.release.iter().any(|release| release.version == version);
@@ -31,7 +31,7 @@ pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a
     }
     // Branch numbers have three digits; anything else is a typo.
     if !(100..1000).contains(&number.0) {
-        return Err(error(format!("`{text}` does not read as a driver version")));
+        return Err(error(format!("`{text}` is not a driver version")));
     }
     let branch = set.drivers.branch(number);
     let reach = set.drivers.oldest().branch..=set.drivers.newest().branch;
@@ -53,7 +53,7 @@ pub(super) fn parse_fabric_manager(text: &str) -> Result<DriverVersion, InputErr
     text.parse().map_err(|_| {
         InputError::new(
             Field::FabricManager,
-            format!("`{text}` does not read as a version"),
+            format!("`{text}` is not a version"),
             "a full version such as `580.65.06` (`nv-fabricmanager --version`)",
         )
     })

@@ -41,7 +41,7 @@ pub(super) fn parse_framework<'a>(
         let problem = if version.is_empty() {
             format!("`{text}` has no version after `==`")
         } else {
-            format!("`{version}` does not read as a published version")
+            format!("`{version}` is not a published version")
         };
         error(problem, EXPECTED.to_owned())
     })?;
@@ -58,8 +58,8 @@ pub(super) fn parse_framework<'a>(
     Ok(FrameworkRequest { package, version, version_assumed_from, build_choice, build })
 }
 
-/// Resolves a version against the data: the equal one (`2.11` is `2.11.0`), else the newest with
-/// this prefix (`0.8` and `0.8.5`).
+/// Resolves a version against the data: the equal version (`2.11` is `2.11.0`), else the newest one
+/// with this prefix (`0.8` gives `0.8.5`).
 fn resolve_version(
     set: &FactSet,
     package: &FrameworkPackage,
@@ -74,8 +74,8 @@ fn resolve_version(
     let covered =
         versions.iter().rev().find(|version| requested.parts() < 3 && requested.covers(version));
     covered.map(|version| (*version).clone()).ok_or_else(|| {
-        let of_minor = versions.iter().filter(|version| version.minor() == requested.minor());
-        let mut near: Vec<String> = of_minor.map(ToString::to_string).collect();
+        let same_minor = versions.iter().filter(|version| version.minor() == requested.minor());
+        let mut near: Vec<String> = same_minor.map(ToString::to_string).collect();
         near.dedup();
         let range = match (versions.first(), versions.last()) {
             (Some(first), Some(last)) if first == last => format!("the data holds {first}"),
@@ -112,8 +112,9 @@ fn find_build<'a>(
         BuildChoice::Named(tag) => tag,
         BuildChoice::WithoutCuda(_) => return Ok(None),
     };
-    let of_version = |build: &&Build| build.package == package.name && build.version == *version;
-    let builds = || set.frameworks.build.iter().filter(of_version);
+    let is_this_version =
+        |build: &&Build| build.package == package.name && build.version == *version;
+    let builds = || set.frameworks.build.iter().filter(is_this_version);
     if let Some(build) = builds().find(|build| build.build == tag) {
         return Ok(Some(build));
     }

@@ -24,7 +24,7 @@ use crate::version::{CudaVersion, DriverVersion, PackageVersion};
 pub enum Module {
     /// `nvidia-open`.
     Open,
-    /// The proprietary ones.
+    /// The proprietary kernel modules.
     Proprietary,
 }
 
@@ -111,7 +111,7 @@ pub struct Driver<'a> {
 pub enum DriverPrecision {
     /// A full release.
     Release,
-    /// A release without its last part.
+    /// A release without its last number, such as `580.65` for `580.65.06`.
     PartOfRelease,
     /// Only the branch; its newest release is assumed.
     Branch,
@@ -187,7 +187,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Rejects CUDA flags without a CUDA or framework.
+/// Rejects CUDA flags that have no effect without `--cuda` or `--framework`.
 fn reject_unused_flags(request: &Request) -> Result<(), InputError> {
     let without = request.cuda.is_none() && request.framework.is_none();
     let unused = if without && request.ptx_only {

@@ -19,7 +19,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Blocked,
             "architecture-dropped",
             format!(
-                "{last} is the last branch that drives {} ({}); {branch} no longer does",
+                "{last} is the last branch that supports {} ({}); {branch} no longer does",
                 architecture.name, gpu.id
             ),
             &architecture.origin,
@@ -32,12 +32,9 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Blocked,
             "architecture-too-new",
             format!(
-                "{} ({}, compute capability {}) is first driven by {first}, which came with CUDA {}; \
-                 {branch} is older (derived)",
-                architecture.name,
-                gpu.id,
-                gpu.compute_capability,
-                target.first_cuda
+                "{} ({}, compute capability {}) is first supported by {first}, which came with \
+                 CUDA {}; {branch} is older (derived)",
+                architecture.name, gpu.id, gpu.compute_capability, target.first_cuda
             ),
             &architecture.first_branch_origin,
         );
@@ -50,7 +47,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Caveat,
             "gpu-not-yet-listed",
             format!(
-                "{} does not list {} among its GPUs yet (first: {}); it may work all the same",
+                "{} does not list {} among its GPUs yet (first: {}); it may still work",
                 query.driver.version,
                 gpu.id,
                 first.join(", ")
@@ -63,7 +60,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Ok,
             "architecture-driven",
             format!(
-                "{branch} drives {} ({}){}",
+                "{branch} supports {} ({}){}",
                 architecture.name,
                 gpu.id,
                 until.unwrap_or_default()

@@ -19,13 +19,13 @@ pub(crate) fn evaluate(
 ) {
     let Some(need) = &query.cuda else { return };
     let need = CudaRequirement::from_toolkit(set, query, need);
-    // Without code for the GPU, do not claim that it runs.
+    // If nothing built with this CUDA runs on the GPU, do not claim that the driver supports it.
     if supports_gpu(set, query, &need, findings) {
         driver_supports(set, query, user_space, &need, findings);
     }
 }
 
-/// The CUDA that something requires, with the name for messages.
+/// The CUDA that the request or a framework requires, with its name for messages.
 pub(super) struct CudaRequirement<'a> {
     /// `CUDA 12.8`, or `torch 2.11.0 (CUDA 13.0)`.
     pub(super) subject: String,
@@ -35,7 +35,7 @@ pub(super) struct CudaRequirement<'a> {
     /// The driver that ships with it.
     pub(super) shipped: Option<&'a DriverVersion>,
     pub(super) origin: &'a Origin,
-    /// Frameworks always run.
+    /// Always `Usage::Run` for a framework.
     pub(super) usage: Usage,
     /// The program carries PTX and no machine code for the GPU.
     pub(super) ptx_only: bool,
@@ -114,8 +114,8 @@ fn cuda_support(
     need: &CudaRequirement<'_>,
 ) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver shipped with a release runs it even below the family's minimum, which was raised
-    // later (450.51.05 and CUDA 11.0).
+    // The driver that ships with a CUDA release runs it even if it is older than the family's
+    // minimum, which was raised later (450.51.05 and CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
     let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };
@@ -154,7 +154,7 @@ pub(super) fn driver_supports(
         CudaSupport::NewerFamily(max_cuda) => (
             Verdict::Ok,
             "cuda-backward-compatible",
-            format!("{via} speaks CUDA {max_cuda} and runs what {subject} built"),
+            format!("{via} supports CUDA {max_cuda} and runs programs built with {subject}"),
             family,
         ),
         CudaSupport::Family(max_cuda) => (
@@ -175,12 +175,12 @@ pub(super) fn driver_supports(
         CudaSupport::Native { max_cuda, .. } => (
             Verdict::Ok,
             "cuda-native",
-            format!("{via} speaks CUDA {max_cuda} and runs {subject}{ships}"),
+            format!("{via} supports CUDA {max_cuda} and runs {subject}{ships}"),
             need.origin,
         ),
         CudaSupport::OlderMinor(max_cuda) if need.ptx_only => {
             let text = format!(
-                "PTX of {subject} cannot be translated: {via} speaks CUDA {max_cuda}, and \
+                "PTX of {subject} cannot be translated: {via} supports CUDA {max_cuda}, and \
                  minor-version compatibility does not cover PTX{ships}"
             );
             findings.reason(need.blocked(), "cuda-ptx-newer-than-driver", text, family);
@@ -192,7 +192,8 @@ pub(super) fn driver_supports(
             "cuda-minor-version",
             format!(
                 "{subject} runs by minor-version compatibility ({} runs CUDA {}.x), except programs \
-                 that need PTX translated or newer driver features: {via} speaks CUDA {max_cuda}{ships}",
+                 that need PTX translated or newer driver features: {via} supports CUDA \
+                 {max_cuda}{ships}",
                 at_least(&need.family.driver_min),
                 need.family.major
             ),
@@ -290,8 +291,8 @@ fn supports_gpu(
         }
     } else if let Some(older) = older_target(set, own, cuda) {
         let text = format!(
-            "{subject} does not know {sm} (since CUDA {}); code for {} runs on {gpu}, without what is \
-             new in {sm}",
+            "{subject} does not support {sm} (supported since CUDA {}); code for {} runs on {gpu}, \
+             without the new features of {sm}",
             target.first_cuda,
             older.sm()
         );
@@ -322,7 +323,7 @@ fn report_unknown_target(
         verdict,
         code,
         format!(
-            "{} does not know {} ({gpu}; since CUDA {}): {consequence}",
+            "{} does not support {} ({gpu}; supported since CUDA {}): {consequence}",
             need.subject,
             query.gpu.compute_capability.sm(),
             target.first_cuda

@@ -10,7 +10,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
         findings.reason(
             Verdict::Ok,
             "gpu-assumed",
-            format!("`{name}` is a family; {} is taken", query.gpu.id),
+            format!("`{name}` is a family; {} is assumed", query.gpu.id),
             &query.gpu.origin,
         );
     }
@@ -41,7 +41,8 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
                 Verdict::Caveat,
                 "driver-release-incomplete",
                 format!(
-                    "{version} is not a whole release ({} would be); it is taken as older than those",
+                    "{version} is not a full release, such as {}; it is assumed to be older than \
+                     those",
                     full.join(", ")
                 ),
                 &branch.origin,

@@ -51,7 +51,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
 #[derive(Default)]
 struct Exposure<'a> {
     exposed: Option<(&'a Advisory, usize)>,
-    /// The lowest release that fixes all of them.
+    /// The lowest release that fixes all the `exposed` advisories.
     fixed: Option<&'a DriverVersion>,
     unlisted: Option<(&'a Advisory, usize)>,
 }
@@ -65,7 +65,7 @@ fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a
 }
 
 /// Bulletins that list the branch in some advisory. Since they cover the branch, their advisories
-/// without a row for it do not affect it.
+/// without a row for the branch do not affect it.
 fn reviewed_bulletins(set: &FactSet, branch: Branch) -> Vec<&str> {
     let lists =
         |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch);
@@ -113,7 +113,7 @@ fn advisories<'a>(
             Some(_) => {}
             // Branches released after the bulletin were never affected.
             None if branch_released > advisory.published => {}
-            // A doubtful advisory proves nothing.
+            // An advisory with contradictions does not show that the branch is unaffected.
             None if advisory.doubt.is_none()
                 && reviewed_bulletins.contains(&advisory.bulletin.as_str()) => {}
             None => {

@@ -37,7 +37,8 @@ fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let (verdict, code, text) = if by_default {
         let from = cdmm.default_from_branch;
         let text = format!(
-            "a third party reports CDMM as the default from {from} on (unverified); see what is set"
+            "a third party reports CDMM as the default from {from} on (unverified); check the \
+             current setting"
         );
         (Verdict::Caveat, "cdmm-maybe-default", text)
     } else if documented {
@@ -74,7 +75,7 @@ fn mig(query: &Query<'_>, findings: &mut Findings) {
             findings.reason(Verdict::Blocked, "mig-driver-too-old", text, &mig.origin);
         }
         _ => {
-            let text = format!("{gpu} can be cut into up to {} instances", mig.instances_max);
+            let text = format!("{gpu} can be divided into up to {} instances", mig.instances_max);
             findings.reason(Verdict::Ok, "mig-supported", text, &mig.origin);
         }
     }

@@ -42,7 +42,8 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             Verdict::Blocked,
             "forward-compat-architecture",
             format!(
-                "{name} carries the user space of {}, which no longer knows {} (last: {last})",
+                "{name} bundles the user-space driver of {}, which no longer supports {} (last: \
+                 {last})",
                 bundled.branch, architecture.name
             ),
             &architecture.origin,
@@ -59,7 +60,9 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             findings.reason(
                 Verdict::Caveat,
                 "forward-compat-not-needed",
-                format!("{name} is of the same branch as the driver ({branch}) and adds nothing"),
+                format!(
+                    "{name} belongs to the same branch as the driver ({branch}) and adds nothing"
+                ),
                 origin,
             );
             native
@@ -76,7 +79,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
             );
             findings.remedy(
                 "for CUDA to load",
-                format!("take {name} off the library path; {branch} is newer by itself"),
+                format!("remove {name} from the library path; {branch} is newer"),
                 Some(format!("apt-get remove {name}")),
             );
             native
@@ -98,7 +101,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     }
 }
 
-/// NVIDIA's current table omits old packages.
+/// Reports a package that NVIDIA's table does not list: the current table omits old packages.
 fn report_unlisted(
     query: &Query<'_>,
     native: UserSpace,
@@ -115,7 +118,7 @@ fn report_unlisted(
     findings.reason(verdict, "forward-compat-unlisted", text, origin);
 }
 
-/// The package works; some bases and parts come with a condition.
+/// Reports that the package works. Some base branches and SKUs come with a condition.
 fn report_works(
     query: &Query<'_>,
     facts: &ForwardCompatibility,
@@ -128,7 +131,7 @@ fn report_works(
     let (verdict, condition) = if new_feature {
         (Verdict::Caveat, "; a new feature branch is not a recommended base")
     } else if conditional {
-        (Verdict::Caveat, "; of RTX parts only selected ones are supported")
+        (Verdict::Caveat, "; only selected RTX SKUs are supported")
     } else {
         (Verdict::Ok, "")
     };

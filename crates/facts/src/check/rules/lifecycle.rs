@@ -21,12 +21,12 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     match branch.support(query.on) {
         SupportStatus::NotYet => {
             let first = branch.first_release;
-            let text = format!("{name} ({kind}) came out on {first}, after {}", query.on);
+            let text = format!("{name} ({kind}) was released on {first}, after {}", query.on);
             findings.reason(Verdict::Caveat, "not-yet-out", text, origin);
         }
         SupportStatus::Ended => {
             let text = format!(
-                "{name} ({kind}) is out of support since {end}: no fixes, no security updates"
+                "{name} ({kind}) has been out of support since {end}: no fixes, no security updates"
             );
             findings.reason(Verdict::Caveat, "end-of-support", text, origin);
             advise_branch(set, query, findings, "for fixes and security updates", |other| {

@@ -34,7 +34,7 @@ pub(crate) fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
 }
 
 /// The newest CUDA that the driver's own user space supports. A driver newer than the data is
-/// assumed to support what the newest known one does.
+/// assumed to support what the newest known branch supports.
 fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
     match query.driver.branch {
         Some(branch) => Some(branch.native_cuda),

@@ -15,12 +15,12 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
 
     let blocked = match (query.module, takes) {
         (Some(Module::Proprietary), Modules::Open) => {
-            Some(("module-open-required", format!("{gpu} takes only the open kernel modules")))
+            Some(("module-open-required", format!("{gpu} supports only the open kernel modules")))
         }
         (Some(Module::Open), Modules::Proprietary) => Some((
             "module-proprietary-required",
             format!(
-                "{gpu} has no GSP and takes only the proprietary kernel modules; the open ones \
+                "{gpu} has no GSP and supports only the proprietary kernel modules; the open ones \
                  start with Turing"
             ),
         )),

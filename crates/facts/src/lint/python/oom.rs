@@ -15,7 +15,7 @@ const OUT_OF_MEMORY: [&str; 4] = [
     "tensorflow.errors.ResourceExhaustedError",
 ];
 
-/// Base classes of out-of-memory errors: the handler has to test for one.
+/// Base classes of out-of-memory errors: the handler has to test whether the error is one.
 const GENERAL: [&str; 5] = [
     "RuntimeError",
     "Exception",

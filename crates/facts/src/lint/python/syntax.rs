@@ -41,7 +41,10 @@ fn adjacent_words(source: &Source<'_>) -> Option<(u32, String)> {
             };
             if first && second {
                 let other = if other.kind == TokenKind::Name { other.text } else { "a value" };
-                return Some((one.line, format!("`{}` and {other} stand side by side", one.text)));
+                return Some((
+                    one.line,
+                    format!("`{}` and {other} are adjacent without an operator", one.text),
+                ));
             }
         }
     }
@@ -64,10 +67,13 @@ mod tests {
             ("x = 1)\n", "1: `)` closes nothing that is open"),
             ("x = 'a\ny = 2\n", "1: a string is not closed"),
             ("x = 1\ny = \"\"\"a\n", "2: a string is not closed"),
-            ("pip install $NAME\n", "1: `$` is no Python"),
-            ("!pip install torch\n", "1: `!` is no Python"),
-            ("These are words.\n", "1: `These` and are stand side by side"),
-            ("import os\nx = open \"file\"\n", "2: `open` and a value stand side by side"),
+            ("pip install $NAME\n", "1: `$` is not Python syntax"),
+            ("!pip install torch\n", "1: `!` is not Python syntax"),
+            ("These are words.\n", "1: `These` and are are adjacent without an operator"),
+            (
+                "import os\nx = open \"file\"\n",
+                "2: `open` and a value are adjacent without an operator",
+            ),
         ] {
             assert_eq!(message(text).as_deref(), Some(what), "{text}");
         }

@@ -68,7 +68,7 @@ pub(super) struct Source<'t> {
     pub(super) fields: Vec<TemplateField<'t>>,
     /// The first syntax error with its line.
     pub(super) syntax_error: Option<(u32, String)>,
-    /// An f-string in Python 3.12 syntax may have been misread, and what follows it.
+    /// Whether an f-string in Python 3.12 syntax, and what follows it, may have been misread.
     pub(super) uncertain: bool,
 }
 
@@ -239,7 +239,7 @@ impl<'t> Lexer<'t> {
                 }
             }
             "$" | "?" | "`" | "!" => {
-                self.syntax_error(self.line, || format!("`{text}` is no Python"))
+                self.syntax_error(self.line, || format!("`{text}` is not Python syntax"))
             }
             _ => {}
         }

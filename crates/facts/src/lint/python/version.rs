@@ -7,7 +7,7 @@ use crate::lint::linter::Linter;
 use crate::lint::version::{Meaning, is_version_text, meaning};
 use crate::setting::CodePattern;
 
-/// Functions that keep a version a version on the way to `float`.
+/// Functions whose result is still a version if their input is one.
 const TRANSPARENT: [&str; 14] = [
     "split",
     "rsplit",

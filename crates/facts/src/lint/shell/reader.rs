@@ -1,7 +1,7 @@
 //! Parses shell text into pipelines of commands and words.
 //!
-//! Substitutions are parsed as separate commands. In their word they stay as written and make its
-//! value dynamic.
+//! Substitutions are parsed as separate commands. A substitution also stays in its word as written
+//! and makes the word's value dynamic.
 
 use super::script::{Command, Pipeline, Script};
 use crate::lint::step_count;
@@ -109,7 +109,7 @@ impl SourceReader<'_> {
     fn separator(&mut self, length: usize, pipeline: &mut Pipeline, command: &mut Command) {
         self.at += length;
         pipeline.end_command(command);
-        // A here-document starts on the next line, so its command has to wait for it.
+        // A here-document starts on the next line, so its pipeline stays open until then.
         if !pipeline.awaits_heredoc {
             self.end_pipeline(pipeline);
         }

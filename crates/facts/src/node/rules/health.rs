@@ -114,14 +114,14 @@ fn clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
                 .map(|(_, why)| *why)
                 .collect();
             if why.is_empty() {
-                (Verdict::Ok, "clocks-free", "nothing in the hardware holds clocks down".to_owned())
+                (Verdict::Ok, "clocks-free", "the hardware does not reduce the clocks".to_owned())
             } else {
-                let text = format!("clocks are held down now by {}", why.join(" and "));
+                let text = format!("clocks are reduced now by {}", why.join(" and "));
                 (Verdict::Blocked, "hardware-slowdown", text)
             }
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("why clocks are held down", why, "clocks-unknown"),
+        Reading::Unreadable(why) => unknown("why clocks are reduced", why, "clocks-unknown"),
     })
 }
 
@@ -169,7 +169,7 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
             }
             _ if has_peers => {
                 let text = format!(
-                    "{name} is down and others of its kind are up; without a cable that is right"
+                    "{name} is down and others of its kind are up; that is normal without a cable"
                 );
                 item(Verdict::Caveat, "port-not-up", text);
             }
@@ -180,8 +180,12 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
         }
         findings.remedy(
             "for a network port",
-            "look at cable, transceiver and switch port; an adapter that is not used is named in the agent's `expect.nics_ignored`",
-            Some(&format!("cat /sys/class/infiniband/{}/ports/{}/phys_state", port.device, port.port)),
+            "check cable, transceiver and switch port; list an unused adapter in the agent's \
+             `expect.nics_ignored`",
+            Some(&format!(
+                "cat /sys/class/infiniband/{}/ports/{}/phys_state",
+                port.device, port.port
+            )),
         );
     }
     let up = all.iter().filter(is_up).count();
@@ -205,9 +209,9 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         log.push(b'\n');
     }
     let events = decode::decode(&node.set.xids, &log);
-    let of_gpus = |event: &&Event| matches!(event.kind, Kind::Xid | Kind::Sxid);
+    let is_xid = |event: &&Event| matches!(event.kind, Kind::Xid | Kind::Sxid);
     let mut groups: BTreeMap<(Option<&str>, Option<u32>), XidGroup> = BTreeMap::new();
-    for event in events.iter().filter(of_gpus) {
+    for event in events.iter().filter(is_xid) {
         let key = (event.pci.as_deref(), event.xid);
         let group =
             groups.entry(key).or_insert_with(|| XidGroup { worst: event.clone(), times: 0 });
@@ -227,9 +231,9 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         // The driver reported a recovery action and has since cleared it.
         let is_over = recovery_reported(*pci)
             && device.is_some_and(|gpu| gpu.recovery_action == Reading::Value(0));
-        let takes_it_out =
+        let is_critical =
             worst.severity >= Severity::Critical && worst.action > Action::Investigate;
-        let (verdict, code) = match (takes_it_out, is_over) {
+        let (verdict, code) = match (is_critical, is_over) {
             (true, false) => (Verdict::Blocked, "xid-critical"),
             (true, true) => (Verdict::Caveat, "xid-recovered"),
             (false, _) => (Verdict::Caveat, "xid-seen"),

@@ -94,7 +94,7 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
         ),
         "ecc-uncorrected" => (
             "for memory errors",
-            "drain the GPU and reset it; if errors come back, have it replaced",
+            "drain the GPU and reset it; if errors recur, have it replaced",
             reset,
         ),
         "pcie-narrow" | "pcie-slow" => (

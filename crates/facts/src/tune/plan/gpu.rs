@@ -84,7 +84,7 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
         _ => (GpuControl::Mig, layout(&gpu.mig_layout, want)),
     };
     let standing = match evaluation.standing {
-        // The GPU may support it without MIG.
+        // The GPU may support the setting when MIG is off.
         StepStatus::DoesNotApply(why) if is_mig_enabled(gpu) => {
             StepStatus::DoesNotApply(format!("{why} while MIG is on"))
         }
@@ -178,7 +178,8 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
 }
 
 /// The daemon enables persistence mode on each GPU when it starts, unless configured otherwise
-/// (nvidia-persistenced(1)). Its effect on exit was not measured, so both are reverted.
+/// (nvidia-persistenced(1)). What it does on exit was not measured, so a revert restores the daemon
+/// and the modes.
 fn persistence_modes(readings: &Readings) -> Vec<Target> {
     let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
     let control = GpuControl::Persistence;
@@ -318,7 +319,7 @@ fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
             None => {
                 return refused(
                     describe_desired(&DesiredValue::Clocks(want)),
-                    "the card lists no clocks".to_owned(),
+                    "the GPU lists no clocks".to_owned(),
                 );
             }
         },
@@ -327,9 +328,11 @@ fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
             let why = match (supported.last(), supported.first()) {
                 (Some(least), Some(most)) => {
                     let below = supported.iter().find(|rate| **rate <= mhz).unwrap_or(least);
-                    format!("the card takes {least} to {most} MHz in steps, {below} MHz among them")
+                    format!(
+                        "the GPU accepts {least} to {most} MHz in steps, {below} MHz among them"
+                    )
                 }
-                _ => "the card lists no clocks".to_owned(),
+                _ => "the GPU lists no clocks".to_owned(),
             };
             return refused(format!("{mhz} MHz"), why);
         }

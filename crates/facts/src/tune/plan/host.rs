@@ -7,7 +7,7 @@ use crate::tune::control::{FileContent, Target, Value};
 use crate::tune::readings::{Choice, GpusSeen, Readings};
 use crate::tune::setting::{DesiredValue, HUGEPAGES_FILE, SettingKind};
 
-/// Reason if there are no governor files, because the firmware sets the clocks.
+/// Reason if there are no governor files.
 const NO_GOVERNORS: &str =
     "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
 
@@ -223,7 +223,7 @@ fn parameter(
     evaluation
 }
 
-/// Why memory is not coherent, or that this is unknown; `None` if it is coherent.
+/// Why the memory mode does not apply or is unknown; `None` if a GPU has coherent memory.
 fn not_coherent(set: &FactSet, readings: &Readings) -> Option<StepStatus> {
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,

@@ -13,11 +13,11 @@ use super::shard::{Failure, ShardOutcome, Spec, parse_result};
 
 /// A shard prints one line; more output than this is an error.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// Bytes read from the end of its output.
+/// Bytes read from the end of each output file.
 const TAIL_BYTES: u64 = 256 << 10;
 /// Lines of stderr stored for a failed child.
 const STDERR_LINES: usize = 20;
-/// Poll interval; a shard takes seconds.
+/// Poll interval: short compared with a shard, which takes seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum ChildEnd {
     Exit(ExitStatus),
     /// Killed: timeout.
     Deadline,
-    /// Killed: the run stops here.
+    /// Killed: the time of `--stop-after` is over.
     Stopped,
     /// Killed: too much output.
     Flood,
@@ -39,7 +39,7 @@ pub(crate) struct ChildOutput {
     pub(crate) stderr: String,
 }
 
-/// Runs until it exits, the timeout expires, or the run stops.
+/// Runs the child until it exits, prints too much, or exceeds its `deadline`, or until `stop`.
 pub(crate) fn run(
     mut command: Command,
     scratch: impl Fn(&str) -> std::path::PathBuf,
@@ -98,7 +98,7 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The outcome of the shard; `None` if the run stopped and the shard is still to do.
+/// The outcome of the shard; `None` if the run stopped first, so that the shard must run again.
 pub(crate) fn outcome(
     spec: &Spec,
     output: &ChildOutput,
@@ -122,7 +122,7 @@ pub(crate) fn outcome(
     })
 }
 
-/// Parses the last line, which is the result: libraries print before it.
+/// Parses the last line of stdout, which is the result. Libraries may print other lines before it.
 fn result(spec: &Spec, stdout: &str) -> Result<Value, String> {
     let last = stdout.lines().rev().find(|line| !line.trim().is_empty());
     let last = last.ok_or("it printed nothing")?;

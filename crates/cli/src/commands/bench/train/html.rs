@@ -147,8 +147,8 @@ fn bar(row: &VariantRow, value: Option<Stats>, format: fn(f64) -> String) -> Bar
     Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
 }
 
-/// A bar for a figure that depends on the launches. If those differ, its length is the maximum,
-/// without a median.
+/// A bar for a figure that depends on the launches. If the launch counts of the repeats differ, the
+/// bar ends at the maximum instead of the median.
 fn bar_by_mode(
     row: &VariantRow,
     all: Option<Stats>,

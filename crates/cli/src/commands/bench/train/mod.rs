@@ -1,9 +1,10 @@
 //! `farrier bench train`: benchmarks training steps, before and after.
 //!
 //! ```text
-//! flags ─> plan (pure) ─> runner ─ unfinished shards ─> child: python -m farrier.bench.… ─ JSON line ─┐
-//!                                                                                                    v
-//! stdout, --html <─ view, html (pure) <─ report <─ aggregate (pure) <─ shards <─── DIR/shards/NAME.json
+//! flags ─> plan (pure) ─> runner ─ unfinished shards ─> child: python -m farrier.bench.…
+//!                                                                      │ JSON line
+//!                                                                      v
+//! stdout, --html <─ view, html (pure) <─ report <─ aggregate (pure) <─ DIR/shards/NAME.json
 //! ```
 //!
 //! A shard is one process and one file. An interrupted run resumes where it stopped.
@@ -156,7 +157,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if args.merge_only {
         require_matches(args, &filter, &shards)?;
     }
-    // A file without a spec is shown whatever the filter.
+    // A shard without a spec (its file is unreadable) passes every filter.
     shards.retain(|shard| shard.spec.as_ref().is_none_or(|spec| filter.matches(spec)));
     let options = ReportOptions { plan, filter, price_per_hour_usd: args.price_per_hour };
     let report = BenchReport::from_shards(&shards, &fact_sets::active().gpus, &options);
@@ -175,7 +176,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!report.failed.is_empty()))
 }
 
-/// A name without a match is probably a typo, which an empty table would hide.
+/// Fails if a filter names something that no shard has: it is probably a typo, which an empty table
+/// would hide.
 fn require_matches(args: &Args, filter: &Filter, shards: &[Shard]) -> anyhow::Result<()> {
     let planned = shards.iter().filter_map(|shard| shard.plan.as_ref()).flat_map(Plan::shards);
     let existing: Vec<Spec> =
@@ -238,7 +240,7 @@ pub(super) fn driver_version() -> Option<String> {
     Some(text.trim().to_owned()).filter(|version| !version.is_empty())
 }
 
-/// Prints a line on stderr. If that fails the benchmark continues.
+/// Prints a line on stderr. A failed write does not stop the benchmark.
 fn progress(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -37,7 +37,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) steps: u32,
 }
 
-/// Selects shards; a field that is `None` selects all.
+/// Selects shards; a field that is `None` selects all of them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Filter {
     pub(crate) no_steps: bool,
@@ -147,8 +147,8 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
 }
 
 impl Plan {
-    /// Every shard, one whole round after another: a slow phase of the machine affects all
-    /// variants. Each round starts with another variant, so that none always gets the cool GPU.
+    /// All shards, round by round, so that a slow phase of the machine affects all variants. Each
+    /// round starts with another variant, so that no variant always gets the cool GPU.
     pub(crate) fn shards(&self) -> Vec<Spec> {
         let seeds = self.memory.as_ref().map_or(0, |memory| memory.seeds);
         let mut shards = Vec::new();
@@ -192,7 +192,7 @@ impl Plan {
     }
 }
 
-/// The names, starting with another one each round.
+/// All names; the first one changes with each round.
 fn rotated(names: &[String], round: u32) -> impl Iterator<Item = &str> {
     let first = if names.is_empty() { 0 } else { round as usize % names.len() };
     names[first..].iter().chain(&names[..first]).map(String::as_str)

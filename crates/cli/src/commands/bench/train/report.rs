@@ -201,7 +201,7 @@ impl BenchReport {
     }
 }
 
-/// The command with `DIR` for its directory, which means nothing elsewhere.
+/// Replaces the directory in the command line with `DIR`: it means nothing on another machine.
 fn without_directory(command: &str) -> String {
     let mut args: Vec<&str> = command.split(' ').collect();
     for index in 0..args.len() {
@@ -227,7 +227,7 @@ fn shard_counts(names: impl Iterator<Item = String>) -> Vec<ShardCount> {
     counts.into_iter().map(|(name, shards)| ShardCount { name, shards }).collect()
 }
 
-/// All selected shards of the known plans: of this command, and of those that ran the shards.
+/// All selected shards in the plans of this command and of the commands that ran the shards.
 fn planned(shards: &[Shard], options: &ReportOptions) -> Option<BTreeMap<String, Spec>> {
     let mut plans: Vec<&Plan> = Vec::new();
     for plan in shards.iter().filter_map(|shard| shard.plan.as_ref()).chain(&options.plan) {
@@ -238,7 +238,7 @@ fn planned(shards: &[Shard], options: &ReportOptions) -> Option<BTreeMap<String,
     if plans.is_empty() {
         return None;
     }
-    // Shards written before plans were stored count, too.
+    // Files from before plans were stored have only a spec: count these shards as planned.
     let known = shards.iter().filter_map(|shard| shard.spec.clone());
     let all = plans.into_iter().flat_map(Plan::shards).chain(known);
     let selected = all.filter(|spec| options.filter.matches(spec));

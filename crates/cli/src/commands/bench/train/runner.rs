@@ -96,7 +96,7 @@ impl<'a> Runner<'a> {
         Ok((!again).then_some(file))
     }
 
-    /// Runs and stores one shard. `None` if the run stops before it is done.
+    /// Runs and stores one shard, and returns its duration; `None` if the run stops first.
     fn run_shard(&self, spec: &Spec, number: usize, total: usize) -> anyhow::Result<Option<f64>> {
         let mut command = Command::new(&self.args.python);
         command.args(["-m", spec.module(), &spec.argument()?]);
@@ -201,7 +201,7 @@ pub(super) fn check_python(python: &Path, shards: &[&Spec]) -> anyhow::Result<()
 const INSTALL: &str = "install the package with its torch extra into that Python (`pip install './python[torch]'` in a checkout \
                        of farrier), set PYTHONPATH to its `python/src`, or name another Python with --python";
 
-/// Parses a preflight line into what is missing and a hint; `None` if it is no such line.
+/// Parses a preflight line into what is missing and a hint; `None` for any other line.
 fn parse_missing(line: &str) -> Option<(String, &'static str)> {
     let (kind, rest) = line.split_once(' ')?;
     match kind {

@@ -102,7 +102,7 @@ impl Spec {
         }
     }
 
-    /// Shards that differ only in the repeat take about the same time.
+    /// Whether both shards take about the same time: they differ only in the repeat or seed.
     pub(crate) fn takes_as_long_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Steps(left), Self::Steps(right)) => {
@@ -116,14 +116,16 @@ impl Spec {
     }
 }
 
-/// The machine a shard ran on, from its files; the GPU's name comes from the child.
+/// The machine that a shard ran on, as read from /proc and /sys. The GPU's name comes from the
+/// child.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     pub(crate) driver: Option<String>,
     pub(crate) processor: Option<String>,
     pub(crate) cores: Option<usize>,
-    /// Prefix of the kernel's boot id: one boot of one host. Missing in older files.
+    /// Prefix of the kernel's boot id, which identifies one boot of one host. Missing in older
+    /// files.
     #[serde(default)]
     pub(crate) boot: Option<String>,
 }
@@ -172,7 +174,7 @@ impl Failure {
     }
 }
 
-/// Output of `farrier.bench.train`, as far as it is used here.
+/// The fields used here from the output of `farrier.bench.train`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct StepsResult {
     pub(crate) gpu: String,
@@ -182,10 +184,11 @@ pub(crate) struct StepsResult {
     pub(crate) farrier: Option<String>,
     /// Seconds per step, one value per group of steps.
     pub(crate) step_s: Vec<f64>,
-    /// Comparisons of graph and eager step in the timed steps, and their seconds.
+    /// How often the graph step was compared with the eager step in the timed steps.
     #[serde(default)]
     pub(crate) comparisons: Option<f64>,
     #[serde(default)]
+    /// Duration of these comparisons.
     pub(crate) comparisons_s: Option<f64>,
     /// Share of time that comparisons take after the initial ones.
     #[serde(default)]
@@ -203,7 +206,7 @@ pub(crate) struct StepsResult {
     pub(crate) report: Option<String>,
 }
 
-/// Output of `farrier.bench.memory`, as far as it is used here.
+/// The fields used here from the output of `farrier.bench.memory`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct MemoryResult {
     pub(crate) gpu: String,

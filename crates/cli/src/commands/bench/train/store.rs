@@ -37,7 +37,7 @@ impl Store {
         Err(Hinted::error(message, "--merge-only prints the results of an earlier run"))
     }
 
-    /// Locks the directory as long as the returned file is open.
+    /// Locks the directory for as long as the returned file is open.
     pub(crate) fn lock(&self) -> anyhow::Result<File> {
         let path = self.folder.join("lock");
         let file = File::create(&path)
@@ -54,13 +54,13 @@ impl Store {
         }
     }
 
-    /// Output file of the running child.
+    /// File for an output stream of the running child.
     pub(crate) fn scratch(&self, stream: &str) -> PathBuf {
         self.folder.join(format!("running.{stream}"))
     }
 
-    /// Compile cache of a variant. Separate, so that no variant starts from another's compiled
-    /// code.
+    /// Compile cache of a variant. Each variant has its own, so that none starts from code that
+    /// another variant compiled.
     pub(crate) fn compile_cache(&self, variant: &str) -> anyhow::Result<PathBuf> {
         let folder = self.folder.join("compiled").join(variant);
         std::path::absolute(&folder)

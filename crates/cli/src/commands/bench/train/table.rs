@@ -66,7 +66,7 @@ fn failures(report: &BenchReport, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(&title)?;
     for failed in &report.failed {
         printer.line(&format!("{} ({}): {}", failed.name, failed.what, failed.why))?;
-        // The last line of a traceback names the error; the shard's file has all of it.
+        // The last line of a traceback names the error. The shard's file has more lines.
         for line in failed.stderr.iter().rev().take(3).rev() {
             printer.line(&format!("    {line}"))?;
         }

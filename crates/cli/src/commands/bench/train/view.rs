@@ -39,7 +39,7 @@ pub(crate) fn times(ratio: f64) -> String {
     }
 }
 
-/// A ratio and its range, all or none of them inverted.
+/// A ratio and its range. Either all three numbers are inverted or none is.
 pub(crate) fn ratio(stats: Stats) -> String {
     if stats.median > 0.0 && stats.median < 0.1 && stats.min > 0.0 {
         stats.format_with(|ratio| format!("÷ {}", significant(1.0 / ratio)))
@@ -66,7 +66,8 @@ fn one_decimal(number: f64) -> String {
     format!("{number:.1}")
 }
 
-/// Never empty: `failed` without any result, `unknown` if a repeat does not have the figure.
+/// Text of a cell, never empty: `failed` if no repeat has a result, `unknown` if one lacks the
+/// figure.
 fn cell(value: Option<Stats>, done: usize, format: fn(f64) -> String) -> String {
     match value {
         Some(stats) => stats.format_with(format),

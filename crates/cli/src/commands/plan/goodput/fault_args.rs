@@ -58,7 +58,7 @@ pub(in super::super) struct FaultArgs {
 /// Checkpoint kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CheckpointArg {
-    /// Training stalls until storage has it
+    /// Training stalls until the checkpoint is in storage
     Synchronous,
     /// Training stalls for the copy to host memory; storage is written in the background
     Asynchronous,

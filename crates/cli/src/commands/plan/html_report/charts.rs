@@ -67,7 +67,8 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
     let shown = PARTS
         .iter()
         .filter(|(_, _, part)| memory.stages.iter().any(|stage| part(&stage.p50) > 0.0));
-    let mut note = "Columns are the median (P50) of such runs; the mark above is P95.".to_owned();
+    let mut note =
+        "Columns are the median (P50) of runs like this one; the mark above is P95.".to_owned();
     if let Some(worst) = memory.stages.get(memory.worst_stage).filter(|_| staged) {
         note.push_str(&format!(" Stage {} is the fullest.", worst.stage + 1));
     }

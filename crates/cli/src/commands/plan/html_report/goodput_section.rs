@@ -113,7 +113,7 @@ fn lost(lost: &LostTime, hours: f64) -> String {
     )
 }
 
-/// Value of a minute less.
+/// Value of one minute less of detection, recovery or checkpoint stall.
 fn marginal_values(report: &GoodputReport) -> String {
     let Some(values) = &report.value_of_a_minute else { return String::new() };
     let mut table = HtmlTable::new(&["A minute less of", "Hours saved", "Value"]);

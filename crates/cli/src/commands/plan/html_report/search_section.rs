@@ -44,7 +44,8 @@ pub(super) fn section(plan: &TrainingPlan, search_report: &SearchReport) -> Stri
     html
 }
 
-/// One row per axis: the cost of its other values at best.
+/// One row per axis. For each value that the best config does not have, the row shows how much
+/// slower the best config with that value is.
 fn alternatives(alternatives: &[Alternative]) -> String {
     let mut rows: Vec<(&str, Vec<(&str, String)>)> = Vec::new();
     for alternative in alternatives {

@@ -73,7 +73,7 @@ fn around(run: &TrainingRun, tokens: f64) -> Vec<CostPoint> {
         .collect()
 }
 
-fn goodput_of(plan: &TrainingPlan, hazard: goodput::Hazard) -> goodput::GoodputReport {
+fn goodput_report(plan: &TrainingPlan, hazard: goodput::Hazard) -> goodput::GoodputReport {
     let bytes = plan.model.parameters * goodput::BYTES_PER_PARAMETER;
     let checkpoint = goodput::Checkpoint::new(goodput::CheckpointKind::Asynchronous, bytes, 2e12);
     let mut conditions = goodput::Conditions::new(plan.gpus, checkpoint, plan.estimate.step_time_s);
@@ -88,7 +88,8 @@ fn goodput_of(plan: &TrainingPlan, hazard: goodput::Hazard) -> goodput::GoodputR
     goodput::GoodputReport::new(&conditions, &training, None).unwrap()
 }
 
-/// Tags must be balanced, nothing is loaded from outside, and no number is NaN or infinite.
+/// Checks that tags are balanced, that nothing is loaded from outside, and that no number is NaN or
+/// infinite.
 fn check(html: &str) {
     let mut open = Vec::new();
     let (_, body) = html.split_once("<!DOCTYPE html>\n").unwrap();
@@ -106,8 +107,8 @@ fn check(html: &str) {
     for loaded in ["<script", "<link", "src=", "href=", "url(", "@import"] {
         assert!(!html.contains(loaded), "{loaded}");
     }
-    let text_cell = html.split(|letter: char| !letter.is_alphanumeric());
-    for word in text_cell {
+    let words = html.split(|letter: char| !letter.is_alphanumeric());
+    for word in words {
         assert!(!matches!(word, "NaN" | "inf"), "{word} in the page");
     }
     assert!(!html.contains('\u{1}'), "an unconverted text cell");
@@ -131,7 +132,7 @@ fn large_plan_has_all_sections() {
         &Constraints { cp: Some(1), ..Constraints::default() },
     )
     .unwrap();
-    let goodput = goodput_of(&plan, goodput::Hazard::DEDICATED);
+    let goodput = goodput_report(&plan, goodput::Hazard::DEDICATED);
     let html = render(&plan, Some(&search_report), Some(&goodput), &around(&run, 15.6e12));
     save("page.html", &html);
     check(&html);
@@ -170,7 +171,7 @@ fn long_moe_pipeline_in_fp8_is_drawn() {
     for point in &mut points {
         point.usd = None;
     }
-    let stuck = goodput_of(&plan, goodput::Hazard::with_mtbf(0.02).unwrap());
+    let stuck = goodput_report(&plan, goodput::Hazard::with_mtbf(0.02).unwrap());
     let html = render(&plan, None, Some(&stuck), &points);
     save("page_long.html", &html);
     check(&html);
@@ -183,7 +184,7 @@ fn long_moe_pipeline_in_fp8_is_drawn() {
 #[test]
 fn no_failures_give_no_infinite_numbers() {
     let plan = planned(&small(), Some(1e11));
-    let calm = goodput_of(&plan, goodput::Hazard::NONE);
+    let calm = goodput_report(&plan, goodput::Hazard::NONE);
     let html = render(&plan, None, Some(&calm), &around(&small(), 1e11)[..1]);
     check(&html);
     assert!(html.contains("none: nothing fails"));

@@ -1,4 +1,4 @@
-//! Formats values. `?` is an unknown value, `-` one that the hardware does not have.
+//! Formats values. `?` is an unknown value, `-` a value that the hardware does not have.
 
 use farrier_facts::node::Reading;
 use jiff::Timestamp;
@@ -19,12 +19,12 @@ pub(crate) fn shown<T>(reading: &Reading<T>, format: impl FnOnce(&T) -> String) 
     }
 }
 
-/// A ratio as a whole per cent.
+/// A ratio in whole per cent.
 pub(crate) fn percent(reading: &Reading<f64>) -> String {
     number(reading, 100.0, "%")
 }
 
-/// `71/80G`; an unknown part is `?`.
+/// `71/80G`; an unknown number is `?`.
 pub(crate) fn of_total(used: &Reading<f64>, total: &Reading<f64>) -> String {
     match (used, total) {
         (Reading::Absent, Reading::Absent) => "-".to_owned(),
@@ -78,7 +78,7 @@ pub(crate) fn memory(bytes: Option<u64>) -> String {
     }
 }
 
-/// `3d 04h`, `4h 12m`, `12m 05s`, `8s`.
+/// `3d04h`, `4h12m`, `12m05s`, `8s`.
 pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
     let (minutes, left) = (seconds / 60 % 60, seconds % 60);
@@ -90,7 +90,7 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// Time since, never negative.
+/// The age of a timestamp, never negative.
 pub(crate) fn ago(since: Timestamp, now: Timestamp) -> String {
     duration(u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0))
 }

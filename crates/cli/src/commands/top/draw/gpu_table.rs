@@ -235,7 +235,7 @@ impl Layout {
                 Step::Sparks(_) => {}
             }
         }
-        // Spare width goes to the limit's text, up to a sentence, and then to the sparklines.
+        // Spare width goes to the sparklines, up to a maximum, and then to the text of the limit.
         let mut left = width.saturating_sub(total(&fitting, spark));
         let lines = fitting.iter().filter(|column| column.metric().is_some()).count();
         if spark > 0 && lines > 0 && left / lines > 0 {
@@ -282,7 +282,7 @@ impl Layout {
             }
             let (style, text) = (column.style(gpu), column.text(gpu));
             if *column == Limit && *width > column.width() + 20 {
-                // The sentence fits.
+                // There is room for the sentence about the limit.
                 let after = frame.text(row, at, *width, style, &text);
                 let rest = (at + width).saturating_sub(after);
                 frame.text(row, after, rest, Style::Dim, &format!(": {}", gpu.limit.text));

@@ -69,8 +69,8 @@ pub(super) fn draw(
     }
 }
 
-/// Counts GPUs and findings that do not fit on a low terminal. `None` if everything fits, or not
-/// even this row does.
+/// Counts GPUs and findings that do not fit on a terminal with few rows. `None` if everything fits,
+/// or if not even this row fits.
 fn more(node: &NodeSample, gpus: usize, room: usize) -> Option<(Style, String)> {
     const MIN_ROWS: usize = 3;
     let findings = node.findings.as_ref().map_or(0, Vec::len);
@@ -220,7 +220,7 @@ fn findings(
     draw_findings(frame, row, max_rows, findings, now)
 }
 
-/// Draws coverage gaps unless the terminal is very low. Returns the number of rows.
+/// Draws coverage gaps unless the terminal has very few rows. Returns the number of rows.
 fn coverage_gaps(frame: &mut Frame, row: usize, node: &NodeSample) -> usize {
     if node.coverage_gaps.is_empty() || frame.height() < 6 {
         return 0;

@@ -29,7 +29,8 @@ impl AgentSource {
         Self { socket, host: HostReader::new(Root::unrecorded(root)), last }
     }
 
-    /// The current sample. If the agent does not answer: the last one, marked with the outage.
+    /// The current sample. If the agent does not answer, the last sample with the outage and with
+    /// unreadable values.
     pub(in crate::commands::top) fn sample(&mut self) -> NodeSample {
         let outcome = status::try_query(&self.socket);
         let now = Timestamp::now();

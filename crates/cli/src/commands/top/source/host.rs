@@ -9,8 +9,8 @@ use farrier_hardware::process_owner::{self, OwnerKind};
 
 use crate::commands::top::sample::{HostSample, ProcessSample};
 
-/// Fixed for the lifetime of a process. Read once, because reading the files of a process stuck in
-/// the driver may hang.
+/// What does not change during the lifetime of a process. It is read once, because reading the
+/// files of a process that is stuck in the driver may hang.
 #[derive(Debug, Clone, Default)]
 struct ProcessIdentity {
     started_ticks: Option<u64>,
@@ -113,15 +113,15 @@ impl HostReader {
     }
 
     fn identify(&self, pid: u32, started_ticks: Option<u64>) -> ProcessIdentity {
-        let holder = process_owner::process_owner(&self.root, pid);
+        let owner = process_owner::process_owner(&self.root, pid);
         ProcessIdentity {
             started_ticks,
-            user: holder.login_uid.or(holder.uid).map(|uid| self.user(uid)),
-            job: match holder.kind {
+            user: owner.login_uid.or(owner.uid).map(|uid| self.user(uid)),
+            job: match owner.kind {
                 OwnerKind::Unknown { .. } => None,
                 kind => Some(kind.to_string()),
             },
-            command: holder.command.or(holder.name),
+            command: owner.command.or(owner.name),
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) fn connected(jobs: &[JobState], host: &HostReader) -> Vec<JobSample> 
     jobs.iter().filter(|job| job.left.is_none()).map(sample).collect()
 }
 
-/// Sets the job of processes without one: the agent knows the PIDs of some ranks.
+/// Sets the job of processes without a known job: the agent knows the PIDs of some ranks.
 pub(super) fn assign(jobs: &[JobState], processes: &mut [ProcessSample]) {
     let ranks = jobs.iter().flat_map(|job| {
         job.slowest.iter().chain(&job.fastest).filter_map(|rank| Some((rank.pid?, &job.job)))

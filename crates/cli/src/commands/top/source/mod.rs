@@ -1,4 +1,5 @@
-//! Sources of samples. Each runs in its own thread, so that one that hangs does not block the view.
+//! Sources of samples. Each runs in its own thread, so that a source that hangs does not block the
+//! view.
 
 pub(super) mod agent;
 pub(super) mod host;

@@ -49,17 +49,17 @@ fn advise(package: &FrameworkPackage, build: &Build, findings: &mut Findings) {
     let version = &build.version;
     let tag = &build.build;
     let (text, command) = if tag == INDEX {
-        (format!("take {name} {version}{cuda}"), format!("pip install {name}=={version}"))
+        (format!("install {name} {version}{cuda}"), format!("pip install {name}=={version}"))
     } else if tag_cuda(tag).is_some() {
         (
-            format!("take the {tag} build of {name} {version}{cuda}"),
+            format!("install the {tag} build of {name} {version}{cuda}"),
             format!(
                 "pip install {name}=={version} --index-url https://download.pytorch.org/whl/{tag}"
             ),
         )
     } else {
         (
-            format!("take {name}[{tag}] {version}{cuda}"),
+            format!("install {name}[{tag}] {version}{cuda}"),
             format!("pip install '{name}[{tag}]=={version}'"),
         )
     };

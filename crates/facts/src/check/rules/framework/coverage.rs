@@ -13,7 +13,7 @@ use crate::version::CudaVersion;
 /// How a build supports the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GpuCoverage {
-    /// Contains machine code that runs on it.
+    /// Contains machine code that runs on the GPU.
     MachineCode,
     /// Supported by the vendor and by the build's CUDA.
     Support,
@@ -23,7 +23,7 @@ pub(super) enum GpuCoverage {
     Ptx,
     /// PTX that this driver cannot JIT-compile.
     PtxTooNew,
-    /// The build's CUDA dropped its generation.
+    /// The build's CUDA dropped the GPU's generation.
     Dropped,
     Nothing,
 }
@@ -72,7 +72,7 @@ pub(super) fn evaluate(
         Some((cuda, set.frameworks.coverage(subject.package, subject.version, cuda)?))
     });
     let Some((cuda, CoverageMatch { coverage, assumed })) = found else {
-        let text = format!("which GPUs {name} carries code for is not in the data");
+        let text = format!("the data does not say for which GPUs {name} contains code");
         findings.reason(Verdict::Unknown, "framework-architectures-unknown", text, subject.origin);
         return true;
     };
@@ -84,25 +84,24 @@ pub(super) fn evaluate(
         GpuCoverage::MachineCode => (
             Verdict::Ok,
             "framework-covers-gpu",
-            format!("{name} carries code for {list}, which runs on {sm} ({gpu})"),
+            format!("{name} contains code for {list}, which runs on {sm} ({gpu})"),
         ),
-        GpuCoverage::Support => (
-            Verdict::Ok,
-            "framework-covers-gpu",
-            format!("{name} is made for {list}; {gpu} is {sm}"),
-        ),
+        GpuCoverage::Support => {
+            (Verdict::Ok, "framework-covers-gpu", format!("{name} supports {list}; {gpu} is {sm}"))
+        }
         GpuCoverage::SupportOfOlder => (
             Verdict::Caveat,
             "framework-older-than-gpu",
             format!(
-                "{name} is made for {list}, but with CUDA {cuda}, which does not know {sm} ({gpu})"
+                "{name} supports {list}, but with CUDA {cuda}, which does not support {sm} ({gpu})"
             ),
         ),
         GpuCoverage::Ptx => (
             Verdict::Caveat,
             "framework-by-ptx",
             format!(
-                "{name} carries code for {list}; on {sm} ({gpu}) its PTX is translated at the first start"
+                "{name} contains code for {list}; on {sm} ({gpu}) its PTX is translated at the \
+                 first start"
             ),
         ),
         GpuCoverage::PtxTooNew => (
@@ -121,7 +120,7 @@ pub(super) fn evaluate(
         GpuCoverage::Nothing => (
             Verdict::Blocked,
             "framework-lacks-gpu",
-            format!("{name} is made for {list}; nothing of it runs on {sm} ({gpu})"),
+            format!("{name} supports {list}; nothing of it runs on {sm} ({gpu})"),
         ),
     };
     // A dropped generation is certain; coverage assumed from an earlier version is not.

@@ -61,7 +61,7 @@ fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
         findings.reason(Verdict::Ok, "framework-extra-assumed", note.clone(), origin);
     }
     if let Some(requested) = &need.version_assumed_from {
-        let text = format!("{} {requested} is taken as {}", need.package.name, need.version);
+        let text = format!("{} {requested} is assumed to be {}", need.package.name, need.version);
         findings.reason(Verdict::Caveat, "framework-version-assumed", text, origin);
     }
     if need.build.is_none() {
@@ -73,7 +73,7 @@ fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
     }
 }
 
-/// A framework on torch has its own GPU code: both must work.
+/// A framework on torch has GPU code of its own: the framework's code and torch must both work.
 fn on_torch(
     set: &FactSet,
     query: &Query<'_>,
@@ -163,7 +163,7 @@ fn evaluate_build(
         )
     });
     let Some(need) = need else {
-        let text = format!("no source says which CUDA {name} brings along");
+        let text = format!("no source states which CUDA {name} installs");
         findings.reason(Verdict::Unknown, "framework-cuda-unknown", text, origin);
         return true;
     };

@@ -2,8 +2,9 @@
 //!
 //! A figure of a variant is a median over its repeats, and each repeat's figure is the median over
 //! its groups of steps. A ratio is computed per repeat, between shards of the same round, before
-//! the median is taken: a slow phase of the machine affects both and cancels out. Launches have no
-//! median: a value between one and a thousand would mean nothing.
+//! the median is taken: a slow phase of the machine affects both shards and cancels out. Launch
+//! counts have no median: a graph step makes one launch and an eager step about a thousand, and a
+//! number in between would describe neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,12 +51,13 @@ pub(crate) struct VariantRow {
     pub(crate) tokens_per_s_long: Option<Stats>,
     /// From the mean of all timed steps, including comparisons.
     pub(crate) tokens_per_s_mean: Option<Stats>,
-    /// Comparisons of graph and eager step in the timed steps of a repeat, and milliseconds of one.
+    /// How often the graph step was compared with the eager step in the timed steps of a repeat.
     pub(crate) comparisons: Option<Stats>,
+    /// Duration of one comparison.
     pub(crate) comparison_ms: Option<Stats>,
-    /// Share of time that they take later in a run.
+    /// Share of time that comparisons take later in a run.
     pub(crate) comparisons_share: Option<Stats>,
-    /// Of each repeat in a long run, in order.
+    /// Tokens per second in a long run: one value per repeat, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
     pub(crate) step_ms: Option<Stats>,
     /// Ratio of tokens per second in a long run.
@@ -65,7 +67,8 @@ pub(crate) struct VariantRow {
     pub(crate) rounds: Option<RoundRatios>,
     pub(crate) mfu_causal: Option<Stats>,
     pub(crate) mfu_full: Option<Stats>,
-    /// By launches per step, fewest first; empty if a repeat does not have the figure.
+    /// Repeats grouped by launches per step, fewest first. Empty if the launches of a repeat are
+    /// unknown.
     pub(crate) modes: Vec<LaunchMode>,
     pub(crate) launch_ms: Option<Stats>,
     /// Share of a step without a kernel or copy on the GPU: busy time from one step under the
@@ -75,10 +78,10 @@ pub(crate) struct VariantRow {
     pub(crate) reserved_gib: Option<Stats>,
     pub(crate) ready_s: Option<Stats>,
     pub(crate) usd_per_million_tokens: Option<Stats>,
-    /// Maximum relative difference of the loss after the warm-up from eager's in the same repeat.
+    /// Largest relative difference between this variant's loss after the warm-up and eager's loss
+    /// in the same repeat.
     pub(crate) loss_off_eager: Option<f64>,
-    /// The variant's reports: of the last repeat that ended as a graph, and of each that ended
-    /// eager.
+    /// Reports of the last repeat that ended as a graph and of every repeat that ended eager.
     #[serde(rename = "told")]
     pub(crate) self_reports: Vec<SelfReport>,
 }
@@ -131,12 +134,12 @@ pub(crate) struct MemoryRow {
     pub(crate) variant: String,
     pub(crate) done: usize,
     pub(crate) failed: usize,
-    /// Over all seeds.
+    /// Steps over all seeds.
     pub(crate) steps: u32,
     pub(crate) steps_lost: u32,
     /// Lost steps over all steps; `None` without steps.
     pub(crate) oom_rate: Option<f64>,
-    /// Of each seed.
+    /// OOM rate of each seed.
     pub(crate) oom_rate_by_seed: Vec<f64>,
     pub(crate) tokens_per_s: Option<Stats>,
     pub(crate) peak_gib: Option<Stats>,
@@ -238,7 +241,8 @@ fn mean_speed(result: &StepsResult) -> Option<f64> {
     Some(result.tokens * groups / result.step_s.iter().sum::<f64>())
 }
 
-/// Clamped: under the profiler a step can be busy slightly longer than it takes without.
+/// Idle share of a step, at least zero: the busy time under the profiler can be slightly longer
+/// than the whole step without it.
 fn idle(result: &StepsResult) -> Option<f64> {
     Some((1.0 - result.busy_s? / step_s(result)?).max(0.0))
 }
@@ -251,7 +255,7 @@ fn mfu_causal(result: &StepsResult, rates: Rates) -> Option<f64> {
     Some(long_speed(result)? * result.flops_causal / rates.peak_flops?)
 }
 
-/// A figure of one repeat, if known.
+/// Computes a figure of one repeat; `None` if it is unknown.
 type Figure<'a> = &'a dyn Fn(&StepsResult) -> Option<f64>;
 
 /// Ratios of a variant's figures to eager's, per round.
@@ -281,7 +285,7 @@ fn rounds(
     }
 }
 
-/// Groups the repeats by launches; empty if a repeat does not have the figure.
+/// Groups the repeats by launches; empty if the launches of a repeat are unknown.
 fn modes(done: &[&StepsResult]) -> Vec<LaunchMode> {
     let known: Option<Vec<f64>> = done.iter().map(|result| result.launches).collect();
     let mut kinds = known.unwrap_or_default();
@@ -301,7 +305,7 @@ fn modes(done: &[&StepsResult]) -> Vec<LaunchMode> {
     kinds.into_iter().map(mode).collect()
 }
 
-/// Ratio per repeat, over the repeats that both have.
+/// Ratios of the repeats that both variants have.
 fn ratio(speeds: &BTreeMap<u32, f64>, to: &BTreeMap<u32, f64>) -> Option<Stats> {
     Stats::from_samples(speeds.iter().filter_map(|(repeat, speed)| Some(speed / to.get(repeat)?)))
 }
@@ -355,7 +359,8 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
 /// in Python).
 const EAGER_PREFIX: &str = "eager from here on: ";
 
-/// The report of each repeat that ended eager, after that of one other repeat.
+/// The last report of a repeat that did not end eager, followed by the reports of all repeats that
+/// did.
 fn self_reports(repeats: &Repeats<'_, StepsResult>) -> Vec<SelfReport> {
     let self_report = |(&repeat, result): (&u32, Option<&StepsResult>)| {
         let report = result?.report.clone()?;
@@ -375,7 +380,7 @@ fn self_reports(repeats: &Repeats<'_, StepsResult>) -> Vec<SelfReport> {
 
 /// All caps, largest first.
 pub(crate) fn caps(shards: &[Shard]) -> Vec<CapComparison> {
-    // Thousandths of a GiB, reversed: a float is not `Ord`.
+    // Thousandths of a GiB, because `f64` is not `Ord`; reversed, because larger caps come first.
     type Cap = std::cmp::Reverse<u64>;
     type Variants<'a> = BTreeMap<Rank, Repeats<'a, MemoryResult>>;
     let mut groups: BTreeMap<(Rank, Cap), (f64, Variants<'_>)> = BTreeMap::new();
@@ -437,7 +442,8 @@ fn memory_row(variant: &str, seeds: &Repeats<'_, MemoryResult>) -> MemoryRow {
     }
 }
 
-/// A name with its position among the known ones; unknown names follow, sorted.
+/// A position in a list of known names, and the name. Unknown names sort after the known ones,
+/// alphabetically.
 type Rank = (usize, String);
 
 fn rank(name: &str, known: &[&str]) -> Rank {

@@ -87,7 +87,8 @@ fn ratios_are_computed_per_round() {
         steps("ours", 0, Some(result(&[0.005]))),
         steps("eager", 1, Some(result(&[0.030]))),
         steps("ours", 1, Some(result(&[0.015]))),
-        // Without an eager result in its round it counts for the median, not for the ratio.
+        // This round has no eager result, so the shard counts for the median but not for the
+        // ratio.
         steps("ours", 2, Some(result(&[0.001]))),
     ];
     let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
