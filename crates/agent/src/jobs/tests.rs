@@ -15,7 +15,7 @@ use super::message_error::MessageError;
 use super::*;
 use crate::config::Socket;
 
-/// Bounds a hang. The tests do not measure durations on a busy machine.
+/// Ends a test that hangs. It is long because a busy machine may be slow.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 struct FixedStatus;
@@ -185,10 +185,10 @@ fn clients_of_a_failing_gpu_get_one_checkpoint_request() {
             client.send(&json!({"type": "status"})).await;
             assert_eq!(client.receive().await.unwrap()["v"], 1);
         }
-        // A later client also gets open findings, until they clear.
+        // A client that connects later also gets requests for open findings.
         let mut late = Client::hello(&server, "late", "GPU-0").await;
         assert_eq!(late.receive().await.unwrap()["findings"][0], "5-0");
-        // Nor for one whose severity went down.
+        // It gets none for a finding whose severity went down.
         let less = finding(5, "GPU-0", Severity::Warning, Action::Investigate);
         server.registry.finding(at_s(0), &less, None);
         let mut after = Client::hello(&server, "after", "GPU-0").await;
@@ -235,7 +235,7 @@ fn a_rejected_hello_gets_an_error_and_closes_the_connection() {
             (String::new(), hello("\"rank\":1"), "bad_hello", "missing field `job`"),
             (String::new(), hello("\"job\":\"x\",\"gpu\":\"0\""), "bad_hello", "expected a UUID"),
             (hello("\"job\":\"x\""), hello("\"job\":\"x\""), "bad_hello", "second hello"),
-            // Regardless of earlier errors.
+            // Earlier errors make no difference.
             ("nonsense\n\n{}\n".to_owned(), hello("\"job\":5"), "bad_hello", "invalid type"),
             (status, hello("\"job\":\"x\""), "too_fast", "before hello"),
         ];

@@ -104,10 +104,10 @@ pub struct Held {
     /// GPU memory that the process uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// `pod`, `slurm-job` or `unit`. `None` if unknown.
+    /// `slurm-job`, `pod`, `container` or `unit`. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Pod UID, Slurm job id or unit name.
+    /// Slurm job id, pod UID, container id or unit name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -135,7 +135,7 @@ pub struct Report {
 pub struct SkippedCheck {
     /// Code of the check.
     pub code: String,
-    /// The reading that is missing, and why.
+    /// Which reading is missing, and why.
     pub why: String,
 }
 
@@ -172,7 +172,7 @@ pub enum NvmlUnavailable {
     /// The library is not installed, or cannot be loaded.
     #[error("failed to load the library: {0}")]
     NoLibrary(String),
-    /// The library returned this at initialisation.
+    /// The library returned this status at initialisation.
     #[error("refused to start: {0}")]
     Refused(NvmlStatus),
 }
