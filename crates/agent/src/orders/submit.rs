@@ -30,7 +30,8 @@ pub struct Limits {
 pub(super) enum Admission {
     /// The order was submitted before and has this status.
     Duplicate(OrderStatus),
-    /// The order is stale, is not for this node, or came while too many statuses wait. Not recorded.
+    /// The order is stale, is not for this node, or came while too many statuses wait. It is not
+    /// journaled.
     Rejected(String),
     /// The order is not executed. The refusal is journaled, so the generation is used up.
     Refused(String),

@@ -12,8 +12,8 @@ use crate::run::boot_time;
 /// Maximum bytes before compression. Even incompressible content stays below the server's limit.
 const CONTENT_BYTES_MAX: u64 = 30 << 20;
 
-/// Polling intervals between upload attempts: after the first attempt, and at most. The wait doubles
-/// with each attempt.
+/// Polling intervals between upload attempts, at first and at most. The wait doubles with each
+/// attempt.
 const RETRY_POLLS: (u32, u32) = (1, 32);
 
 /// Uploads the bundle that `collect` fills. Without a server, the bundle stays on the node.

@@ -1,8 +1,8 @@
 //! Uses Slurm through its own commands, in the output format that all versions share.
 //!
-//! The state DRAIN in Slurm is a cordon here. (`execute/drain.rs` has the drain order.) Farrier sets
-//! this state with `Reason="farrier: ..."`, and Slurm stores the user who set it. Farrier resumes
-//! the node only if both the user and the reason are its own.
+//! The state DRAIN in Slurm is a cordon here. (`execute/drain.rs` has the drain order.) Farrier
+//! sets this state with `Reason="farrier: ..."`, and Slurm stores the user who set it. Farrier
+//! resumes the node only if both the user and the reason are its own.
 
 use std::ffi::OsStr;
 use std::time::Duration;
