@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Asks the kernel to kill this process when its parent exits (`PR_SET_PDEATHSIG`). Returns whether
-/// the parent is still alive, because the kernel sends no signal for a parent that exited earlier. A
-/// process stuck in the kernel dies only when it leaves the kernel.
+/// the parent is still alive, because the kernel sends no signal for a parent that exited earlier.
+/// A process stuck in the kernel dies only when it leaves the kernel.
 ///
 /// The kernel sends the signal when the thread that spawned this process ends, so that thread must
 /// live as long as results are needed.

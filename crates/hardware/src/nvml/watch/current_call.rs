@@ -1,6 +1,6 @@
 //! Publishes the name of the child's current NVML call, so that the parent can read it while the
-//! call hangs. The name is stored at the start of a memfd that is also the child's stderr. The child
-//! maps the memfd into its memory, so recording a call costs no system call.
+//! call hangs. The name is stored at the start of a memfd that is also the child's stderr. The
+//! child maps the memfd into its memory, so recording a call costs no system call.
 
 use std::borrow::Cow;
 use std::fmt;

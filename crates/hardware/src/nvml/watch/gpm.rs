@@ -12,8 +12,8 @@ use crate::nvml::ffi::{self, GpmMetric, GpmMetricsGet, GpmSample};
 
 use super::reader::{ReadFailure, Reader, reading};
 
-/// NVML's ids of the metrics, with the signal and the factor to its unit: percent to ratio, MiB/s to
-/// bytes/s.
+/// NVML's ids of the metrics, with the signal and the factor to its unit: percent to ratio, MiB/s
+/// to bytes/s.
 const METRICS: [(c_uint, Signal, f64); 9] = [
     (1, Signal::GpuEngineActive, 0.01),
     (2, Signal::GpuSmActive, 0.01),
