@@ -4,8 +4,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Makes the kernel kill the child when the thread that spawned it exits for any reason. Otherwise a
-/// running benchmark would keep using the GPU alongside the next user.
+/// Makes the kernel kill the child when the thread that spawned it exits for any reason. Otherwise
+/// a running benchmark would keep using the GPU alongside the next user.
 pub fn kill_on_parent_exit(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec and makes two system calls; it takes no lock

@@ -104,8 +104,8 @@ pub fn process_owner(root: &Root, pid: u32) -> ProcessOwner {
 pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
     let stat = root.bytes(&format!("/proc/{pid}/stat"));
     let line = String::from_utf8_lossy(stat.value()?).into_owned();
-    // The name may contain spaces and parentheses. The state after it is field 3, and the start time
-    // is field 22.
+    // The name may contain spaces and parentheses. The state after it is field 3, and the start
+    // time is field 22.
     let (_, rest) = line.rsplit_once(") ")?;
     rest.split_whitespace().nth(22 - 3)?.parse().ok()
 }

@@ -187,8 +187,8 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Reads the power limits from fields, which cost 2 us, or with a call, which costs 175 us. Older
-    /// drivers have only the call.
+    /// Reads the power limits from fields, which cost 2 us, or with a call, which costs 175 us.
+    /// Older drivers have only the call.
     fn power_limits(&mut self) -> Result<(), ReadFailure> {
         if !self.gpu.has_limits_by_call {
             let mut limits = [
