@@ -1,5 +1,5 @@
-//! Kills the order executor at each failpoint: no order is lost or executed twice, and no status is
-//! lost.
+//! Crashes the order executor at each failpoint. No order is lost or executed twice, and no status
+//! is lost.
 
 use std::fs;
 
@@ -14,14 +14,14 @@ fn start_executor(world: &World, crash: Option<&str>) -> OrdersProcess {
     OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), crash)
 }
 
-/// Gives an order to an executor that dies at the failpoint, then to one that does not. Returns the
-/// final status, or `None` if the first executor did not reach the failpoint.
+/// Gives an order to an executor that dies at the failpoint, and then to an executor that does not
+/// die. Returns the final status, or `None` if the first executor did not reach the failpoint.
 fn run_with_crash(world: &World, crash: &str, order: &Value) -> Option<Value> {
     let mut first = start_executor(world, Some(crash));
     first.say(&json!({ "order": order }));
     let last = std::iter::from_fn(|| first.hear()).find(|line| is_final(line, order));
     if last.is_some() {
-        // It may still die after it has sent the final status.
+        // The executor may still die after it has sent the final status.
         acknowledge(&mut first, order);
     }
     if first.ended().success() {
@@ -31,7 +31,7 @@ fn run_with_crash(world: &World, crash: &str, order: &Value) -> Option<Value> {
     // The second executor resumes the order, and the server, which has no status yet, sends the
     // order again.
     let mut second = start_executor(world, None);
-    let answer = second.carry(order);
+    let status = second.carry(order);
     acknowledge(&mut second, order);
     assert!(second.ended().success());
     let mut third = start_executor(world, None);
@@ -41,10 +41,10 @@ fn run_with_crash(world: &World, crash: &str, order: &Value) -> Option<Value> {
         !lines.iter().any(|line| is_final(line, order)),
         "an acknowledged status is printed again: {lines:?}"
     );
-    Some(answer)
+    Some(status)
 }
 
-/// `true` if this line is the final status of the order.
+/// Whether this line is the final status of the order.
 fn is_final(line: &Value, order: &Value) -> bool {
     let status = &line["order-status"];
     status["generation"] == order["generation"] && status["answer"] != "accepted"
@@ -68,10 +68,10 @@ fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
             for kind in ["cordon", "uncordon"] {
                 generation += 1;
                 let crash = format!("{point}:{times}");
-                let answer = run_with_crash(&world, &crash, &order(generation, json!(kind), None));
-                if let Some(answer) = answer {
+                let status = run_with_crash(&world, &crash, &order(generation, json!(kind), None));
+                if let Some(status) = status {
                     crashes += 1;
-                    assert!(answer["done"].is_object(), "{kind}, {crash}: {answer}");
+                    assert!(status["done"].is_object(), "{kind}, {crash}: {status}");
                 } else {
                     survived += 1;
                 }
@@ -87,7 +87,8 @@ fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
     assert!(bytes < 200 << 10, "{bytes}");
 }
 
-/// Failpoints around the action itself. The agent's own tests cover those around disk writes.
+/// Failpoints before and after the action itself. Other tests cover the failpoints around disk
+/// writes.
 const ACTION_POINTS: [&str; 2] = ["order-begun", "order-acted"];
 
 #[test]
@@ -104,7 +105,8 @@ fn a_crash_around_a_reset_resets_the_gpu_at_most_once() {
         serde_json::from_str::<Value>(&text).unwrap()["resets"].as_u64().unwrap_or(0)
     };
     for (generation, point) in (2..).zip(ACTION_POINTS) {
-        // A driver that asks for a reset, and a GPU that returns errors until it is reset.
+        // Use two reasons for a reset: a driver that recommends it, and a GPU that returns errors
+        // until it is reset.
         if point == "order-begun" {
             world.inject(&["recovery-action", "1"]);
         } else {
@@ -113,23 +115,24 @@ fn a_crash_around_a_reset_resets_the_gpu_at_most_once() {
         }
         let before = resets();
         let order = order(generation, json!({ "reset-gpu": { "gpu": gpu } }), Some(&boot(&world)));
-        let answer = run_with_crash(&world, point, &order).unwrap();
+        let status = run_with_crash(&world, point, &order).unwrap();
         let made = resets() - before;
         if point == "order-begun" {
-            // It is unknown whether the reset was started, so it is not started again.
-            let reason = answer["failed"]["reason"].as_str().unwrap();
+            // The second executor cannot know whether the first has started the reset, so it does
+            // not start it again.
+            let reason = status["failed"]["reason"].as_str().unwrap();
             assert!(
                 reason.contains("reset is unknown: the driver requests recovery action 1"),
                 "{reason}"
             );
             assert_eq!(made, 0);
         } else {
-            let evidence = answer["done"]["evidence"].as_str().unwrap();
+            let evidence = status["done"]["evidence"].as_str().unwrap();
             assert!(evidence.starts_with("the GPU was reset"), "{point}: {evidence}");
             assert_eq!(made, 1, "{point}");
         }
     }
-    // A GPU in use is never reset.
+    // The executor never resets a GPU that is in use.
     world.inject(&["process", "4242"]);
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
     let mut orders = start_executor(&world, None);
@@ -168,8 +171,8 @@ fn a_crash_around_a_reboot_reboots_the_node_once() {
         assert_ne!(after, before);
         agent.kill();
         let mut third = start_executor(&world, None);
-        let answer = third.carry(&order);
-        assert_eq!(answer["done"]["evidence"], format!("boot {after}, previous boot {before}"));
+        let status = third.carry(&order);
+        assert_eq!(status["done"]["evidence"], format!("boot {after}, previous boot {before}"));
         assert_eq!(boot(&world), after, "one reboot");
         acknowledge(&mut third, &order);
         assert!(third.ended().success());
@@ -197,8 +200,8 @@ fn a_crash_around_a_service_restart_restarts_it_once() {
     for (generation, point) in (3..).zip(ACTION_POINTS) {
         let before = started_ms();
         let order = order(generation, unit("nvidia-fabricmanager.service"), Some(&boot(&world)));
-        let answer = run_with_crash(&world, point, &order).unwrap();
-        let evidence = answer["done"]["evidence"].as_str().unwrap();
+        let status = run_with_crash(&world, point, &order).unwrap();
+        let evidence = status["done"]["evidence"].as_str().unwrap();
         assert!(evidence.contains("was restarted and is active"), "{point}: {evidence}");
         assert!(started_ms() > before, "{point}");
     }
