@@ -9,7 +9,7 @@ use farrier_fleet::health::{GpuIdentity, GpuUuid, Signal, Subject};
 use crate::monitor::CoverageLoss;
 use crate::state::Values;
 
-/// Maximum signals named in one reason; the others are counted.
+/// Maximum number of signals that a reason names. The reason only counts the others.
 const NAMED_MAX: usize = 3;
 
 /// GPUs without any reading: NVML does not open them, or reads nothing from them. The rules about

@@ -30,7 +30,7 @@ const FILES: &str = "root";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRecord {
-    /// Files that were read; their contents are below `root/`.
+    /// Files that were read. Their contents are below `root/`.
     pub files: BTreeMap<String, Reading<()>>,
     /// Symlink targets as written.
     pub links: BTreeMap<String, Reading<String>>,

@@ -111,7 +111,7 @@ fn named_version<'a>(file: &'a str, name: &str) -> Option<&'a str> {
     (plain && version.contains('.')).then_some(version)
 }
 
-/// Parses `Name: value` lines; strings are quoted.
+/// Parses `Name: value` lines. String values are in quotes.
 fn parameters(text: &str) -> BTreeMap<String, String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))

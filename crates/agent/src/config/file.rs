@@ -87,7 +87,7 @@ pub(crate) struct ParsedFile {
 }
 
 impl ParsedFile {
-    /// The configuration if there are no problems; otherwise all problems, in file order.
+    /// The configuration if there are no problems, or else all problems, in file order.
     pub(crate) fn into_config(self, path: &Path) -> Result<Config, ConfigError> {
         let Self { config, mut problems, .. } = self;
         if problems.is_empty() {

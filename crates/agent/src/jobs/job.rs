@@ -145,7 +145,8 @@ impl Job {
         self.left_ms.is_some_and(|left| now_ms - left >= EXPIRY_MS)
     }
 
-    /// Records a checkpoint request. Every rank gets one; the job counts it once per finding.
+    /// Records a checkpoint request. Every rank gets a request, but the job counts only one per
+    /// finding.
     pub(super) fn checkpoint_requested(&mut self, finding: u64, reason: &str, now: Moment) {
         if !self.requested.insert(finding) {
             return;

@@ -38,7 +38,7 @@ pub(super) const FRAMEWORKS: [&str; 4] = ["jax", "keras", "tensorflow", "torch"]
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Request {
-    /// Must come first; only `status` works without it.
+    /// The first message of a client. Only `status` works without it.
     Hello(Hello),
     StepBegin {
         step: u64,

@@ -180,7 +180,8 @@ fn clients_of_a_failing_gpu_get_one_checkpoint_request() {
             (&json!("checkpoint_wanted"), &json!(["5-0"]))
         );
         assert_eq!(request["reason"], "gpu.xid Xid 79 on GPU-0, fatal: drain the GPU and reset it");
-        // The next message of each is the response to its own request: nothing came in between.
+        // The next message to each client is the response to its own request, so nothing came in
+        // between.
         for client in [&mut affected, &mut unaffected] {
             client.send(&json!({"type": "status"})).await;
             assert_eq!(client.receive().await.unwrap()["v"], 1);
@@ -314,7 +315,8 @@ fn a_client_with_an_unknown_gpu_gets_a_notice_and_all_faults() {
             .collect()
     };
     let mut early_mig = join("MIG-10000000-1111-2222-3333-444444444444");
-    // Before the GPUs are enumerated a name is accepted; then it is resolved.
+    // Before the GPUs are enumerated, the agent accepts any GPU name. It resolves the name
+    // afterwards.
     let mut early = join("GPU-90000000-1111-2222-3333-444444444444");
     assert_eq!(types(&mut early), [""; 0]);
     registry.set_gpus(at_s(1), &[gpu(1), gpu(2)]);

@@ -23,7 +23,7 @@ struct InventoryFile {
     /// GPUs that were listed before, but are not now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<GpuIdentity>,
-    /// Those of `gone` that left the list during this boot.
+    /// The GPUs in `gone` that left the list during this boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left: Vec<GpuUuid>,
 }
@@ -34,9 +34,9 @@ pub struct Inventory {
     path: PathBuf,
     boot: String,
     gpus: Vec<GpuIdentity>,
-    /// Listed before, but not now. Newest last.
+    /// GPUs that were listed before, but are not now. The newest is last.
     delisted: Vec<GpuIdentity>,
-    /// Those of `delisted` that left the list during this boot.
+    /// The GPUs in `delisted` that left the list during this boot.
     delisted_this_boot: Vec<GpuUuid>,
 }
 

@@ -153,7 +153,8 @@ pub enum NvmlUnavailable {
     /// The probe has not reported since the agent started.
     #[error("no answer yet")]
     NotYet,
-    /// This machine's own library would report other GPUs than those of the monitored root.
+    /// The agent does not use this machine's NVML library, because the library would report the
+    /// GPUs of this machine instead of those in the monitored root.
     #[error("another root is monitored and no NVML library is configured")]
     NoLibraryNamed,
     /// A call has not returned by its deadline.

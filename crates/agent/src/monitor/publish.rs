@@ -57,7 +57,8 @@ impl HealthMonitor {
         });
     }
 
-    /// Refreshes the parts of the state that are large. Runs once per tick, not with every finding.
+    /// Refreshes the large fields of the published state. Runs once per tick, not with every
+    /// finding.
     fn refresh(&mut self) {
         // Until NVML answers, use the GPUs enumerated earlier in this boot.
         let listed = self.engine.inventory();

@@ -553,7 +553,7 @@ fn a_failing_sink_is_reported_bounded_and_caught_up() {
     assert_eq!(node.count("agent.sink-failing"), Some(1));
     assert!(node.monitor.as_ref().unwrap().sink_forwarder.buffered() <= 256);
     std::fs::create_dir(&folder).unwrap();
-    // SIGHUP retries at once; otherwise the retry interval is a minute.
+    // SIGHUP makes the agent retry at once. Without it, the agent retries after a minute.
     let config = Box::new(node.config.clone());
     node.turn(vec![CollectorMessage::Reloaded(config)], false);
     node.tick();

@@ -1,5 +1,5 @@
 //! Traits that change a node and inspect it. The real implementations are in `node_actuator.rs` and
-//! `inspector.rs`; a simulated node has its own actuator.
+//! `inspector.rs`. A simulated node has its own actuator.
 
 use std::fs::File;
 

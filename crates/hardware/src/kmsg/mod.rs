@@ -70,7 +70,8 @@ pub enum KernelLog {
         since_boot_us: u64,
         /// 0 emergency to 7 debug.
         level: u8,
-        /// The message with the kernel's escapes decoded; may contain newlines and invalid UTF-8.
+        /// The message with the kernel's escapes decoded. It may contain newlines and invalid
+        /// UTF-8.
         text: Vec<u8>,
     },
     /// Records were overwritten before they were read.

@@ -136,7 +136,7 @@ stop) : > "ROOT/sys/fs/cgroup/system.slice/$2/cgroup.procs" ;;
 esac
 "#;
 
-/// Handles a package of the named architecture; amd64 by default.
+/// A fake `apt-mark`. Without an architecture in the package name, it uses amd64.
 const APT_MARK: &str = r#"
 status="ROOT/var/lib/dpkg/status"
 name="${2%%:*}"; architecture="${2##*:}"; [ "$architecture" = "$2" ] && architecture=amd64

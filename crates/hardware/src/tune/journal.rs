@@ -151,7 +151,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal for writing; creates it if necessary.
+    /// Opens the journal for writing. Creates it if necessary.
     pub fn open(dir: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
         let path = dir.join(FILE);
         let failed = |err| JournalError::from_io(&path, err);

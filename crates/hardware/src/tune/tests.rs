@@ -296,7 +296,8 @@ proptest! {
         if dir {
             fs::create_dir_all(root.join("etc/farrier")).unwrap();
         }
-        // Files of other users keep their owner; only root can create some.
+        // A file of another user must keep its owner. Only root can create such files, so ignore
+        // errors.
         for path in [GOVERNOR, HUGEPAGES, MEMLOCK, "/var/lib/dpkg/status"] {
             let _ = std::os::unix::fs::chown(root.join(&path[1..]), Some(4242), Some(4243));
         }
@@ -757,7 +758,7 @@ fn side_effects_of_a_service_are_reverted() {
             node_under_test.apply(&[step], &mut node_under_test.actuator()),
             [Outcome::Done]
         );
-        // The daemon enabled it; the state after it exits is undefined.
+        // The daemon has enabled the mode. The mode after the daemon exits is undefined.
         node_under_test.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
         let given = node_under_test.revert(false);
         assert!(given.len() == 2 && given.iter().all(Given::is_back), "{given:?}");

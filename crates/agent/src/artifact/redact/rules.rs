@@ -182,7 +182,8 @@ fn rules() -> Vec<Rule> {
             r"()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",
             Extent::Pattern,
         ),
-        // Only at the start of a name part: `disk-` and `task-` contain it too.
+        // Match `sk-` only at the start of a word in a name, because `disk-` and `task-` contain it
+        // too.
         rule(&["sk-"], starts_name_part, r"()sk-[A-Za-z0-9_-]{20,}", Extent::Pattern),
     ];
     let forms = FORMS.iter();

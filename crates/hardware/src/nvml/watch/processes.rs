@@ -35,7 +35,8 @@ impl Reader<'_, '_> {
         let mut called = self.device_processes(self.device, buffer, into);
         let refused = matches!(called, Ok(NO_PERMISSION | ffi::NOT_SUPPORTED));
         if refused && self.gpu.is_partitioned {
-            // Listing the whole GPU needs root; listing an instance does not.
+            // Listing the processes of a whole GPU needs root. Listing those of an instance does
+            // not.
             called = self.instance_processes(buffer, into);
         }
         let processes: BTreeSet<u32> = into[from..].iter().map(|process| process.pid).collect();
