@@ -9,11 +9,12 @@ use farrier_fleet::health::{GpuIdentity, GpuUuid, Signal, Subject};
 use crate::monitor::CoverageLoss;
 use crate::state::Values;
 
-/// Maximum signals named in one reason; the others are counted.
+/// Maximum number of signals that a reason names. The reason only counts the others.
 const NAMED_MAX: usize = 3;
 
-/// GPUs without any reading: NVML does not open them, or reads nothing from them. The rules for
-/// them wait, because a driver opens GPUs one after the other. Until then their state is unknown.
+/// GPUs without any reading: NVML does not open them, or reads nothing from them. The rules about
+/// such GPUs wait before they open a finding, because a driver opens GPUs one after the other.
+/// During that wait, these coverage losses show that the health of the GPUs is unknown.
 pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
     let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
     let mut reasons = Vec::new();

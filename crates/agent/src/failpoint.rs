@@ -1,10 +1,11 @@
 //! Failpoints: named points between an observation and its sinks, and between an order and its
 //! status, at which a test crashes the process.
 //!
-//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time,
-//! `observed:kernel` when it is reached with a kernel log event in the batch. `written:hang` blocks
-//! there, like a write to a hung disk, and `written:2:panic` ends only the thread. The agent reads
-//! the variable once, at startup. Without it a failpoint costs one comparison.
+//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time, and
+//! `observed:kernel` when `observed` is reached with a kernel log event in the batch.
+//! `written:hang` blocks at `written`, like a write to a hung disk, and `written:2:panic` panics,
+//! which ends only the thread. The agent reads the variable once, at startup. If it is not set, a
+//! failpoint costs one comparison.
 
 use std::cell::Cell;
 
@@ -20,7 +21,7 @@ pub enum Point {
     Written,
     /// The record is on disk.
     Synced,
-    /// The new snapshot is published.
+    /// The new state is published.
     Published,
     /// The changes are in the sink.
     Sunk,
@@ -128,7 +129,7 @@ impl Failpoint {
         Self { at: point.map(|point| (point, Cell::new(times))), only_kernel, mode }
     }
 
-    /// Counts this pass. Returns `true` if the process has to crash here.
+    /// Counts a pass through `point`. Returns `true` if the process has to crash there.
     pub(crate) fn is_due(&self, point: Point) -> bool {
         let Some((target, remaining)) = &self.at else { return false };
         if *target != point {

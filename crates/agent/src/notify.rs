@@ -9,12 +9,12 @@ use farrier_hardware::clock;
 
 use crate::state::Published;
 
-/// systemd kills a service that misses `WatchdogSec`, 60 s in our unit. Notify several times as
-/// often.
+/// systemd kills a service that sends no notification for `WatchdogSec`, which is 60 s in our unit.
+/// This interval is several times shorter.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Sends `READY=1` after the first snapshot, then watchdog pings only while the health monitor
-/// publishes new ones. If it hangs in a write, a restart is better.
+/// Sends `READY=1` once the health monitor has published its state, then watchdog notifications
+/// while it keeps publishing. If it hangs in a write, they stop, and systemd restarts the agent.
 pub(crate) async fn run(published: Published) {
     let mut ready = false;
     loop {
@@ -37,7 +37,7 @@ pub(crate) fn send(state: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) else { return };
-    // Ignore errors: without a listener there is nothing to do.
+    // Ignore errors, because an agent that nobody listens to runs on.
     let _ = socket.set_nonblocking(true);
     let _ = socket.send_to_addr(state.as_bytes(), &address);
 }

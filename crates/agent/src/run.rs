@@ -40,7 +40,8 @@ use crate::status::Status;
 use crate::status_cache::{StatusCache, StatusSources};
 use crate::uplink::{self, IdentityStore, NoOrders, OrderHandler, Uplink};
 
-/// Bound of the health monitor's inbox. A kernel log record is a few hundred bytes, at most 8 kB.
+/// Maximum messages in the health monitor's inbox. A kernel log record has a few hundred bytes, at
+/// most 8 kB.
 const INBOX: usize = 1024;
 
 /// How long shutdown waits for the health monitor to flush its pending changes.
@@ -90,7 +91,7 @@ pub struct Overrides {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub config: PathBuf,
-    /// `true` if the path was given explicitly. Then the file must exist.
+    /// `true` if the user gave the path explicitly. Then the file must exist.
     pub config_named: bool,
     pub overrides: Overrides,
     /// The binary whose `probe watch` subcommand calls NVML.
@@ -106,7 +107,7 @@ impl Options {
         config::read(&self.config, self.config_named).map(|config| self.with_overrides(config))
     }
 
-    /// Like `load`, and also checks that the paths it names exist on this node.
+    /// Like `load`, but also checks the configuration against this node.
     pub fn check(&self) -> Result<Config, ConfigError> {
         let ParsedFile { config, lines, mut problems } =
             config::parse_file(&self.config, self.config_named)?;
@@ -122,7 +123,7 @@ impl Options {
         let flags: Flags = flags.map(|(key, flag, _)| (key, flag)).collect();
         let config = self.with_overrides(config);
         let mut preflight = config::preflight(&config, &lines, &flags);
-        // An invalid key falls back to its default here, so a problem with that default is noise.
+        // Here an invalid key has its default value. A problem with that value would only distract.
         preflight.retain(|found| !problems.iter().any(|problem| problem.key == found.key));
         problems.extend(preflight);
         ParsedFile { config, lines, problems }.into_config(&self.config)
@@ -191,7 +192,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         failpoint: Failpoint::from_environment(),
         inventory,
         node,
-        // If this process executes no orders, another one may, and it writes repair notes to disk.
+        // If this process executes no orders, another process may, and write repair notes to disk.
         repair_watch: executor.is_none().then(|| RepairWatch::new(&config.state_dir)),
         config: config.clone(),
         facts: options.facts,
@@ -246,8 +247,8 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     result
 }
 
-/// The node's name on the server: the certificate's, or the host name without TLS. `None` if the
-/// node has not enrolled.
+/// The node's name on the server: the name in the certificate or, without TLS, the host name.
+/// `None` if the node has not enrolled.
 fn enrolled_name(config: &Config, hostname: &str) -> Option<NodeId> {
     if config.server.parsed_url()?.is_plain() {
         return hostname.parse().ok();
@@ -337,7 +338,7 @@ fn open_executor(
 }
 
 /// Asks the health monitor to stop, and waits at most `STOP_WAIT`. It stops at once unless the disk
-/// hangs. The inbox may then be full as well, so neither the send nor the join may block.
+/// hangs. In that case the inbox may be full too, so neither the send nor the wait may block.
 fn stop_monitor(inbox: &SyncSender<CollectorMessage>, monitor: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
     let mut requested = false;
@@ -355,7 +356,7 @@ async fn send(inbox: &SyncSender<CollectorMessage>, mut message: CollectorMessag
     }
 }
 
-/// Opens the journal and logs what recovery had to repair.
+/// Opens the journal and logs the damage found in it.
 fn open_journal(config: &Config) -> Result<Journal, AgentError> {
     let journal = Journal::open(&config.state_dir, config.retention)?;
     let recovery = journal.recovery();
@@ -379,7 +380,7 @@ fn listen(
     let Listen::At(address) = listen else { return Ok(None) };
     let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
     let listener = listener.map_err(|err| AgentError::Listen { address, err })?;
-    // With port 0 the kernel picks the port, so log the one it chose.
+    // If the configured port is 0, the kernel chooses one. Log the port in use.
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "serving metrics");
     }
@@ -442,7 +443,8 @@ async fn signals(
                 })
             }
         };
-        // The inbox may be full briefly, or forever if the disk hangs. Stay interruptible.
+        // The inbox may be full for a moment, or forever if the disk hangs. A signal must still
+        // stop the agent.
         tokio::select! {
             () = send(&context.inbox, message) => (),
             _ = terminate.recv() => return Ok(()),
@@ -465,8 +467,8 @@ fn node_identity(config: &Config) -> NodeIdentity {
     let hostname = read("/proc/sys/kernel/hostname")
         .or_else(|| read("/etc/hostname"))
         .unwrap_or_else(|| "unknown".to_owned());
-    // Kernel log timestamps count from the node's boot. On another root that is not this machine's
-    // boot.
+    // Kernel log timestamps count from the boot of the node. If the root is another node's, that is
+    // not the boot of this machine.
     let node_boot_time = boot_time.filter(|_| !config.is_live());
     NodeIdentity { hostname, boot, node_boot_time }
 }
@@ -476,7 +478,7 @@ pub fn hostname(config: &Config) -> String {
     node_identity(config).hostname
 }
 
-/// The node's boot time: `btime` of `/proc/stat`.
+/// The node's boot time, from `btime` in `/proc/stat`.
 pub(crate) fn boot_time(root: &Root) -> Option<Timestamp> {
     let text = root.text("/proc/stat");
     let line = text.value()?.lines().find_map(|line| line.strip_prefix("btime "))?;

@@ -1,4 +1,4 @@
-//! The health monitor's published state: an immutable snapshot, replaced as a whole.
+//! The state that the health monitor publishes. It is immutable, and each publication replaces it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +18,7 @@ use crate::uplink::Urgent;
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedFinding {
     pub finding: Finding,
-    /// `true` if it is on disk, so that it survives a crash.
+    /// `true` if the finding is on disk, so that it survives a crash.
     pub durable: bool,
 }
 
@@ -27,18 +27,18 @@ pub struct PublishedFinding {
 pub struct Cost {
     /// CPU time of the agent since it started.
     pub cpu_us: u64,
-    /// CPU time of its child processes.
+    /// CPU time of the child processes that call NVML.
     pub child_cpu_us: u64,
     /// Resident memory of the agent. `None` if unreadable.
     pub rss_bytes: Option<u64>,
-    /// Resident memory of its child processes.
+    /// Resident memory of the child processes that call NVML.
     pub child_rss_bytes: Option<u64>,
 }
 
 /// State of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalState {
-    /// The last record on disk.
+    /// Sequence number of the last record on disk.
     pub seq: u64,
     pub bytes: u64,
     /// Records not yet on disk.
@@ -49,7 +49,7 @@ pub struct JournalState {
     pub torn_bytes: u64,
 }
 
-/// Signal values. Snapshots share the large parts.
+/// Signal values. They are large, so published states share them.
 #[derive(Debug, Clone, Default)]
 pub struct Values {
     pub gpus: Vec<GpuIdentity>,
@@ -60,18 +60,18 @@ pub struct Values {
     /// GPU processes. `None` if unknown.
     pub processes: Option<Vec<OwnedGpuProcess>>,
     pub driver: Option<String>,
-    /// Xid counts by GPU.
+    /// Number of events by GPU and Xid. The GPU is `None` if it is unknown.
     pub xids: BTreeMap<(Option<GpuUuid>, u32), u64>,
     /// The last Xid of each GPU.
     pub last_xid: BTreeMap<GpuUuid, u32>,
 }
 
-/// Maximum distinct Xid counters per node: bounds the metric labels.
+/// Maximum distinct Xid counters per node, which bounds the metric labels.
 const XIDS_MAX: usize = 512;
 
 impl Values {
-    /// Counts an event if it is an Xid. Returns it if its GPU is known. `gpu_at` maps a PCI address
-    /// to a GPU.
+    /// Counts an event if it is an Xid. Returns the GPU and the Xid if the GPU is known. `gpu_at`
+    /// maps a PCI address to a GPU.
     pub(crate) fn count_xid(
         &mut self,
         gpu_at: impl Fn(&str) -> Option<GpuUuid>,
@@ -116,17 +116,16 @@ pub struct State {
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     pub journal: JournalState,
-    /// Kernel log records so far.
+    /// Kernel log records read so far.
     pub kernel_records: u64,
     pub cost: Cost,
 }
 
-/// Snapshots are published every second. An older one means that the health monitor is stuck.
+/// The health monitor publishes every second. If the state is older than this, it is stuck.
 const AGE_MAX_MS: i64 = 10_000;
 
 impl State {
-    /// Reports a coverage loss if the health monitor publishes no new snapshots, so that this one
-    /// is outdated.
+    /// A coverage loss if this state is outdated, because the health monitor publishes no new one.
     pub fn staleness(&self, now_ms: i64) -> Option<CoverageLoss> {
         let age_ms = now_ms - self.at.steady_ms;
         let reason = || format!("the health monitor has not published for {} s", age_ms / 1000);
@@ -135,22 +134,22 @@ impl State {
     }
 }
 
-/// The newest snapshot. Readers never wait for the health monitor.
+/// The last published state. Readers never wait for the health monitor.
 #[derive(Debug, Clone, Default)]
 pub struct Published {
     current: Arc<RwLock<Option<Arc<State>>>>,
-    /// The last record on disk, for readers of the journal.
+    /// Sequence number of the last record on disk, for readers of the journal.
     durable: Arc<watch::Sender<u64>>,
     urgent: Arc<watch::Sender<Urgent>>,
 }
 
 impl Published {
-    /// The newest snapshot. `None` before the first.
+    /// The last published state. `None` if there is none yet.
     pub fn get(&self) -> Option<Arc<State>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Subscribes to the number of the last record on disk.
+    /// Subscribes to the sequence number of the last record on disk.
     pub fn durable(&self) -> watch::Receiver<u64> {
         self.durable.subscribe()
     }

@@ -1,5 +1,5 @@
-//! The status document of a node, as `farrier status` prints it. Versioned; built from a snapshot
-//! or a journal.
+//! The status document of a node, as `farrier status` prints it. It has a version, and is built
+//! from the published state of a running agent or from a journal.
 
 mod group;
 mod server;
@@ -23,7 +23,7 @@ use group::GpuIdentities;
 pub use group::{FirstAction, Group};
 pub use server::{ActiveOrderStatus, OrdersStatus, ServerStatus};
 
-/// Version of the document. Added fields do not change it: readers ignore unknown ones.
+/// Version of the document. A new field does not change it, because readers ignore unknown fields.
 pub const VERSION: u32 = 1;
 
 /// Overall health of a node.
@@ -74,14 +74,14 @@ impl NodeVerdict {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// [`VERSION`].
+    /// Version of the format.
     pub v: u32,
     /// `None` if only a journal was read.
     pub node: Option<String>,
-    /// When this state was current.
+    /// The time that the document describes.
     pub at: Option<Timestamp>,
     pub verdict: NodeVerdict,
-    /// `None` if no agent is running: the document then comes from its journal.
+    /// `None` if no agent is running. Then the document comes from the journal.
     pub agent: Option<AgentStatus>,
     /// Version of the loaded driver. `None` if unknown.
     pub driver: Option<String>,
@@ -91,16 +91,17 @@ pub struct Status {
     pub gpus: Vec<GpuStatus>,
     /// Open findings, worst first.
     pub findings: Vec<FindingStatus>,
-    /// Faults by component, each with the first action; worst first.
+    /// Faults by component, worst first. Each group has the first action to take.
     #[serde(default)]
     pub groups: Vec<Group>,
     /// Coverage losses, with reasons.
     pub coverage_gaps: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Vec<SkippedCheck>>,
-    /// Signals that a rule needs but no component of this node has, with the number of components.
+    /// Signals that a rule needs but no component of this node supports, with the number of
+    /// components for which a rule needs the signal.
     pub unsupported_signals: BTreeMap<String, usize>,
-    /// Rules that cannot run now: on how many components, and why.
+    /// Rules that cannot run now, with the number of components and the reason.
     pub rules_inactive: BTreeMap<String, InactiveRule>,
     /// Rules without a full window of data yet, with the number of components.
     pub rules_warming_up: BTreeMap<String, usize>,
@@ -118,12 +119,12 @@ pub struct Status {
 /// A rule that cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InactiveRule {
-    /// Number of components.
+    /// Number of components on which the rule cannot run.
     pub components: usize,
-    /// Components by cause, under the names that operators use.
+    /// Components by cause, with the names that operators use.
     #[serde(default)]
     pub causes: BTreeMap<String, BTreeSet<String>>,
-    /// The reason for one of them.
+    /// The reason for one of the components.
     pub reason: String,
 }
 
@@ -132,7 +133,7 @@ pub struct AgentStatus {
     pub version: String,
     pub pid: u32,
     pub started: Timestamp,
-    /// CPU time since then, including its child processes.
+    /// CPU time of the agent and its child processes since the start.
     pub cpu_s: f64,
     /// CPU time as a share of one core.
     pub cpu_ratio: f64,
@@ -151,7 +152,7 @@ pub struct GpuStatus {
     pub memory_total_bytes: Reading<f64>,
     /// GPU processes. `None` if unknown.
     pub processes: Option<Vec<OwnedGpuProcess>>,
-    /// Highest severity of its faults.
+    /// Highest severity of the GPU's faults.
     pub worst: Option<Severity>,
     /// All monitored signals, by name.
     #[serde(default)]
@@ -162,24 +163,24 @@ pub struct GpuStatus {
     /// NVLink links that are down although a device is connected.
     #[serde(default)]
     pub links_down: u32,
-    /// Total bandwidth per direction of the links that are up. `None` if one of them does not
-    /// report it.
+    /// Total bandwidth per direction of the links that are up. `None` if one of these links does
+    /// not report its bandwidth.
     #[serde(default)]
     pub links_bytes_per_s: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FindingStatus {
-    /// `true` if it is on disk, so that it survives a crash.
+    /// `true` if the finding is on disk, so that it survives a crash.
     pub durable: bool,
     pub finding: Finding,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
-    /// The last record on disk.
+    /// Sequence number of the last record on disk.
     pub seq: u64,
-    /// `None` if it was only read.
+    /// Size of the journal. `None` if no agent is running.
     pub bytes: Option<u64>,
     /// Records not yet on disk.
     pub waiting: usize,
@@ -190,7 +191,8 @@ pub struct JournalStatus {
 }
 
 impl Status {
-    /// The state of a running agent at `now_ms`. A stale snapshot is reported as a coverage loss.
+    /// The status of a running agent at `now_ms`. If `state` is stale, the status has a coverage
+    /// loss that says so.
     pub fn from_state(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
         let losses = coverage_losses(state, now_ms);
         let mut findings: Vec<FindingStatus> = state
@@ -283,11 +285,10 @@ impl Status {
     }
 }
 
-/// `true` if coverage is complete. No gap is tolerated: any of them may hide a fault. The
-/// status names each, so that a rule without data on this node is disabled by name rather than
-/// ignored.
+/// `true` if coverage is complete. Any gap may hide a fault, so no gap is tolerated. If a rule can
+/// never run on this node, an operator has to disable it by name. The status names such rules.
 fn has_full_coverage(state: &State) -> bool {
-    // A collector that has not reported yet is a gap too.
+    // A collector that has not reported yet is a coverage gap too.
     let reported = state.collectors.iter().all(|collector| collector.age_s.is_some());
     let checked = state.skipped_checks.as_ref().is_some_and(|skipped| skipped.is_empty());
     reported && checked && state.coverage.gaps.is_empty()
@@ -369,7 +370,7 @@ fn gpu_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<
     readings.map(|(signal, reading)| (signal.to_string(), reading.clone())).collect()
 }
 
-/// Links up, links down, and the bandwidth per direction of those that are up.
+/// Number of links up, number of links down, and the bandwidth per direction of the links up.
 fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
     let (mut up, mut down, mut bytes_per_s) = (0, 0, Some(0.0));
     for subject in values.latest.iter().map(|(subject, _)| subject) {
@@ -393,8 +394,8 @@ fn unsupported_signals(state: &State) -> BTreeMap<String, usize> {
     for (_, subject, signal) in &state.coverage.unsupported {
         subjects.entry(*signal).or_default().insert(subject);
     }
-    // An adapter of another vendor may lack a counter that its neighbour has. That is no gap of the
-    // node.
+    // A network adapter may lack a counter that another vendor's adapter on the node has. Then the
+    // node does support the signal.
     let latest = state.values.latest.iter();
     let supported: BTreeSet<Signal> = latest
         .flat_map(|(_, values)| values.iter())

@@ -1,5 +1,5 @@
-//! Serves `farrier status`. The response is cached per snapshot, and rebuilt when the server or
-//! order state changes.
+//! Serves `farrier status`. The response is cached until the health monitor publishes a new state,
+//! or the state of the server connection or of the orders changes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::state::{Published, State};
 use crate::status::{OrdersStatus, ServerStatus, Status};
 use crate::uplink::{ConnectionStatus, Link, Uplink};
 
-/// State that the health monitor does not have: the server and its orders.
+/// State that the health monitor does not have: the server connection and the orders.
 #[derive(Debug, Clone, PartialEq)]
 struct ServerState {
     server: ServerStatus,
@@ -32,12 +32,13 @@ pub(crate) struct StatusSources {
 enum Orders {
     Off,
     On(OrderExecutor),
-    /// Enabled, but failed to start.
+    /// Orders are enabled, but the executor failed to start.
     Failed(String),
 }
 
 impl StatusSources {
-    /// `executor` is `None` if orders are disabled, and an error if it failed to start.
+    /// `executor` is `Ok(None)` if orders are disabled, and an error if the executor failed to
+    /// start.
     pub(crate) fn new(
         config: &Config,
         uplink: Option<&Uplink>,
@@ -54,7 +55,7 @@ impl StatusSources {
         }
     }
 
-    /// Never blocks: while the executor is busy with its disk, its last known state is reused.
+    /// Never blocks. While the executor writes its journal, its last known state is used.
     fn read(&self, last: Option<&OrdersStatus>) -> ServerState {
         let server = match &self.uplink {
             Some((connection, acked)) => {
@@ -90,7 +91,8 @@ impl StatusSources {
     }
 }
 
-/// The cached response and its inputs. A stale snapshot is rendered again each second.
+/// The cached response and its inputs. A stale state is rendered again each second, because its age
+/// is part of the response.
 pub(crate) struct StatusCache {
     published: Published,
     registry: Arc<JobRegistry>,

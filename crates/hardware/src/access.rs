@@ -9,10 +9,10 @@ pub fn may_write(path: &Path) -> bool {
     let enter = if path.is_dir() { libc::X_OK } else { 0 };
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: `path` is NUL-terminated and outlives the call.
-    let answer = unsafe {
+    let result = unsafe {
         libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK | enter, libc::AT_EACCESS)
     };
-    answer == 0
+    result == 0
 }
 
 #[cfg(test)]

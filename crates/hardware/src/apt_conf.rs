@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Full names (`APT::Periodic::Unattended-Upgrade`, lower case) and their values. A scalar set more
-/// than once has its effective value last; a list has all values.
+/// Values by full name, such as `APT::Periodic::Unattended-Upgrade` in lower case. If a scalar was
+/// set more than once, the last value is the effective one. A list has all its values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AptConf(BTreeMap<String, Vec<String>>);
 
@@ -18,7 +18,8 @@ impl AptConf {
         self.0.get(&name.to_ascii_lowercase()).map_or(&[], Vec::as_slice)
     }
 
-    /// Parses a file into this configuration. A syntax error ends a statement, not the parse.
+    /// Parses a file into this configuration. After a syntax error, parsing continues with the next
+    /// statement.
     pub(crate) fn read(&mut self, text: &str) {
         let mut scopes: Vec<String> = Vec::new();
         let mut words: Vec<String> = Vec::new();

@@ -1,4 +1,5 @@
-//! Stores a node's reads on disk, to be checked elsewhere or used as a test fixture.
+//! Stores everything that was read from a node, so that the node can be checked on another machine
+//! or serve as a test fixture.
 //!
 //! ```text
 //! DIR/capture.json   outcome of each read, date, farrier version
@@ -29,7 +30,7 @@ const FILES: &str = "root";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRecord {
-    /// Files that were read; their contents are below `root/`.
+    /// Files that were read. Their contents are below `root/`.
     pub files: BTreeMap<String, Reading<()>>,
     /// Symlink targets as written.
     pub links: BTreeMap<String, Reading<String>>,
@@ -69,7 +70,7 @@ struct Index {
 pub enum CaptureError {
     #[error("`{0}` is not empty")]
     NotEmpty(PathBuf),
-    /// A recorded path that cannot be stored below a directory.
+    /// A recorded path has components that do not allow storing it below a directory.
     #[error("failed to store `{0}`: not a plain absolute path")]
     UnsafePath(String),
     #[error("failed to {what} `{}`", path.display())]
@@ -134,7 +135,7 @@ pub fn write(
         reads: record,
     };
     write_json(&dir.join(NVML), nvml)?;
-    // Written last: a directory with an index is a complete capture.
+    // The index is written last, so that a directory with an index is a complete capture.
     write_json(&dir.join(INDEX), &index)
 }
 

@@ -1,7 +1,7 @@
 //! Clocks that the standard library does not offer.
 
-/// Milliseconds since boot, including suspend (`CLOCK_BOOTTIME`). Unaffected by changes of the wall
-/// clock; rules measure their windows on this clock.
+/// Milliseconds since boot, including suspend (`CLOCK_BOOTTIME`). Changes of the wall clock do not
+/// affect it. Rules measure their windows on this clock.
 pub fn since_boot_ms() -> i64 {
     read_ns(libc::CLOCK_BOOTTIME) / 1_000_000
 }

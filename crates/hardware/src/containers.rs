@@ -37,7 +37,7 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
             Reading::Value(false) | Reading::Absent => {}
         }
     }
-    // A Kubernetes pod has no marker file: its root is an overlay and systemd was not booted in it.
+    // A Kubernetes pod has no marker file. It has an overlay as its root, and does not run systemd.
     // A diskless host may have an overlay root too, but it runs systemd.
     let overlay =
         root.extract("/proc/1/mounts", |file| read_text(file).map(|text| is_overlay(&text)));
@@ -47,8 +47,8 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
     }
 }
 
-/// Whether the root is an overlay. Nothing else of the mounts is captured: a line may contain a
-/// password.
+/// Whether the root is an overlay. Only this is captured, because a line of the mounts may contain
+/// a password.
 fn is_overlay(mounts: &str) -> bool {
     mounts.lines().any(|line| {
         let mut words = line.split(' ').skip(1);

@@ -1,4 +1,4 @@
-//! One-shot view of faults around the GPUs: ports that are down, Xids of this boot.
+//! Reads once the faults around the GPUs: network ports that are down, and Xids of this boot.
 
 use farrier_facts::node::{HostHealth, PortHealth, Reading};
 

@@ -43,7 +43,7 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
     }
 }
 
-/// A missing file in sysfs means something only if sysfs is mounted.
+/// A file that is missing in sysfs counts as absent only if sysfs is mounted.
 fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
     match (&reading, root.exists("/sys/module")) {
         (Reading::Absent, Reading::Value(false)) => {
@@ -74,7 +74,7 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
                 found.push(Library { path, version });
                 continue;
             }
-            // Without the `.1` symlink the loader's cache may still resolve the library.
+            // Even without the `.1` symlink, the loader's cache may resolve the library.
             for file in &names {
                 if let Some(version) = named_version(file, name) {
                     let path = format!("{dir}/{file}");
@@ -111,7 +111,7 @@ fn named_version<'a>(file: &'a str, name: &str) -> Option<&'a str> {
     (plain && version.contains('.')).then_some(version)
 }
 
-/// Parses `Name: value` lines; strings are quoted.
+/// Parses `Name: value` lines. String values are in quotes.
 fn parameters(text: &str) -> BTreeMap<String, String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))

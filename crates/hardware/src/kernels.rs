@@ -1,4 +1,4 @@
-//! Kernels: the running one, the bootable ones, and the driver module for each.
+//! The running kernel, the installed kernels, and the driver module for each of them.
 
 use std::cmp::Ordering;
 
@@ -32,7 +32,7 @@ fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKern
     let images = boot.value().into_iter().flatten();
     releases.extend(images.filter_map(|name| name.strip_prefix("vmlinuz-")).map(str::to_owned));
     releases.extend(running.cloned());
-    // Skips Debian's rescue images and the like.
+    // Skip rescue images and the like.
     releases.retain(|release| release.starts_with(|letter: char| letter.is_ascii_digit()));
     releases.sort_by(|left, right| compare(left, right));
     releases.dedup();
@@ -74,8 +74,8 @@ fn compare(left: &str, right: &str) -> Ordering {
     left.len().cmp(&right.len())
 }
 
-/// How GRUB chooses. Its configuration is readable by root only; `/etc/default/grub` is enough if
-/// it selects the first entry or names a kernel.
+/// Which kernel GRUB boots next. Only root can read GRUB's configuration, but `/etc/default/grub`
+/// is enough if it selects the first entry or names a kernel.
 fn boot_choice(root: &Root) -> BootChoice {
     const PATH: &str = "/etc/default/grub";
     let fallback = |why: &str| BootChoice::Unknown(why.to_owned());
@@ -111,7 +111,7 @@ fn default_of(root: &Root, path: &str) -> Reading<String> {
     }
     let mut found = Reading::Absent;
     for path in paths {
-        // Only this setting is captured: the kernel's command line may contain secrets.
+        // Only this setting is captured, because the kernel's command line may contain secrets.
         match root.extract(&path, |file| read_text(file).map(|text| grub_default(&text))) {
             Reading::Value(Some(default)) => found = Reading::Value(default),
             Reading::Value(None) if found == Reading::Absent => {
@@ -124,7 +124,7 @@ fn default_of(root: &Root, path: &str) -> Reading<String> {
     found
 }
 
-/// A value that GRUB stores between boots; absent if empty.
+/// A value that GRUB stores between boots. Absent if it is empty.
 fn environment(root: &Root, name: &str) -> Reading<String> {
     let mut unreadable = None;
     for path in ["/boot/grub/grubenv", "/boot/grub2/grubenv"] {
@@ -148,7 +148,7 @@ fn saved_entry(root: &Root) -> BootChoice {
             let why = format!("GRUB's saved entry `{entry}` does not name a kernel");
             named(&entry).unwrap_or(BootChoice::Unknown(why))
         }
-        // Nothing was saved: the first entry.
+        // If nothing was saved, GRUB boots the first entry.
         Reading::Absent => BootChoice::Newest,
         Reading::Unreadable(why) => BootChoice::Unknown(why.to_string()),
     }

@@ -13,12 +13,12 @@
 //! cuda: launch cost ─> LaunchTimes (`farrier bench launch`), GPU tests (`farrier diag`)
 //! ```
 //!
-//! This crate reports observations and never judges them; `farrier_facts::node` does that. Entry
-//! points: [`observe::observe`] for files, [`nvml::probe()`] for one NVML snapshot, [`capture`] to
-//! store both; [`nvml::watch::run`], [`kmsg::run`], [`host::HostCollector`] and
-//! [`process_owner::process_owner`] for continuous monitoring. File reads never enter the NVIDIA
-//! driver except `/proc/driver/nvidia/{version,params}`, which do not touch the GPU. Every call
-//! that can hang in a wedged driver runs in the probe child.
+//! This crate reports observations and never judges them. `farrier_facts::node` does that. Entry
+//! points: [`observe::observe`] for files, [`nvml::probe()`] for one NVML reading, and [`capture`]
+//! to store both. For continuous monitoring: [`nvml::watch::run`], [`kmsg::run`],
+//! [`host::HostCollector`] and [`process_owner::process_owner`]. File reads do not call into the
+//! NVIDIA driver, except for `/proc/driver/nvidia/{version,params}`, which do not touch the GPU.
+//! Every call that can hang in a wedged driver runs in a child process.
 #![allow(
     unsafe_code,
     reason = "NVML and CUDA are C libraries loaded at run time; `poll`, `prctl`, `sysconf` and `faccessat` have no safe wrapper"

@@ -8,14 +8,15 @@ use farrier_facts::node::{ModuleInfo, ModuleOnDisk, ReadError, Reading};
 
 use crate::root::Root;
 
-/// nvidia.ko is about 100 MB with debug information; a file that unpacks to more is not a module.
+/// Maximum size of a module. nvidia.ko has about 100 MB with debug information, so a file that
+/// unpacks to more than this is not a module.
 const MODULE_BYTES_MAX: usize = 512 << 20;
 
 /// The kernel's marker of an appended signature (`include/linux/module_signature.h`).
 const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
 
-/// Below `/lib/modules/RELEASE`, in depmod's order of preference. DKMS and packages use different
-/// directories.
+/// Directories below `/lib/modules/RELEASE` that may contain the driver's module, in depmod's order
+/// of preference. DKMS and packages use different directories.
 const DIRS: [&str; 7] = [
     "updates/dkms",
     "updates",
@@ -26,7 +27,7 @@ const DIRS: [&str; 7] = [
     "kernel/nvidia-open",
 ];
 
-/// Ubuntu's precompiled modules are in a directory named after the branch:
+/// Directory with a subdirectory for each branch of Ubuntu's precompiled modules, such as
 /// `kernel/nvidia-580srv-open`.
 const PRECOMPILED: &str = "kernel";
 
@@ -64,7 +65,7 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
     let read = match name.rsplit('.').next() {
         Some("zst") => unzstd(file).and_then(|bytes| parse(&bytes.as_slice())),
         Some("xz") => unxz(file).and_then(|bytes| parse(&bytes.as_slice())),
-        // An uncompressed module is 100 MB, of which only some kilobytes are needed.
+        // An uncompressed module has 100 MB, of which only some kilobytes are read.
         _ => parse(&file),
     };
     match read {
@@ -75,12 +76,13 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
 
 /// Random access to bytes.
 trait RandomAccess {
-    /// `length` bytes at `offset`; `None` if there are fewer.
+    /// `length` bytes at `offset`. `None` if there are fewer.
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
     fn length(&self) -> Option<u64>;
 }
 
-/// No section read here is larger; a greater length means corruption.
+/// Maximum size of a section. The sections read here are smaller, so a greater length means
+/// corruption.
 const SECTION_BYTES_MAX: u64 = 16 << 20;
 
 impl RandomAccess for &[u8] {

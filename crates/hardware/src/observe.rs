@@ -8,7 +8,7 @@ use crate::{
     containers, current_faults, dkms, driver, kernels, packages, pci, python, secure_boot, services,
 };
 
-/// Where the driver lists the `NVSwitch` chips it manages.
+/// Directory in which the driver lists the `NVSwitch` chips that it manages.
 const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 
 /// Reads the files and combines them with an NVML reading.
@@ -30,7 +30,7 @@ pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObs
     }
 }
 
-/// Like [`observe`], plus the faults present right now: for a one-shot check without monitoring.
+/// Like [`observe`], plus the faults that are present now, for a single check without monitoring.
 pub fn observe_now(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
     NodeObservation { now: Some(current_faults::read(root)), ..observe(root, nvml, python) }
 }

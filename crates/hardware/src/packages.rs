@@ -1,4 +1,5 @@
-//! Packages of the driver, the kernel and the container toolkit, and what may replace them.
+//! Packages of the driver, the kernel and the container toolkit, and the apt settings that decide
+//! whether they are upgraded.
 
 use farrier_facts::node::{Package, PackageObservation, Pin, ReadError, Reading, Unattended};
 use serde::{Deserialize, Serialize};
@@ -35,14 +36,15 @@ pub(crate) fn read(root: &Root) -> PackageObservation {
     }
 }
 
-/// The packages of interest with their architecture in the name (`libnvidia-compute-580:amd64`):
-/// dpkg may have a name twice, and `apt-mark` assumes the host's architecture.
+/// The packages of interest with their architecture in the name (`libnvidia-compute-580:amd64`).
+/// The architecture is needed because dpkg may have a name twice, and `apt-mark` assumes the host's
+/// architecture.
 pub(crate) fn with_architectures(root: &Root) -> Reading<Vec<Package>> {
     root.text(STATUS).and_then(|text| packages(&text, true))
 }
 
-/// The packages of interest in dpkg's status file. A file that ends in the middle of a record is
-/// being written or corrupt; a missing package then proves nothing.
+/// The packages of interest in dpkg's status file. If the file ends in the middle of a line, it is
+/// being written or corrupt, and a missing package proves nothing. Then it is unreadable.
 fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {
@@ -78,7 +80,7 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
                 "{STATUS} has no version for `{name}`"
             )));
         };
-        // `all` is not an architecture suffix.
+        // A package for all architectures has no suffix.
         let architecture = field("Architecture")
             .filter(|architecture| with_architecture && *architecture != "all");
         found.push(Package {
@@ -106,8 +108,8 @@ fn rpm(root: &Root) -> Reading<bool> {
     Reading::Value(false)
 }
 
-/// The relevant settings of one file. The rest of apt's configuration may contain a proxy's
-/// password and is not captured.
+/// The relevant settings of one file. The rest of apt's configuration is not captured, because it
+/// may contain a proxy's password.
 #[derive(Debug, Serialize, Deserialize)]
 struct AptSettings {
     enabled: Option<String>,
@@ -148,7 +150,8 @@ fn unattended(root: &Root) -> Reading<Unattended> {
     Reading::Value(Unattended { enabled, blacklist })
 }
 
-/// Apt reads files without an extension or with `conf`, whose names are plain (apt.conf(5)).
+/// Whether apt reads a file. It reads files with plain names that have no extension or `conf`
+/// (apt.conf(5)).
 fn is_read_by_apt(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     name.chars().all(plain)

@@ -1,11 +1,11 @@
-//! Children that are killed when their parent exits (`PR_SET_PDEATHSIG`).
+//! Kills child processes when their parent exits (`PR_SET_PDEATHSIG`).
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Kills the child when the thread that spawned it exits, for whatever reason. Otherwise a running
-/// benchmark would keep using the GPU alongside the next user.
+/// Makes the kernel kill the child when the thread that spawned it exits for any reason. Otherwise
+/// a running benchmark would keep using the GPU alongside the next user.
 pub fn kill_on_parent_exit(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec and makes two system calls; it takes no lock
@@ -13,8 +13,8 @@ pub fn kill_on_parent_exit(command: &mut Command) {
     unsafe { command.pre_exec(move || kill_self_on_parent_exit(parent)) };
 }
 
-/// Kills this process when the parent thread that spawned it exits. `parent` is the expected parent
-/// PID; an error means that the parent has already exited.
+/// Makes the kernel kill this process when the thread that spawned it exits. `parent` is the PID of
+/// the expected parent. An error means that the parent has already exited, or that the call failed.
 pub fn kill_self_on_parent_exit(parent: u32) -> io::Result<()> {
     // SAFETY: `prctl` with this option takes one integer and affects only the calling process.
     let done = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -1,4 +1,4 @@
-//! NVIDIA devices on the PCI bus: a count that does not depend on the driver.
+//! Lists NVIDIA devices on the PCI bus, without using the driver.
 
 use farrier_facts::node::{PciDevice, Reading};
 

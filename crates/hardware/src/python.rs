@@ -1,4 +1,4 @@
-//! Frameworks in the Python that a job would use, read from files: no Python is started.
+//! Frameworks in the Python that a job would use, read from files without starting Python.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct PythonChoice {
 }
 
 impl PythonChoice {
-    /// From the user's choice and this process's environment.
+    /// Uses the user's choice and this process's environment.
     pub fn active(named: Option<&Path>) -> Self {
         let text = |path: PathBuf| path.into_os_string().into_string().ok();
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -33,7 +33,7 @@ impl PythonChoice {
         }
     }
 
-    /// For another root, where this process's environment does not apply.
+    /// The choice for another root, where this process's environment does not apply.
     pub fn for_root(named: Option<&str>) -> Self {
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned).to_vec();
         Self { named: named.map(str::to_owned), environment: None, path }
@@ -101,7 +101,8 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
 }
 
 /// The package directories of an interpreter. If there are none next to it, it may be a symlink to
-/// one that has them; a shim (pyenv, asdf) is a script, and only the shim knows its target.
+/// an interpreter that has them. A shim (pyenv, asdf) is a script, and only the shim knows its
+/// target.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
     let beside = match site_packages(root, &install_prefix(&program)) {
         Ok(dirs) => dirs,
@@ -130,9 +131,9 @@ fn install_prefix(program: &str) -> String {
     dir.strip_suffix("/bin").unwrap_or(dir).to_owned()
 }
 
-/// The package directories below a prefix, of every Python 3. Debian keeps packages of the system
-/// Python in `dist-packages`, and pip's below `/usr/local`. Fails if one exists but cannot be read,
-/// since its contents are unknown.
+/// The package directories of every Python 3 below a prefix. Debian keeps packages of the system
+/// Python in `dist-packages`, and packages that pip installs below `/usr/local`. Fails if a
+/// directory exists but cannot be read, because its contents are unknown.
 fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     let mut prefixes = vec![prefix.to_owned()];
     if prefix == "/usr" || prefix.is_empty() {

@@ -1,10 +1,10 @@
-//! The only access to a node's files.
+//! All access to a node's files goes through this module.
 //!
 //! Paths resolve below a prefix, as with `chroot`: an absolute symlink restarts at the prefix and
-//! `..` stops there, so nothing outside the prefix is ever read. Reads are size-bounded and limited
-//! to regular files, because a pipe or a device could block. The outcome of each read is recorded,
-//! so a capture replays exactly what the node returned. The agent runs for months and records
-//! nothing.
+//! `..` stops there, so nothing outside the prefix is ever read. Reads have a size limit, and are
+//! limited to regular files, because a pipe or a device could block. The outcome of each read is
+//! recorded, so a capture replays exactly what the node returned. The agent records nothing,
+//! because it runs for months.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,16 +20,18 @@ use serde::de::DeserializeOwned;
 
 use crate::capture::CaptureRecord;
 
-/// dpkg's status file is the largest file read whole: about 10 MB on a full desktop.
+/// Maximum size of a file. The largest file that is read completely is dpkg's status file, with
+/// about 10 MB on a full desktop.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Apart from `/lib/modules/…/kernel`, no directory listed here exceeds a few thousand entries.
+/// Maximum entries of a directory. Apart from `/lib/modules/…/kernel`, no directory listed here has
+/// more than a few thousand.
 const ENTRIES_MAX: usize = 20_000;
 
-/// Linux's own limit of symlinks followed on one path (`MAXSYMLINKS`).
+/// Maximum symlinks followed on one path, the same as in Linux (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
-/// A node's files: this machine's, those below a directory, or a capture's.
+/// A node's files: those of this machine, those below a directory, or those in a capture.
 #[derive(Debug)]
 pub struct Root {
     source: Source,
@@ -44,7 +46,7 @@ enum Source {
 }
 
 impl Root {
-    /// The files below `prefix`; `/` is this machine.
+    /// The files below `prefix`, which is `/` for this machine.
     pub fn live(prefix: impl Into<PathBuf>) -> Self {
         Self { source: Source::Live(prefix.into()), record: Some(RefCell::default()) }
     }
@@ -84,7 +86,7 @@ impl Root {
         reading
     }
 
-    /// Reads a file as text. Invalid UTF-8 is replaced; a file that contains NUL is not text.
+    /// Reads a file as text. Invalid UTF-8 is replaced. A file that contains NUL is unreadable.
     pub fn text(&self, path: &str) -> Reading<String> {
         self.bytes(path).and_then(|bytes| {
             if memchr::memchr(0, &bytes).is_some() {
@@ -111,8 +113,8 @@ impl Root {
         reading
     }
 
-    /// Reads a symlink's target as written: absent if nothing is there, unreadable if it is not a
-    /// link.
+    /// Reads the target of a symlink as written. Absent if the path does not exist, unreadable if
+    /// it is not a link.
     pub fn link(&self, path: &str) -> Reading<String> {
         let reading = match &self.source {
             Source::Live(prefix) => outcome(link(prefix, path)),
@@ -152,7 +154,7 @@ impl Root {
         }
     }
 
-    /// Resolves a path that may not exist yet: its directory must exist, and a final symlink is not
+    /// Resolves a path that may not exist yet. Its directory must exist. A final symlink is not
     /// followed.
     pub(crate) fn resolve_parent(&self, path: &str) -> io::Result<PathBuf> {
         let (dir, name) = path.rsplit_once('/').ok_or(ErrorKind::InvalidInput)?;
@@ -169,8 +171,8 @@ impl Root {
         self.extract_with(path, open, extract)
     }
 
-    /// Like [`Root::extract`] for the kernel log: a device on a real node, a file on a simulated
-    /// one.
+    /// Like [`Root::extract`], for the kernel log, which is a device on a real node and a file on a
+    /// simulated one.
     pub(crate) fn extract_log<T: Serialize + DeserializeOwned>(
         &self,
         path: &str,
@@ -213,7 +215,8 @@ impl Root {
     }
 }
 
-/// Looks up a recorded read. A path without a record is unreadable, not absent: it was never read.
+/// Looks up a recorded read. A path without a record is unreadable, not absent, because it was
+/// never read.
 fn recorded_read<T: Clone>(reading: Option<&Reading<T>>) -> Reading<T> {
     reading.cloned().unwrap_or_else(|| Reading::Unreadable(ReadError::NotInCapture))
 }
@@ -237,7 +240,7 @@ pub(crate) fn outcome<T>(result: io::Result<T>) -> Reading<T> {
 fn list(prefix: &Path, path: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path_to_open(prefix, path)?)? {
-        // Names looked up here are ASCII; skip a name that is not UTF-8.
+        // Skip a name that is not UTF-8. All names that callers look for are ASCII.
         if let Ok(name) = entry?.file_name().into_string() {
             names.push(name);
         }
@@ -258,8 +261,8 @@ fn link(prefix: &Path, path: &str) -> io::Result<String> {
     target.map_err(|_| io::Error::other(ReadError::LinkNotUtf8))
 }
 
-/// Non-blocking and without following a final symlink: the resolved path may have been swapped for
-/// a pipe.
+/// Opens a file without blocking and without following a final symlink, because the resolved path
+/// may have been replaced by a pipe or a link meanwhile.
 fn open_any(prefix: &Path, path: &str) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | nofollow_flag(prefix) | libc::O_CLOEXEC;
     OpenOptions::new().read(true).custom_flags(flags).open(path_to_open(prefix, path)?)
@@ -282,8 +285,8 @@ fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The path to open. No symlink leads out of `/`, so there the kernel may follow them itself. That
-/// is several times faster, which matters for files read every second.
+/// The path to open. If the prefix is `/`, no symlink leads out of it, so the kernel may follow
+/// symlinks itself. That is several times faster, which matters for files read every second.
 fn path_to_open(prefix: &Path, path: &str) -> io::Result<PathBuf> {
     if prefix == Path::new("/") && path.starts_with('/') {
         return Ok(PathBuf::from(path));
@@ -295,7 +298,8 @@ fn nofollow_flag(prefix: &Path) -> i32 {
     if prefix == Path::new("/") { 0 } else { libc::O_NOFOLLOW }
 }
 
-/// Resolves `path` below `prefix`. Symlinks are followed manually, the final one only on demand.
+/// Resolves `path` below `prefix` and follows its symlinks, the final one only if `follow_last` is
+/// set.
 fn resolve(prefix: &Path, path: &str, follow_last: bool) -> io::Result<PathBuf> {
     let mut pending: VecDeque<OsString> = parts(Path::new(path));
     let mut below: Vec<OsString> = Vec::new();

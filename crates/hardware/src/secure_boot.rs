@@ -1,4 +1,4 @@
-//! Whether the kernel rejects unsigned modules.
+//! Reads whether the kernel rejects unsigned modules.
 
 use farrier_facts::node::{ReadError, Reading, SecureBootObservation};
 

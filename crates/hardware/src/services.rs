@@ -18,7 +18,7 @@ pub(crate) const UNIT_DIRS: [&str; 4] = [
     "/lib/systemd/system",
 ];
 
-/// systemd's cgroup for services: cgroup v2, then v1.
+/// systemd's cgroup for services, in cgroup v2 and in v1.
 const SLICES: [&str; 2] = ["/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"];
 
 pub(crate) fn read(root: &Root) -> BTreeMap<String, ServiceObservation> {
@@ -38,7 +38,7 @@ fn service(root: &Root, name: &str, enabled: &Reading<Vec<String>>) -> ServiceOb
     }
 }
 
-/// True if any reading is true; unreadable if none is true and one could not be read.
+/// True if any reading is true. Unreadable if none is true and one could not be read.
 fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
     let mut unreadable = None;
     for reading in readings {

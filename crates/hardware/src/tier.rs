@@ -15,7 +15,7 @@ pub enum Tier {
     Medium,
     /// Every minute: values that rarely change or take milliseconds to read.
     Slow,
-    /// Every hour: values that take tens of milliseconds, and another attempt at unsupported ones.
+    /// Every hour: values that take tens of milliseconds. Unsupported values are tried again.
     Rare,
 }
 

@@ -1,7 +1,7 @@
 //! Pointers passed in by C callers.
 //!
-//! The types are transparent over pointers and appear in the signatures of the exported functions.
-//! Outside of tests they have no other constructor, so each comes from a C caller. NVML's contract
+//! Each type wraps a pointer transparently and appears in the signatures of the exported functions.
+//! Outside of tests there is no constructor, so each value comes from a C caller. NVML's contract
 //! obliges the caller to pass null or a pointer that is valid for the documented reads and writes.
 //! Every unsafe block below relies on this.
 
@@ -9,12 +9,14 @@ use std::ffi::{CStr, c_char, c_void};
 
 use crate::error_code::{ErrorCode, NvmlResult};
 
-/// A device handle. Never dereferenced, only compared with the addresses handed out.
+/// A device handle. The library never dereferences it. It only compares it with the addresses that
+/// it has handed out.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceHandle(pub(crate) *const c_void);
 
-/// Handle of an event set or a GPM sample: a number in the shape of a pointer, never dereferenced.
+/// Handle of an event set or a GPM sample. It is a number in the form of a pointer, and the library
+/// never dereferences it.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpaqueHandle(pub(crate) *const c_void);
@@ -22,10 +24,9 @@ pub(crate) struct OpaqueHandle(pub(crate) *const c_void);
 /// A C type that can be written to a caller's memory.
 pub(crate) trait CValue: Copy {
     /// Writes the value. A struct writes its members but not its padding. Padding is undefined in
-    /// Rust, so an optimized build would leak stack content to the caller.
+    /// Rust, so copying it could leak stack content to the caller.
     ///
-    /// # Safety
-    /// `at` must be valid for a write of `Self`; it need not be aligned.
+    /// # Safety `at` must be valid for a write of `Self`. It need not be aligned.
     unsafe fn write(self, at: *mut Self) {
         // SAFETY: guaranteed by the caller of this function.
         unsafe { at.write_unaligned(self) };
@@ -58,7 +59,7 @@ impl<T: CValue, const N: usize> CValue for [T; N] {
     }
 }
 
-/// Pointer to one value to write, or to read and write.
+/// Pointer to one value that the library writes, or reads and writes.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct OutPtr<T>(*mut T);
@@ -84,8 +85,8 @@ impl<T: CValue> OutPtr<T> {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: non-null, so by the caller's contract valid for a write of `T`; no alignment is
-        // assumed.
+        // SAFETY: the pointer is not null, so by the caller's contract it is valid for a write of
+        // `T`. The write assumes no alignment.
         unsafe { CValue::write(value, self.0) };
         Ok(())
     }
@@ -94,7 +95,8 @@ impl<T: CValue> OutPtr<T> {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: non-null, so by the caller's contract valid for a read of `T`, a plain C type.
+        // SAFETY: the pointer is not null, so by the caller's contract it is valid for a read of
+        // `T`, which is a plain C type.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
@@ -114,7 +116,8 @@ impl<T: CValue> OutPtr<T> {
         OutArray(self.0.wrapping_add(1).cast())
     }
 
-    /// The same address as a later struct version, after its `version` has been checked.
+    /// The same address as a pointer to a later version of the struct. The caller has checked
+    /// `version`.
     pub(crate) fn extended<U>(self) -> OutPtr<U> {
         OutPtr(self.0.cast())
     }
@@ -164,7 +167,7 @@ impl<T: CValue> OutArray<T> {
         self.0.is_null()
     }
 
-    /// Writes the values. The caller has stated the capacity through a count.
+    /// Writes the values. The C caller has given a count, and the values must fit.
     pub(crate) fn put(self, values: &[T]) -> NvmlResult {
         for (index, value) in values.iter().enumerate() {
             self.at(index)?.put(*value)?;
@@ -172,7 +175,7 @@ impl<T: CValue> OutArray<T> {
         Ok(())
     }
 
-    /// Pointer to one element. The caller has stated the capacity through a count.
+    /// Pointer to one element. The C caller has given a count, and `index` must be below it.
     pub(crate) fn at(self, index: usize) -> Result<OutPtr<T>, ErrorCode> {
         if self.0.is_null() {
             Err(ErrorCode::INVALID_ARGUMENT)
@@ -181,7 +184,7 @@ impl<T: CValue> OutArray<T> {
         }
     }
 
-    /// NVML's list protocol: `count` holds the capacity and receives the number of elements.
+    /// Writes a list as NVML does: `count` holds the capacity and receives the number of elements.
     pub(crate) fn fill(self, count: OutPtr<u32>, values: &[T]) -> NvmlResult {
         let capacity = count.get()?;
         let needed = u32::try_from(values.len()).map_err(|_| ErrorCode::UNKNOWN)?;
@@ -213,8 +216,9 @@ impl TextBuffer {
         if bytes.len() >= length as usize {
             return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
-        // SAFETY: non-null, so by the caller's contract valid for `length` bytes, which exceeds the
-        // text length. The text is ours, so the ranges cannot overlap.
+        // SAFETY: the pointer is not null, so by the caller's contract it is valid for `length`
+        // bytes, which is more than the text has. The text belongs to this library, so the ranges
+        // cannot overlap.
         unsafe {
             self.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.0.add(bytes.len()).write(0);
@@ -234,13 +238,13 @@ impl TextArg {
         Self(text.as_ptr())
     }
 
-    /// A copy of the string. Invalid UTF-8 is replaced, so it matches no identifier.
+    /// A copy of the string. Invalid UTF-8 is replaced, so the copy then matches no identifier.
     pub(crate) fn get(self) -> Result<String, ErrorCode> {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: non-null, so by the caller's contract NUL-terminated and unchanged during the
-        // call.
+        // SAFETY: the pointer is not null, so by the caller's contract the string is NUL-terminated
+        // and does not change during the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }

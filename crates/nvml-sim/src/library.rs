@@ -23,15 +23,16 @@ const DEVICES_MAX: usize = 64;
 /// Device handles are addresses in this array. They are compared, never dereferenced.
 static HANDLES: [u64; DEVICES_MAX] = [0; DEVICES_MAX];
 
-/// A file modified this recently may change again within the same mtime tick.
+/// A file that was modified this recently is always read again. It may change once more without a
+/// new modification time, because the file system's clock is coarse.
 const MTIME_SETTLE_TIME: Duration = Duration::from_millis(100);
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library { references: 0, session: None });
 
 struct Library {
-    /// Initialisations minus shutdowns.
+    /// Number of initialisations minus number of shutdowns.
     references: u32,
-    /// Kept after a shutdown, since it holds the last valid state.
+    /// The session stays after a shutdown, because it holds the last valid state.
     session: Option<Arc<Session>>,
 }
 
@@ -39,7 +40,7 @@ struct Library {
 pub(crate) struct Session {
     directory: NodeDir,
     node: CachedFile<Node>,
-    /// By file number. The position is the NVML index.
+    /// GPUs with the numbers of their files. The position in the list is the NVML index.
     gpus: Vec<(u32, CachedFile<Gpu>)>,
 }
 
@@ -55,7 +56,7 @@ struct CachedFileState<T> {
     missing: bool,
 }
 
-/// File metadata that detects a change.
+/// File metadata that shows whether the file has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -78,7 +79,7 @@ impl FileStamp {
     }
 }
 
-/// Locks a mutex, ignoring poison: the guarded values are never left half-updated.
+/// Locks a mutex. Ignores poison, because a panic never leaves the guarded values half-updated.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -140,7 +141,7 @@ impl Session {
     pub(crate) fn gpu(&self, index: usize) -> Result<Arc<Gpu>, ErrorCode> {
         let (number, cached) = self.gpus.get(index).ok_or(ErrorCode::INVALID_ARGUMENT)?;
         let gpu = cached.get(|| self.directory.gpu(*number));
-        // A missing file is a lost GPU.
+        // If its file is missing, the GPU is lost.
         if cached.is_missing() {
             Err(ErrorCode::GPU_IS_LOST)
         } else {
@@ -315,7 +316,7 @@ pub(crate) fn open_device(
     if gpu.lost { Err(ErrorCode::GPU_IS_LOST) } else { Ok(handle_for(index)) }
 }
 
-/// Hangs or fails as injected. Holds no lock.
+/// Hangs or fails if a fault for this call is injected. Holds no lock.
 fn apply_call_faults(faults: &[CallFault], name: &str) -> NvmlResult {
     for fault in faults.iter().filter(|fault| fault.matches_call(name)) {
         match fault.effect {
@@ -354,7 +355,7 @@ pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> NvmlResult {
         if let Some(before) = &library.session {
             is_first = false;
             let same = before.directory.path() == session.directory.path();
-            // Same GPUs as before: keep the cached state.
+            // The GPUs are the same as before, so keep the cached state.
             if same && before.gpus.iter().map(|gpu| gpu.0).eq(session.gpus.iter().map(|gpu| gpu.0))
             {
                 session = Arc::clone(before);
@@ -364,8 +365,9 @@ pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> NvmlResult {
     let node = session.node()?;
     apply_call_faults(&node.faults, name)?;
     require_driver(&node)?;
-    // An upgrade has replaced the library under the loaded driver. A process that has the old
-    // library loaded continues to use it.
+    // A driver upgrade has replaced the library while the old driver stays loaded. A process that
+    // has initialised NVML before the upgrade has the old library in memory and continues to use
+    // it.
     if is_first && node.replaced_by.is_some() {
         return Err(ErrorCode::LIB_RM_VERSION_MISMATCH);
     }
@@ -401,7 +403,7 @@ impl<T> Registry<T> {
         crate::abi::OpaqueHandle(std::ptr::without_provenance(number << 4))
     }
 
-    /// Accesses an entry.
+    /// Calls `update` with the entry of a handle.
     pub(crate) fn with<R>(
         &self,
         token: crate::abi::OpaqueHandle,

@@ -12,12 +12,12 @@ pub(crate) fn node_directory() -> Option<PathBuf> {
         return Some(PathBuf::from(directory));
     }
     let library = own_path()?;
-    // The loader's path may be a symlink from elsewhere; resolve it.
+    // Resolve the loader's path, because it may be a symlink in another directory.
     let library = library.canonicalize().unwrap_or(library);
     library.parent().and_then(Path::parent).map(Path::to_owned)
 }
 
-/// The loader's path of this library.
+/// The path from which the loader has loaded this library.
 fn own_path() -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let address = own_path as *const std::ffi::c_void;
@@ -26,7 +26,7 @@ fn own_path() -> Option<PathBuf> {
     if status == 0 {
         return None;
     }
-    // SAFETY: zeroed, which is a valid `Dl_info`, and filled in by the loader.
+    // SAFETY: `info` was zeroed, which is a valid `Dl_info`, and then filled in by the loader.
     let info = unsafe { info.assume_init() };
     if info.dli_fname.is_null() {
         return None;

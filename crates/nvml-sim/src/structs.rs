@@ -26,7 +26,7 @@ macro_rules! c_structs {
 
 c_structs! {
     PciInfo { bus_id_legacy: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, bus_id: [u8; 32] }
-    /// Version 1 has no subsystem.
+    /// Version 1 has no subsystem ID.
     PciInfoV1 { bus_id: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32 }
     PciInfoV2 { bus_id: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, reserved: [u32; 4] }
     PciInfoExt { version: u32, domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, base_class: u32, sub_class: u32, bus_id: [u8; 32] }
@@ -59,7 +59,7 @@ c_structs! {
         threshold_exceeded: u32,
     }
     RepairStatus { version: u32, channel: u32, tpc: u32 }
-    /// Its `version` is not checked.
+    /// This struct has no `version` member to check.
     UnrepairableMemory { unrepairable: u32 }
     FabricInfo { cluster_uuid: [u8; 16], status: u32, clique: u32, state: u32 }
     FabricInfoV2 { version: u32, cluster_uuid: [u8; 16], status: u32, clique: u32, state: u32, health_mask: u32 }

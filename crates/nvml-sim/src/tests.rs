@@ -1,4 +1,4 @@
-//! In-process tests. They run one at a time, since the library state is per process.
+//! In-process tests. They run one at a time, because the process has only one library state.
 
 use std::ffi::c_char;
 use std::fs;
@@ -29,7 +29,8 @@ impl OpenLibrary {
         let folder = tempfile::tempdir().unwrap();
         let spec = NodeSpec { driver: driver.to_owned(), ..NodeSpec::new(sku, gpus) };
         let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
-        // Only the files that the library reads: the property tests create a hundred nodes.
+        // Write only the files that the library reads, because the property tests create about a
+        // hundred nodes.
         let directory = NodeDir::new(folder.path());
         fs::create_dir(folder.path().join("gpus")).unwrap();
         for (number, gpu) in (0..).zip(&gpus) {
@@ -166,7 +167,7 @@ fn unloaded_driver_fails_every_call() {
     assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 0);
 }
 
-/// Makes all calls of a typical poller. They must return whatever the file contains.
+/// Makes the calls of a typical poller. Every call must return, whatever the file contains.
 fn poll(device: DeviceHandle) -> i32 {
     let (mut word, mut long) = (0_u32, 0_u64);
     let mut memory = Memory { total: 0, free: 0, used: 0 };
@@ -203,7 +204,7 @@ fn poll(device: DeviceHandle) -> i32 {
 }
 
 fn replace(path: &Path, bytes: &[u8]) {
-    // A new inode, so that the change is detected at once.
+    // Create a new file, so that its new inode shows the change at once.
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
@@ -211,7 +212,7 @@ fn replace(path: &Path, bytes: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Arbitrary bytes in a GPU's file: the last valid state stays in use.
+    /// If a GPU's file contains arbitrary bytes, the last valid state stays in use.
     #[test]
     fn arbitrary_bytes_never_crash(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
@@ -221,7 +222,7 @@ proptest! {
         prop_assert_eq!(poll(device_handle), 0);
     }
 
-    /// A valid file with one number replaced: every call still returns.
+    /// If one number of a valid file is replaced, every call still returns.
     #[test]
     fn arbitrary_numbers_never_crash(line in any::<prop::sample::Index>(), number in prop_oneof![any::<u64>().prop_map(|n| n.to_string()), any::<i32>().prop_map(|n| n.to_string())]) {
         let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");

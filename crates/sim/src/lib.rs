@@ -1,4 +1,4 @@
-//! Simulated GPU nodes. Real NVML clients, our agent and our checks run against them unchanged.
+//! Simulated GPU nodes. Real NVML clients, the agent and the checks run against them unchanged.
 //!
 //! A node is a directory of JSON files, which may be edited while clients run, next to a root file
 //! system with the files that a real node has in `/proc`, `/sys`, `/dev` and `/var`:

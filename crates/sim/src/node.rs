@@ -34,7 +34,7 @@ pub struct Node {
     pub restarted: bool,
     #[serde(default = "default_true", skip_serializing_if = "Clone::clone")]
     pub driver_loaded: bool,
-    /// Driver version on disk. `None` if it is the loaded one.
+    /// Driver version on disk. `None` if it is the loaded version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
     /// Whether the node is a virtual machine with passed-through GPUs.
@@ -54,12 +54,13 @@ impl Node {
         self.replaced_by.as_deref().unwrap_or(&self.driver)
     }
 
-    /// The frozen clock if there is one, else `real_unix_ms`.
+    /// The node's time: its frozen clock if it has one, else `real_unix_ms`.
     pub fn now_unix_ms(&self, real_unix_ms: u64) -> u64 {
         self.clock_unix_ms.unwrap_or(real_unix_ms)
     }
 
-    /// Uptime by the frozen clock. Without one it is fixed: 0 after a reboot, else one day.
+    /// Uptime by the frozen clock. If the clock is not frozen, the uptime is constant: 0 after a
+    /// reboot, else one day.
     pub fn uptime_ms(&self) -> u64 {
         match self.clock_unix_ms {
             Some(now) => now.saturating_sub(self.booted_unix_ms),

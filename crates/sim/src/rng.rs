@@ -1,14 +1,14 @@
-//! `SplitMix64`: small, fast and identical on every machine.
+//! `SplitMix64`, a random number generator that is small, fast and identical on every machine.
 
 /// A seeded random number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct SeededRng(u64);
 
 impl SeededRng {
-    /// Creates the stream `name` of a seed. Separate streams keep a new consumer from changing the
-    /// numbers of the others.
+    /// Creates the stream `name` of a seed. Streams are separate, so a new consumer does not change
+    /// the numbers that the others get.
     pub(crate) fn new(seed: u64, name: &str) -> Self {
-        // FNV-1a.
+        // FNV-1a hash of the name.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });

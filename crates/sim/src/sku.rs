@@ -1,4 +1,4 @@
-//! Values that a GPU reports and the facts do not hold: memory to the mebibyte, clocks, part
+//! Values that a GPU reports and that are not in the facts: memory to the mebibyte, clocks and part
 //! numbers.
 //!
 //! The H200 values were read from a real GPU. The others come from `nvidia-smi -q` listings and
@@ -169,7 +169,7 @@ const B200: Sku = Sku {
     ..H200
 };
 
-/// Defaults for models of which only the facts are known.
+/// Defaults for models without constants here.
 const OTHER: Sku = Sku {
     memory_mib: 0,
     reserved_kib: 524_288,
@@ -195,7 +195,7 @@ const OTHER: Sku = Sku {
 };
 
 impl Sku {
-    /// The constants of a GPU model; unlisted models are derived from their facts.
+    /// The constants of a GPU model. For unlisted models, they are derived from the facts.
     pub(crate) fn for_gpu(gpu: &GpuFacts) -> Self {
         let constants = match gpu.id.as_str() {
             "H200-SXM5-141GB" => Some(H200),
@@ -215,7 +215,8 @@ impl Sku {
         reason = "gigabytes, watts and link rates of the facts are small and positive"
     )]
     fn from_facts(gpu: &GpuFacts) -> Self {
-        // Vendor gigabytes are close to gibibytes, less the ECC and firmware reservation.
+        // A vendor's gigabytes are nearly gibibytes. The difference is the memory reserved for ECC
+        // and firmware.
         let memory_mib =
             gpu.memory.as_ref().map_or(16_384, |memory| (memory.capacity_gb * 1019.0) as u64);
         let rate =

@@ -14,7 +14,7 @@ pub struct SimState {
     pub host: Host,
     /// GPUs by index.
     pub gpus: BTreeMap<u32, Gpu>,
-    /// Next sequence number in the kernel log, before injected gaps.
+    /// Next sequence number in the kernel log, without injected gaps.
     pub next_sequence: u64,
     /// Records to append to the kernel log.
     pub records: Vec<KernelRecord>,

@@ -25,7 +25,7 @@ pub const MANIFEST: &str = "manifest.json";
 /// Version of the manifest.
 const VERSION: u32 = 1;
 
-/// How much of a bundle to decompress in search of the manifest: more than any agent writes.
+/// Maximum decompressed bytes to read in search of the manifest. Agents write smaller bundles.
 const READ_BYTES_MAX: u64 = 64 << 20;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 
@@ -42,7 +42,7 @@ pub struct Manifest {
     /// The agent's version.
     pub agent: String,
     pub files: Vec<FileEntry>,
-    /// Files that could not be collected.
+    /// Files that are missing or incomplete, each with the reason.
     pub missing: Vec<Gap>,
 }
 
@@ -53,7 +53,7 @@ pub struct FileEntry {
     pub bytes: u64,
     /// SHA-256 in hexadecimal.
     pub sha256: String,
-    /// Bytes dropped from its beginning because of a limit.
+    /// Bytes dropped from the beginning of the file because of a size limit.
     pub dropped_bytes: u64,
     /// Number of secrets removed.
     pub redactions: u64,
@@ -75,12 +75,12 @@ pub struct Gap {
 pub enum SourceError {
     #[error("`{program}` is not installed")]
     NotInstalled { program: String },
-    /// The node's files are not this machine's.
+    /// The monitored root is not `/`, so a program run here would describe another machine.
     #[error("the monitored root is not this machine")]
     NotThisMachine,
     #[error("`{program}` timed out after {} s", after.as_secs())]
     TimedOut { program: String, after: Duration },
-    /// Killed at the end of the order's lease.
+    /// The agent killed the program when the order's lease ended.
     #[error("`{program}` was killed: the lease of the order has ended")]
     LeaseEnded { program: String },
     #[error("`{program}` failed ({status}): {stderr}")]
@@ -101,7 +101,7 @@ pub enum SourceError {
     },
     #[error("failed to read `{}`: {err}", path.display())]
     Read { path: PathBuf, err: io::Error },
-    /// The bundle has only a part of it.
+    /// The bundle contains only the beginning of the source's output.
     #[error("incomplete: {0}")]
     Incomplete(Box<SourceError>),
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
@@ -138,16 +138,17 @@ pub enum ManifestError {
     /// The archive has no manifest.
     #[error("no {MANIFEST} in the archive")]
     Missing,
-    /// It does not parse.
+    /// The manifest does not parse.
     #[error("failed to parse {MANIFEST}")]
     Parse(#[from] serde_json::Error),
-    /// It has a newer version.
+    /// The manifest has another format version.
     #[error("{MANIFEST} has version {0}; this farrier reads version {VERSION}")]
     Version(u32),
 }
 
 impl Manifest {
-    /// Reads the manifest of an untrusted bundle: it may be damaged, or larger than memory.
+    /// Reads the manifest of an untrusted bundle, which may be damaged, or larger than memory when
+    /// decompressed.
     pub fn read(bundle: impl Read) -> Result<Self, ManifestError> {
         let content = GzDecoder::new(bundle).take(READ_BYTES_MAX);
         let mut archive = tar::Archive::new(content);
@@ -174,9 +175,9 @@ impl Manifest {
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes before these that the source dropped because of a limit.
+    /// Bytes of output before `bytes` that the source dropped because of a size limit.
     pub(crate) dropped_bytes: u64,
-    /// The error after which output may be missing.
+    /// The error that ended the source before its output was complete.
     pub(crate) cut_off_by: Option<SourceError>,
 }
 
@@ -206,8 +207,8 @@ pub(crate) struct FinishedBundle {
 }
 
 impl Bundle {
-    /// Starts a bundle for `path`. It is written to a temporary file beside it. `limit_bytes`
-    /// applies before compression.
+    /// Starts a bundle. It is written to a temporary file, which `finish` renames to `path`.
+    /// `limit_bytes` applies before compression.
     pub(crate) fn create(
         path: &Path,
         node: &str,
@@ -323,7 +324,7 @@ impl Bundle {
 }
 
 impl FinishedBundle {
-    /// Reads an existing bundle.
+    /// Reads the size and the hash of an existing bundle.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 64 << 10]);
@@ -344,18 +345,19 @@ impl FinishedBundle {
     }
 }
 
-/// Creates a directory for this user only: files in it may contain secrets until redacted.
+/// Creates a directory that only this user can read, because files in it contain secrets until they
+/// are redacted.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
 }
 
-/// The temporary path.
+/// Path of the bundle while it is being written.
 fn part_path(path: &Path) -> PathBuf {
     path.with_extension("part")
 }
 
-/// The last bytes, starting at a line boundary if there is one.
+/// The last `keep_bytes` bytes, without the incomplete line at their beginning if lines follow it.
 fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
     let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
     if content.len() <= keep {

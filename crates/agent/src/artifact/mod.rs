@@ -28,7 +28,8 @@ pub(crate) fn bundle_path(state_dir: &Path, generation: u64) -> PathBuf {
     state_dir.join(FOLDER).join(format!("{generation}.tar.gz"))
 }
 
-/// Deletes everything except the bundle of this order, including partial files of programs.
+/// Deletes all artifacts except the bundle of the order `except`. Also deletes files that programs
+/// left unfinished in that directory.
 pub(crate) fn clear(state_dir: &Path, except: Option<u64>) {
     let keep = except.map(|generation| bundle_path(state_dir, generation));
     for entry in std::fs::read_dir(state_dir.join(FOLDER)).into_iter().flatten().flatten() {

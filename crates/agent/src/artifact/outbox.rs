@@ -14,10 +14,10 @@ const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There is no session, or it ended during the upload. Another may follow.
+    /// No session is open, or the session ended during the upload. The next session may succeed.
     #[error("the session with the server ended")]
     Disconnected,
-    /// The server is temporarily unable to accept it.
+    /// The server is temporarily unable to accept the artifact.
     #[error("the server cannot accept the artifact now: {0}")]
     Busy(String),
     #[error("the server refused the artifact: {0}")]
@@ -47,7 +47,8 @@ pub struct ArtifactUpload {
 }
 
 impl ArtifactUpload {
-    /// Reports the result to the executor. Dropping it without a result counts as disconnected.
+    /// Reports the result to the executor. If `self` is dropped instead, the executor gets
+    /// `SendError::Disconnected`.
     pub fn end(self, result: Result<(), SendError>) {
         let _ = self.done.send(result);
     }
@@ -78,7 +79,7 @@ impl Outbox {
         let FinishedBundle { path, bytes, sha256 } = file.clone();
         let upload = ArtifactUpload { generation, path, bytes, sha256, done };
         let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        // A file of an earlier attempt may still be waiting for a session.
+        // The channel is full while a file from an earlier attempt still waits for a session.
         sender.try_send(upload).map_err(|_| SendError::Disconnected)?;
         loop {
             match result.recv_timeout(POLL) {

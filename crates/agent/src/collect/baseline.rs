@@ -25,7 +25,7 @@ pub(super) struct BaselineFile {
 }
 
 impl BaselineFile {
-    /// Reads the file. Without it, the baseline starts with what is present now.
+    /// Reads the file. If it is missing or unreadable, the baseline starts empty.
     pub(super) fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("hardware.json");
         let baseline = match read(&path) {

@@ -16,17 +16,16 @@ use super::drift::Drift;
 use super::{CollectorContext, SharedInventory};
 use crate::monitor::{Collector, CollectorMessage, SkippedCheck};
 
-/// A check cheaper than this runs every minute. A costlier one runs every ten, and when packages
-/// change.
+/// A check that costs less CPU time than this repeats every `SHORT_PERIOD`, a costlier one every
+/// `LONG_PERIOD`. A change of the driver, of packages or of drift starts a check earlier.
 const CHEAP_CPU_US: u64 = 20_000;
 const SHORT_PERIOD: Duration = Collector::CHECK_PERIOD;
 const LONG_PERIOD: Duration = Duration::from_secs(600);
-/// How often to test whether the driver was loaded, unloaded or replaced. Each invalidates the last
-/// check.
+/// How often to test whether the driver was loaded, unloaded or replaced. After each of these
+/// changes, the last check is no longer valid.
 const DRIVER_POLL: Duration = Duration::from_secs(5);
 
-/// The check gets no NVML reading: the agent monitors NVML itself, with a child that is always
-/// there.
+/// Why the check reads no NVML: the NVML collector does, in a child process that keeps running.
 const NVML: &str = "the agent monitors NVML separately";
 
 /// Checks that depend on NVML, or on whether the driver is loaded.
@@ -96,7 +95,7 @@ pub(super) fn run(context: &CollectorContext, _inventory: &SharedInventory) {
     }
 }
 
-/// Checks the node whose files are below `root`, from its files alone.
+/// Checks the node whose files are below `root`, and reads only these files.
 pub fn check_node(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
     let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
@@ -116,8 +115,8 @@ pub fn check_node(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedC
     (items, skipped)
 }
 
-/// Skips Python and framework checks, since jobs bring their own. Separate rules watch NVML and the
-/// driver module.
+/// Skips checks of Python and frameworks, because jobs bring their own. Also skips checks of NVML
+/// and the driver module, because separate rules watch them.
 fn is_relevant(item: &Item) -> bool {
     let prefixes = ["framework-", "python-", "cuda-"];
     !prefixes.iter().any(|prefix| item.code.starts_with(prefix))

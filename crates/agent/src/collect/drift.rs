@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(600);
 /// Maximum settings named in a finding.
 const NAMED_MAX: usize = 4;
 
-/// State of the last check.
+/// Compares the node's settings with the applied profile, and keeps the last result.
 pub(super) struct Drift {
     root: PathBuf,
     nvml: Option<PathBuf>,
@@ -118,7 +118,7 @@ fn evaluate(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<S
             severity: Severity::Warning,
             action: Action::Investigate,
             text: format!("drift from the profile `{profile}`: {}", join(&drifted, describe)),
-            // Without a name, both commands use the applied profile, including a custom one.
+            // Without a profile name, both commands use the applied profile, even a custom one.
             remedy: Some(format!(
                 "`farrier tune verify{node}` lists all, `farrier tune apply{node}` restores them"
             )),

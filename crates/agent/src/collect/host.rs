@@ -30,8 +30,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         (Tier::Slow, Collector::HostSlow, duration(config.tiers.slow_s)),
         (Tier::Rare, Collector::HostRare, Tier::Rare.period()),
     ];
-    // The PCI scan needs the GPUs' addresses from NVML. Wait briefly: a hung NVML must not stop
-    // host monitoring.
+    // The PCI scan needs the GPUs' addresses from NVML. Wait only briefly, because a hung NVML must
+    // not stop host monitoring.
     inventory.wait_settled(Duration::from_secs(2));
     let start = Instant::now();
     let mut due = tiers.map(|_| start);
@@ -60,7 +60,7 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             if context.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }
-            // Do not make up for missed periods.
+            // Skip periods that were missed.
             *due = (*due + *period).max(now);
         }
         let next = due.iter().min().copied().unwrap_or(start);

@@ -11,14 +11,15 @@ use farrier_hardware::nvml::watch;
 use super::{CollectorContext, SharedInventory};
 use crate::monitor::{Collector, CollectorMessage};
 
-/// Margin after NVML's deadline in which the agent detects a hang.
+/// How long after NVML's start deadline the agent may take to report that NVML hangs.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a stop request may go unnoticed.
 const STOP_POLL: Duration = Duration::from_millis(500);
 
-/// Log lines name GPUs by PCI address. Leave them in the kernel's buffer until NVML has listed the
-/// GPUs, or is known not to answer. If this boot's GPUs are already known, do not wait.
+/// How long to wait for NVML before reading the first log line. Log lines name GPUs by PCI address,
+/// so they stay in the kernel's buffer until NVML has listed the GPUs or is known not to answer.
+/// Zero if the GPUs of this boot are already known.
 fn gpus_wait(gpus: &[GpuIdentity]) -> Duration {
     if gpus.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
 }
@@ -42,8 +43,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         heartbeat();
     }
     kmsg::run_with_pulse(&settings, &stop.flag, &heartbeat, &mut |log| {
-        // Blocks while the health monitor is behind: the kernel buffers unread records and reports
-        // lost ones.
+        // Blocks while the health monitor is behind. Meanwhile the kernel buffers records, and
+        // reports how many it had to drop.
         if context.inbox.send(CollectorMessage::Kernel(log)).is_err() {
             stop.now();
         }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Spawns a reader of a log with one line. Returns its messages.
+    /// Runs the collector on a log with one line. Returns the messages that it sends.
     fn spawn_reader(
         gpus: Vec<GpuIdentity>,
         inventory: &Arc<SharedInventory>,

@@ -55,7 +55,7 @@ struct SharedInventory {
 
 #[derive(Debug, Default, Clone)]
 struct InventoryState {
-    /// NVML has answered, or is known not to.
+    /// NVML has answered, or the agent knows that it does not answer.
     settled: bool,
     gpus: Vec<GpuIdentity>,
     pids: Vec<u32>,
@@ -71,7 +71,7 @@ impl SharedInventory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until NVML has answered or is known not to. Returns `false` on a timeout.
+    /// Waits until the inventory is settled. Returns `false` on a timeout.
     fn wait_settled(&self, time: Duration) -> bool {
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(guard, time, |state| !state.settled);
@@ -85,7 +85,7 @@ pub(crate) struct CollectorContext {
     pub stop: Arc<Stop>,
     /// The configuration at startup.
     pub config: Config,
-    /// The binary that calls NVML: this one.
+    /// Path of this binary. Its `probe watch` subcommand calls NVML.
     pub program: PathBuf,
     pub facts: &'static FactSet,
     /// GPUs enumerated earlier in this boot.
@@ -136,7 +136,7 @@ impl Drop for ExitGuard<'_> {
     }
 }
 
-/// No deep recursion here. The check reads the largest files, onto the heap.
+/// Stack of a collector thread. Collectors do not recurse deeply, and read files onto the heap.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Resident memory of a process: `VmRSS` of `/proc/PID/status`.

@@ -92,7 +92,7 @@ fn convert(
         let pids = processes.iter().map(|process| process.pid).collect();
         inventory.update(|state| state.pids = pids);
     }
-    // The parent also uses a report to signal that its child does not answer.
+    // `watch::run` also sends a report when its child process does not answer.
     let silent = |signal, reading: &Reading<f64>| {
         signal == Signal::NodeNvmlAnswers && *reading == Reading::Value(0.0)
     };

@@ -10,10 +10,10 @@ use toml::de::DeTable;
 use super::section::{ParseContext, Problem, Section, near};
 use super::{Config, LISTEN, Lines, Orders, SchedulerChoice, Tiers};
 
-/// Sanity limit: overrides for every rule take far less.
+/// Maximum size of the file. A file that overrides every rule is far smaller.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Maximum `for_s`: a fault that must last longer than a day would never be reported.
+/// Maximum `for_s`: one day. With a longer wait, a rule would report almost no fault.
 const FOR_S_MAX: u32 = 86_400;
 
 /// Why the configuration is unusable.
@@ -59,7 +59,8 @@ fn problem_count(problems: usize) -> String {
     format!("{problems} {}", if problems == 1 { "problem" } else { "problems" })
 }
 
-/// Reads a configuration. A missing file counts as empty unless it was named explicitly.
+/// Reads a configuration. If the file is missing, returns the defaults, unless `named` says that
+/// the user gave the path explicitly.
 pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
     parse_file(path, named)?.into_config(path)
 }
@@ -86,7 +87,7 @@ pub(crate) struct ParsedFile {
 }
 
 impl ParsedFile {
-    /// The configuration if there are no problems; otherwise all problems, in file order.
+    /// The configuration if there are no problems, or else all problems, in file order.
     pub(crate) fn into_config(self, path: &Path) -> Result<Config, ConfigError> {
         let Self { config, mut problems, .. } = self;
         if problems.is_empty() {
@@ -97,7 +98,7 @@ impl ParsedFile {
     }
 }
 
-/// Parses a file, valid or not.
+/// Parses a file. Invalid content is not an error: the result lists the problems.
 pub(crate) fn parse_file(path: &Path, named: bool) -> Result<ParsedFile, ConfigError> {
     let unreadable = |err| ConfigError::Unreadable { path: path.to_owned(), err };
     let size = match std::fs::metadata(path) {

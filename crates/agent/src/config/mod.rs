@@ -5,7 +5,8 @@
 //!                     `--check-config`: preflight ─> problems with this node
 //! ```
 //!
-//! Parsing reports all problems at once, so that fixing a file does not take one run per mistake.
+//! Parsing reports all problems at once, so that correcting a file does not take one run per
+//! mistake.
 
 mod file;
 mod preflight;
@@ -52,7 +53,8 @@ pub struct Config {
     /// The NVML library. `None` for the one that the dynamic linker finds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvml: Option<PathBuf>,
-    /// Simulated GPUs in place of CUDA, for a simulated node. `None` for the machine's own.
+    /// File that describes simulated GPUs, which replace CUDA on a simulated node. `None` for the
+    /// machine's own GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda: Option<PathBuf>,
     /// The socket for jobs and `farrier status`.
@@ -246,7 +248,7 @@ impl Default for Orders {
             allow_reset: true,
             allow_reboot: true,
             allow_tune: true,
-            // As long as the server allows for findings to clear after a repair.
+            // The same time that the server allows for findings to clear after a repair.
             settle_s: 180,
         }
     }

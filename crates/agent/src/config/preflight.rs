@@ -29,7 +29,8 @@ const GROUPS: &str = "/etc/group";
 /// Keys set by a flag, and the flag.
 pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 
-/// Problems of the effective configuration. `lines` has the keys in the file, which flags override.
+/// Problems of the effective configuration. `lines` has the line of each key in the file, and
+/// `flags` the keys that a command-line flag overrides.
 pub(crate) fn preflight(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
     let socket = &config.socket;
     let quote_path = |path: &Path| format!("\"{}\"", path.display());
@@ -100,13 +101,13 @@ fn directory(path: &Path) -> Option<String> {
     })
 }
 
-/// Why no file can be created in a directory. Tries it, because permission bits are not enough:
-/// even root cannot create files in `/proc`.
+/// Why no file can be created in a directory. Creates one to find out, because permission bits do
+/// not tell: even root cannot create files in `/proc`.
 fn create_file_error(dir: &Path) -> Option<io::Error> {
     let path = dir.join(format!(".farrier-check-{}", std::process::id()));
     match fs::OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(_) => fs::remove_file(&path).err(),
-        // The agent starts on a full disk, and reports it.
+        // A full disk is not a problem of the configuration: the agent starts, and reports it.
         Err(err) => (!matches!(err.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
             .then_some(err),
     }
@@ -128,7 +129,8 @@ fn cuda(config: &Config) -> Option<String> {
     missing.then(|| "no such file; expected simulated GPUs, as in docs/tour/gpus.json".to_owned())
 }
 
-/// Tries to bind the address. If it is in use, the running agent or another process has it.
+/// Tries to bind the address. If the address is in use while an agent serves the socket, assumes
+/// that this agent uses it.
 fn listen(config: &Config) -> Option<String> {
     let Listen::At(address) = config.listen else { return None };
     let err = TcpListener::bind(address).err()?;
@@ -149,7 +151,7 @@ fn listen(config: &Config) -> Option<String> {
     }
 }
 
-/// `true` if an agent answers there, even one that this user may not access.
+/// `true` if an agent listens on the socket, even if this user may not connect to it.
 fn is_served(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,

@@ -11,7 +11,7 @@ use farrier_fleet::health::{GpuIdentity, Signal, Subject};
 use super::text::Text;
 use crate::state::State;
 
-/// Name, type, help, signal, and scale factor.
+/// Name, type, help text, signal and scale factor of each counter.
 const COUNTERS: [(&str, &str, &str, Signal, f64); 23] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", Signal::GpuClockSm, 1.0),
     (
@@ -140,7 +140,7 @@ const COUNTERS: [(&str, &str, &str, Signal, f64); 23] = [
     ),
 ];
 
-/// Bytes to MiB.
+/// Scale factor from bytes to MiB.
 const MIB: f64 = 1.0 / 1_048_576.0;
 
 /// Writes dcgm-exporter's metrics for each GPU.
@@ -162,7 +162,8 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
     let help = "Value of the last XID error encountered.";
     let mut family = text.family("DCGM_FI_DEV_XID_ERRORS", "gauge", help);
     for (gpu, labels) in state.values.gpus.iter().zip(&labels) {
-        // dcgm-exporter reports 0 before the first Xid. Omit it if the kernel log is unreadable.
+        // dcgm-exporter reports 0 before the first Xid. If the kernel log is unreadable, omit the
+        // counter.
         let last = state.values.last_xid.get(&gpu.uuid).copied();
         let known = last.or_else(|| {
             state.coverage_gaps.iter().all(|loss| loss.source != "kernel-log").then_some(0)
@@ -185,8 +186,8 @@ struct Labels {
 
 impl Labels {
     fn new(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
-        // dcgm-exporter uses eight digits for the PCI domain, the kernel four. To Prometheus an
-        // empty label is the same as a missing one.
+        // dcgm-exporter writes the PCI domain with eight digits, and the kernel with four. For
+        // Prometheus, an empty label is the same as a missing label.
         let pci = gpu.pci.as_deref().unwrap_or_default().to_ascii_uppercase();
         let pci = if pci.find(':') == Some(4) { format!("0000{pci}") } else { pci };
         Self {

@@ -13,13 +13,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A node has one or two scrapers. Further connections wait in the kernel's backlog.
+/// Maximum open connections. A node has one or two scrapers. Further connections wait in the
+/// kernel's backlog.
 const CONNECTIONS_MAX: usize = 64;
-/// A scrape request has a few hundred bytes.
+/// Maximum size of a request. A scrape request has a few hundred bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// Timeout of a request, from its first byte.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Idle timeout. Scrapers keep their connection between scrapes, mostly a minute apart.
+/// Idle timeout. Scrapers keep their connection open between scrapes, which are mostly a minute
+/// apart.
 const IDLE_WAIT: Duration = Duration::from_secs(150);
 
 /// A listener that limits its connections.

@@ -19,7 +19,7 @@ use crate::state::{PublishedFinding, State};
 use crate::status::{NodeVerdict, coverage_losses};
 use crate::uplink::{ConnectionStatus, Link};
 
-/// Renders the page at `now_ms`, on the clock of the snapshot.
+/// Renders the page. `now_ms` is the current time on the clock of `state.at.steady_ms`.
 pub fn render(
     state: &State,
     now_ms: i64,
@@ -121,7 +121,7 @@ fn findings(state: &State, text: &mut Text) {
         let labels = [finding.code.clone(), severity, kind.to_owned(), index, uuid, reason, action];
         *open.entry(labels).or_default() += 1;
     }
-    let help = "Open findings. Those of no GPU have empty GPU labels; `reason` is the Xid, the check or the kernel message.";
+    let help = "Open findings. Findings about no GPU have empty GPU labels; `reason` is the Xid, the check or the kernel message.";
     let mut family = text.family("farrier_findings", "gauge", help);
     for (values, count) in open {
         let names = ["code", "severity", "kind", "gpu", "UUID", "reason", "action"];
@@ -136,8 +136,8 @@ fn findings(state: &State, text: &mut Text) {
     }
 }
 
-/// Distinguishes findings of one rule where the values are few: an Xid, a check, a kernel message.
-/// The GPU unit that a line names is free text and gets no label.
+/// A label that distinguishes findings of one rule, for details with few values: an Xid, a check or
+/// a kernel message. The GPU unit that a log line names is free text and gets no label.
 fn reason(finding: &Finding) -> String {
     let detail = finding.detail.as_str();
     let number = |name: &str| {
@@ -149,7 +149,8 @@ fn reason(finding: &Finding) -> String {
     if is_number || is_word { detail.to_owned() } else { String::new() }
 }
 
-/// The overall verdict: with findings alone, an unmonitored node looks healthy.
+/// Writes the overall verdict. A node that nothing monitors has no findings either, so findings
+/// alone would make it look healthy.
 fn verdict(state: &State, now_ms: i64, text: &mut Text) {
     let verdict = NodeVerdict::now(state, &coverage_losses(state, now_ms));
     let help = "1 for the node's current verdict; `unknown` if no fault is open but coverage is incomplete.";
@@ -196,7 +197,7 @@ fn server(uplink: &ConnectionStatus, text: &mut Text) {
     }
 }
 
-/// Maximum pairs of GPU and process owner: bounds the labels. A GPU has few owners.
+/// Maximum pairs of GPU and process owner, which bounds the labels. A GPU has few owners.
 const OWNERS_MAX: usize = 64;
 
 fn process_owners(state: &State, text: &mut Text) {
@@ -247,8 +248,9 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
     });
 }
 
-/// Computed at render time: with a stuck health monitor the snapshot's own age would never change.
-#[expect(clippy::cast_precision_loss, reason = "milliseconds since a snapshot")]
+/// Computed when the page is rendered. An age in the published state would not grow while the
+/// health monitor is stuck.
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since the state was published")]
 fn age(state: &State, now_ms: i64, text: &mut Text) {
     let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;
     let help = "Seconds since the agent last published its state; normally at most one.";

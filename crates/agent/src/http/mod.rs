@@ -1,11 +1,11 @@
 //! `/metrics`, `/healthz` and an index, over HTTP/1.1.
 //!
 //! ```text
-//! TcpListener ─ guard (connections, request bytes, time) ─> axum ─> Published snapshot ─> text
+//! TcpListener ─ guard (connections, request bytes, time) ─> axum ─> Published state ─> text
 //! ```
 //!
-//! A request reads the newest snapshot and never waits for the health monitor. An old snapshot
-//! means that the health monitor is stuck, which counts as unhealthy.
+//! A request reads the last published state and never waits for the health monitor. If that state
+//! is old, the health monitor is stuck, and `/healthz` reports incomplete coverage.
 
 mod dcgm;
 mod guard;
@@ -34,13 +34,13 @@ use crate::uplink::ConnectionStatus;
 pub struct Pages {
     pub published: Published,
     pub registry: Arc<JobRegistry>,
-    /// Metrics settings. A reload changes them.
+    /// Metrics settings, which a reload changes.
     pub metrics: Arc<RwLock<Metrics>>,
     /// `None` if no server is configured.
     pub uplink: Option<watch::Receiver<ConnectionStatus>>,
 }
 
-/// Serves until dropped.
+/// Serves until the future is dropped.
 pub async fn run(listener: TcpListener, pages: Pages) {
     let router = Router::new()
         .route("/", get(index))
@@ -89,7 +89,8 @@ pub fn coverage_gaps(published: &Published, now_ms: i64) -> Vec<String> {
     let losses = state.coverage_gaps.iter().chain(&staleness);
     let mut reasons: Vec<String> =
         losses.map(|loss| format!("{}: {}", loss.source, loss.reason)).collect();
-    // Nothing is known until every fast collector has reported. A specific reason says more.
+    // Coverage is incomplete until every fast collector has reported. Say so only if there is no
+    // more specific reason.
     if reasons.is_empty() {
         let fast = state.collectors.iter().filter(|collector| collector.name.ends_with("-fast"));
         let silent = fast.filter(|collector| collector.age_s.is_none());

@@ -201,7 +201,7 @@ fn a_disconnected_agent_differs_from_a_standalone_one() {
     assert_eq!(connected(None), (None, None));
 }
 
-/// The page four seconds after its snapshot.
+/// The page four seconds after its state was published.
 fn page(config: &Metrics) -> String {
     let state = state();
     render(&state, state.at.steady_ms + 4000, &[], Some(&uplink(true)), config)
@@ -393,7 +393,7 @@ fn alerts_use_existing_metrics_and_labels() {
     for alert in rules.split("- alert: ").skip(1) {
         let name = alert.lines().next().unwrap();
         let expr = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
-        // Labels that Prometheus adds, and those that the alert aggregates or keeps.
+        // Prometheus adds these labels. The metrics add theirs below.
         let mut labels = BTreeSet::from(["instance", "job"]);
         for metric in words_after(expr, "farrier_").map(|rest| format!("farrier_{rest}")) {
             let found = lines.iter().find(|line| line.0 == metric);

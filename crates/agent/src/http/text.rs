@@ -69,7 +69,7 @@ impl Family<'_> {
     }
 }
 
-/// Larger numbers are written with an exponent.
+/// Numbers from this size on are written with an exponent.
 const HUGE: f64 = 1e21;
 
 fn escape(out: &mut String, text: &str, quotes: bool) {

@@ -29,23 +29,24 @@ pub(super) struct Client {
     /// The GPU that the client named.
     named: Option<GpuUuid>,
     target: TargetGpu,
-    /// GPUs on which the driver lists its process.
+    /// GPUs on which the driver lists the client's process.
     gpus: BTreeSet<GpuUuid>,
     /// The current step, and its start on the steady clock.
     pub(super) step_started: Option<(u64, i64)>,
-    /// Findings for which it got a checkpoint request.
+    /// Findings for which the client got a checkpoint request.
     pub(super) notified: BTreeSet<u64>,
-    /// A pending notice that its GPU is not on this node.
+    /// An unsent notice that the named GPU is ambiguous or not on this node.
     pending_notice: Option<String>,
 }
 
-/// The GPU that the given name resolves to.
+/// The GPU to which the name that the client gave resolves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TargetGpu {
     /// No name was given.
     Unnamed,
     Gpu(GpuUuid),
-    /// Unresolved: every GPU counts. An extra checkpoint costs less than a missing one.
+    /// The name does not resolve to one GPU, so faults of every GPU concern the client. An extra
+    /// checkpoint costs less than a missing one.
     Every,
 }
 
@@ -66,7 +67,7 @@ impl Client {
         }
     }
 
-    /// Adds a GPU on which the driver lists its process.
+    /// Adds a GPU on which the driver lists the client's process.
     pub(super) fn add_gpu(&mut self, gpu: GpuUuid) {
         if self.gpus.len() < GPUS_MAX {
             self.gpus.insert(gpu);
@@ -79,7 +80,7 @@ impl Client {
         self.resolve_gpu(inventory);
     }
 
-    /// Resolves the name against the node's GPUs. Once resolved it stays resolved, even after the
+    /// Resolves the name against the node's GPUs. A resolved name stays resolved, even after the
     /// GPU falls off the bus.
     pub(super) fn resolve_gpu(&mut self, inventory: Option<&[GpuUuid]>) {
         let Some(named) = &self.named else { return };
@@ -115,13 +116,13 @@ impl Client {
         let Some(gpu) = subject.gpu() else { return true };
         match &self.target {
             TargetGpu::Every => true,
-            // Before the GPUs are enumerated, the name may be a prefix.
+            // Before the GPUs are enumerated, `target` is the name itself, which may be a prefix.
             TargetGpu::Gpu(target) => gpu.0.starts_with(&target.0) || self.gpus.contains(gpu),
             TargetGpu::Unnamed => self.gpus.is_empty() || self.gpus.contains(gpu),
         }
     }
 
-    /// Its GPU, if it has exactly one.
+    /// The client's GPU, if it has exactly one.
     pub(super) fn gpu(&self) -> Option<&GpuUuid> {
         let only = || self.gpus.first().filter(|_| self.gpus.len() == 1);
         match &self.target {

@@ -17,14 +17,14 @@ use super::protocol::{Answer, ErrorCode, Hello, ParseError, Request, VERSION, ex
 use super::registry::JobRegistry;
 use super::server::StatusProvider;
 
-/// Responses queued for a slow reader.
+/// Maximum lines queued for a client that reads slowly.
 pub(super) const OUTBOX: usize = 16;
-/// Sanity limit: a message has a few hundred bytes.
+/// Maximum length of a line. A message has a few hundred bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Token bucket per client: messages a second, and burst. A step takes at least milliseconds.
+/// Token bucket per client: messages per second, and burst. A step takes at least milliseconds.
 const RATE_PER_S: f64 = 1000.0;
 const BURST: f64 = 2000.0;
-/// Unparseable lines before the connection is closed.
+/// Number of invalid lines at which the connection is closed.
 const ERRORS_MAX: u32 = 10;
 /// Write timeout: a client that does not read is disconnected.
 const WRITE_WAIT: Duration = Duration::from_secs(5);
@@ -43,8 +43,8 @@ impl End {
     }
 }
 
-/// Sends "full" and closes, without blocking. Nothing was written before, so the kernel's buffer
-/// has room.
+/// Sends the error `full` without blocking. Nothing was written before, so the kernel's buffer has
+/// room.
 pub(super) fn refuse(stream: &UnixStream, why: &str) {
     let line = Answer::Error { code: ErrorCode::Full, message: why }.line();
     let _ = stream.try_write(line.as_bytes());
@@ -179,7 +179,8 @@ impl ClientConnection<'_> {
         let earned = (now - self.last).as_secs_f64() * RATE_PER_S;
         self.last = now;
         self.allowed = (self.allowed + earned).min(BURST);
-        // Two chunks may hold a thousand requests, and the status does not change in between.
+        // A chunk may hold hundreds of `status` requests. They get one response, because the
+        // status does not change between them.
         let mut wants_status = false;
         for line in lines {
             if line.iter().all(u8::is_ascii_whitespace) {
@@ -187,7 +188,7 @@ impl ClientConnection<'_> {
             }
             if self.allowed < 1.0 {
                 if !self.welcomed {
-                    // The dropped messages may include a hello, so do not ignore them silently.
+                    // The dropped messages may include a hello, so do not drop them silently.
                     return Err(End::error(ErrorCode::TooFast, "too many messages before hello"));
                 }
                 self.registry.drop_messages(1);
@@ -238,7 +239,7 @@ impl ClientConnection<'_> {
             return Err(End::error(ErrorCode::BadLines, "too many invalid lines"));
         }
         self.registry.drop_messages(1);
-        // Explain the format once; repeating it does not help.
+        // Explain the format only once, because a repetition does not help.
         if self.errors == 1 {
             self.send(stream, &Answer::Error { code: ErrorCode::BadLine, message: why }.line())
                 .await?;

@@ -7,12 +7,12 @@ use farrier_fleet::health::{Moment, median};
 use super::message_error::MessageError;
 use super::protocol::{JobState, RankStep};
 
-/// Maximum ranks per job whose steps are kept: more than a node has GPUs. Bounds what a client can
-/// invent.
+/// Maximum ranks per job whose steps are kept. A node has fewer GPUs. The limit bounds the memory
+/// for ranks that a client invents.
 const RANKS_MAX: usize = 1024;
 
-/// How long a job stays visible after its last rank left: the on-call engineer asks at night what
-/// ran in the evening.
+/// How long a job stays visible after its last rank left. An on-call engineer asks at night which
+/// jobs ran in the evening.
 const EXPIRY_MS: i64 = 24 * 3_600_000;
 
 /// Maximum checkpoint reasons kept. The first ones show the cause.
@@ -25,12 +25,12 @@ pub(super) type JobKey = (u32, String);
 pub(super) struct Job {
     pub(super) state: JobState,
     steps: BTreeMap<u32, RankStep>,
-    /// Tokens per second by connection. Summed on demand, because steps end far more often than it
-    /// is read.
+    /// Tokens per second by connection. Summed on demand, because steps end far more often than the
+    /// sum is read.
     rates: BTreeMap<u64, f64>,
-    /// Closed connections. Their rates count until another step ends.
+    /// Closed connections whose rates still count, until another step ends.
     closed: Vec<u64>,
-    /// When its last rank left.
+    /// When the last rank left.
     left_ms: Option<i64>,
     /// Open findings for which a checkpoint was requested.
     requested: BTreeSet<u64>,
@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    /// Records the end of a step. A loss is kept only with its own step.
+    /// Records the end of a step. The loss of an earlier step is dropped.
     pub(super) fn step_ended(&mut self, ended: RankStep, loss: Option<f64>) {
         let RankStep { rank, step, step_s, .. } = ended;
         if self.state.step.is_none_or(|last| step >= last) {
@@ -140,12 +140,13 @@ impl Job {
         self.state.left = left.map(|left| left.wall);
     }
 
-    /// `true` if its last rank left too long ago to show the job.
+    /// `true` if the last rank left so long ago that the job is no longer shown.
     pub(super) fn is_expired(&self, now_ms: i64) -> bool {
         self.left_ms.is_some_and(|left| now_ms - left >= EXPIRY_MS)
     }
 
-    /// Records a checkpoint request. Every rank gets one; the job counts it once per finding.
+    /// Records a checkpoint request. Every rank gets a request, but the job counts only one per
+    /// finding.
     pub(super) fn checkpoint_requested(&mut self, finding: u64, reason: &str, now: Moment) {
         if !self.requested.insert(finding) {
             return;
@@ -178,9 +179,9 @@ impl Job {
     }
 }
 
-/// Sanity limit: a step longer than a week means a wrong clock.
+/// Maximum duration of a step: one week. A longer step means that a clock is wrong.
 pub(super) const STEP_S_MAX: f64 = 604_800.0;
-/// Sanity limit for tokens of one rank in one step: about a million times more than any model uses.
+/// Maximum tokens of one rank in one step: about a million times more than any model uses.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
 /// Validates the figures that a rank reports for a step.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub const VERSION: u32 = 1;
 
-/// Identifies a client. Process and user come from the kernel.
+/// Identifies a client. The kernel reports its process and user, so they are not part of this.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Hello {
     /// The newest version that the client supports.
@@ -23,7 +23,7 @@ pub struct Hello {
     /// Ranks of the job on this node.
     #[serde(default)]
     pub local_world_size: Option<u32>,
-    /// UUID of its GPU, if known.
+    /// UUID of the client's GPU, if known.
     #[serde(default)]
     pub gpu: Option<String>,
     /// Frameworks by name, with their versions.
@@ -31,14 +31,14 @@ pub struct Hello {
     pub frameworks: BTreeMap<String, String>,
 }
 
-/// Known frameworks; others are ignored.
+/// Frameworks that are recorded. Others are ignored.
 pub(super) const FRAMEWORKS: [&str; 4] = ["jax", "keras", "tensorflow", "torch"];
 
 /// A client message. Unknown fields are ignored, so that an older agent serves a newer job.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Request {
-    /// Must come first; only `status` works without it.
+    /// The first message of a client. Only `status` works without it.
     Hello(Hello),
     StepBegin {
         step: u64,
@@ -51,7 +51,7 @@ pub enum Request {
         /// Tokens of this rank.
         #[serde(default)]
         tokens: Option<u64>,
-        /// `null` if it is not a number.
+        /// `null` if the loss is not a finite number.
         #[serde(default)]
         loss: Option<f64>,
     },
@@ -95,7 +95,7 @@ const MESSAGES: [(&str, &str); 8] = [
 /// Why a line is not a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ParseError {
-    /// `true` if its `type` is `hello`.
+    /// `true` if the line's `type` is `hello`.
     pub(super) is_hello: bool,
     /// The problem, and the expected format.
     pub(super) why: String,
@@ -109,7 +109,7 @@ pub(super) fn explain(line: &[u8], err: &serde_json::Error) -> ParseError {
     }
     let names = || MESSAGES.map(|(name, _)| format!("`{name}`")).join(", ");
     let Ok(Kind { r#type: kind }) = serde_json::from_slice(line) else {
-        let why = format!("expected one JSON object a line: {err}");
+        let why = format!("expected one JSON object per line: {err}");
         return ParseError { is_hello: false, why };
     };
     let message = kind.as_ref().and_then(|kind| MESSAGES.iter().find(|(name, _)| name == kind));
@@ -127,7 +127,7 @@ pub(super) fn explain(line: &[u8], err: &serde_json::Error) -> ParseError {
 pub enum Answer<'a> {
     /// Response to `hello`.
     Welcome {
-        /// [`VERSION`].
+        /// The version that the connection uses: the newest one that both sides support.
         v: u32,
     },
     /// The connection is fine, but a person should read this.
@@ -141,8 +141,8 @@ pub enum Answer<'a> {
     },
     /// The GPU or the node will have to be reset, rebooted or replaced: save a checkpoint.
     CheckpointWanted {
-        /// Keys of the findings behind it. A finding keeps its key across restarts of the agent and
-        /// the job.
+        /// Keys of the findings that cause the request. A finding keeps its key across restarts of
+        /// the agent and the job.
         findings: &'a [&'a str],
         reason: &'a str,
     },
@@ -161,7 +161,7 @@ pub enum ErrorCode {
     LongLine,
     /// Too many messages before a hello.
     TooFast,
-    /// No room for another client, or for its data. A later retry may succeed.
+    /// There is no room for another client or for its data. A later retry may succeed.
     Full,
     /// There is no status yet. The connection stays open.
     Starting,
@@ -194,7 +194,7 @@ pub struct RankStep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobState {
     pub job: String,
-    /// Ranks connected here.
+    /// Ranks connected to this agent.
     pub ranks: u32,
     /// Total ranks, if reported.
     pub world_size: Option<u32>,
@@ -202,11 +202,11 @@ pub struct JobState {
     #[serde(default)]
     pub local_world_size: Option<u32>,
     pub uid: Option<u32>,
-    /// Time of its first message.
+    /// Time of the job's first message.
     pub since: Timestamp,
-    /// Time of its last message.
+    /// Time of the job's last message.
     pub last_seen: Timestamp,
-    /// When its last rank left. `None` while one is connected. The job stays visible for a day.
+    /// When the last rank left. `None` while a rank is connected. The job stays visible for a day.
     #[serde(default)]
     pub left: Option<Timestamp>,
     /// The last step that any rank completed.
@@ -215,34 +215,35 @@ pub struct JobState {
     pub loss: Option<f64>,
     /// Duration of that step.
     pub step_s: Option<f64>,
-    /// Median over the ranks here, each with its last step.
+    /// Median duration of the last step, over the ranks on this node.
     #[serde(default)]
     pub step_s_median: Option<f64>,
-    /// The rank here with the longest last step.
+    /// The rank on this node whose last step took longest.
     pub slowest: Option<RankStep>,
-    /// Its duration as a multiple of the median. `None` without other ranks to compare.
+    /// Duration of the slowest rank's last step, as a multiple of the median. `None` without
+    /// another rank to compare it with.
     #[serde(default)]
     pub slowest_over_median: Option<f64>,
-    /// The rank with the shortest last step.
+    /// The rank on this node whose last step took the least time.
     pub fastest: Option<RankStep>,
-    /// Total over all ranks here.
+    /// Total over all ranks on this node.
     pub tokens_per_s: Option<f64>,
     pub phase: Option<String>,
     /// Number of out-of-memory errors.
     pub ooms: u64,
-    /// Time of the last one.
+    /// Time of the last out-of-memory error.
     #[serde(default)]
     pub oom_at: Option<Timestamp>,
-    /// Rank of the last one.
+    /// Rank of the last out-of-memory error.
     pub oom_rank: Option<u32>,
-    /// Size of its failed allocation.
+    /// Size of the allocation that failed then.
     pub oom_bytes_wanted: Option<u64>,
     /// Time of the last checkpoint.
     #[serde(default)]
     pub checkpoint_at: Option<Timestamp>,
     /// Step of that checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// Error of the last attempt, if no checkpoint succeeded since.
+    /// Error of the last failed checkpoint, if none succeeded since.
     #[serde(default)]
     pub checkpoint_failed: Option<String>,
     /// Number of findings for which a checkpoint was requested.
@@ -253,7 +254,7 @@ pub struct JobState {
     /// Reasons for the requests since the last checkpoint.
     #[serde(default)]
     pub checkpoint_wanted_for: Vec<String>,
-    /// Frameworks it reported, by name, with their versions.
+    /// Frameworks that the job reported, by name, with their versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub frameworks: BTreeMap<String, String>,
 }
@@ -282,7 +283,7 @@ mod tests {
             super::explain(line.as_bytes(), &err).why
         };
         let types = "`hello`, `step_begin`, `step_end`, `phase`, `oom`, `checkpoint_done`, `checkpoint_failed`, `status`";
-        assert!(explain("nonsense").starts_with("expected one JSON object a line: "));
+        assert!(explain("nonsense").starts_with("expected one JSON object per line: "));
         assert_eq!(explain("{}"), format!("`type` is missing; expected one of {types}"));
         let step = explain(r#"{"type":"step"}"#);
         assert_eq!(step, format!("unknown `type`; expected one of {types}"));

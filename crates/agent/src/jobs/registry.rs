@@ -23,7 +23,7 @@ pub const CLIENTS_MAX: usize = 1024;
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
 /// Connections reserved, in both limits, for clients without a hello, such as `farrier status`.
 const RESERVED_CLIENTS: usize = 16;
-/// Maximum jobs in status and metrics: bounds the labels.
+/// Maximum jobs in status and metrics, which bounds the labels.
 pub const JOBS_MAX: usize = 64;
 /// Maximum length of a job's name or phase. Longer ones are truncated.
 const NAME_CHARS_MAX: usize = 128;
@@ -58,9 +58,11 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct CheckpointRequest {
     subject: Subject,
-    /// Id and start time of the finding: ids start over if the journal is deleted.
+    /// Id and start time of the finding. The id alone is not unique, because ids start over if the
+    /// journal is deleted.
     key: String,
-    /// `true` if its detail is an Xid, which tells more than the findings that follow from it.
+    /// `true` if the finding's detail is an Xid. The reason lists Xids first, because they tell
+    /// more than the findings that follow from them.
     is_xid: bool,
     /// `gpu.xid Xid 79 on GPU-...`.
     summary: String,
@@ -132,7 +134,8 @@ impl JobRegistry {
         Ok(id)
     }
 
-    /// Checks whether this client may become a rank of a job: some connections are reserved.
+    /// Checks whether this client may become a rank of a job. Some connections are reserved for
+    /// clients without a hello.
     pub(super) fn has_room_for_rank(&self, id: u64) -> Result<(), LimitError> {
         let inner = self.lock();
         let Some(client) = inner.clients.get(&id) else { return Ok(()) };
@@ -225,8 +228,8 @@ impl JobRegistry {
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {
-            // It may have been worse before. Clients that got a request then do not get another if
-            // it worsens again.
+            // The finding may have been worse before. Clients that got a request then do not get
+            // another if the finding worsens again.
             self.lock().requests.remove(&finding.id);
             return;
         }
@@ -235,7 +238,7 @@ impl JobRegistry {
         let key = format!("{}-{}", finding.id, finding.first_seen.as_second());
         let summary = format!("{code}{detail} on {subject}");
         let reason = format!("{summary}, {severity}: {}", action.instruction());
-        // A node that goes down ends every rank, whichever GPU is at fault.
+        // A reboot or replacement of the node ends every rank, whichever GPU is at fault.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
         let is_xid = XID_CODES.contains(&code.as_str());
@@ -288,8 +291,8 @@ fn is_framework((name, version): &(String, String)) -> bool {
 }
 
 impl Inner {
-    /// Evicts the oldest matching client without a hello, of the user who has most of them. Returns
-    /// `false` if there was none.
+    /// Evicts a matching client without a hello: the oldest one of the user who has the most such
+    /// clients. Returns `false` if there is none.
     fn evict_client(&mut self, matches: impl Fn(&Client) -> bool) -> bool {
         let mut per_user: BTreeMap<u32, usize> = BTreeMap::new();
         let is_idle = |client: &&Client| client.job.is_none() && matches(client);
@@ -299,7 +302,7 @@ impl Inner {
         let idle = self.clients.iter().filter(|(_, client)| is_idle(client));
         let oldest = idle.min_by_key(|(id, client)| (Reverse(per_user.get(&client.uid)), **id));
         let oldest = oldest.map(|(id, _)| *id);
-        // This closes its outbox, and with it the connection.
+        // Removing the client closes its outbox, which ends its connection.
         oldest.is_some_and(|id| self.clients.remove(&id).is_some())
     }
 
@@ -333,9 +336,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Evicts a job: first one without connections, of any user, then one of the user with the most
-    /// jobs; in each case the one idle for longest. So a user cannot evict running jobs of a user
-    /// with fewer.
+    /// Evicts a job if the limit is reached. Prefers a job without connections, then a job of the
+    /// user with the most jobs, then the job that has been idle the longest. So a user cannot evict
+    /// the running jobs of a user with fewer jobs.
     fn make_room(&mut self, job: &JobKey) {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
@@ -405,8 +408,8 @@ impl Inner {
         }
     }
 
-    /// Sends a client a checkpoint request for each finding that ends its work, several in one
-    /// line. What does not fit its outbox follows once it has read a response.
+    /// Sends a client one checkpoint request for all findings that end its work. If the client's
+    /// outbox is full, the request follows once the client has read a line.
     fn notify(&mut self, id: u64, now: Moment) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(job) = client.job.clone() else { return };

@@ -22,7 +22,7 @@ pub enum SocketError {
         #[source]
         err: io::Error,
     },
-    /// Another process answers there.
+    /// Another process accepts connections on the path.
     #[error("another agent answers on the socket `{}`", path.display())]
     InUse { path: PathBuf },
     /// The configured group does not exist.
@@ -30,7 +30,7 @@ pub enum SocketError {
     NoGroup { path: PathBuf, group: String },
 }
 
-/// Opens the socket. Replaces a stale one that no process answers on.
+/// Opens the socket. Replaces a stale socket, on which no process accepts connections.
 pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     let path = &socket.path;
     let failed = |err| SocketError::Open { path: path.clone(), err };
@@ -55,11 +55,11 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
 
 /// Serves `status` requests, which do not concern a job.
 pub trait StatusProvider: Send + Sync {
-    /// The response to `status`. Shared, so that a thousand clients hold one copy.
+    /// The response to `status`. Shared, so that a thousand clients need only one copy.
     fn status(&self) -> Arc<str>;
 }
 
-/// Serves until dropped.
+/// Serves until the future is dropped.
 pub async fn run(
     listener: UnixListener,
     registry: Arc<JobRegistry>,
@@ -69,7 +69,7 @@ pub async fn run(
         match listener.accept().await {
             Ok((stream, _)) => accept(stream, &registry, &status_provider),
             Err(err) => {
-                // Usually out of file descriptors: others have to close first.
+                // Usually the process has no free file descriptor until another connection closes.
                 tracing::warn!(%err, "failed to accept a job's connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -85,7 +85,7 @@ fn accept(
     let peer = stream.peer_cred();
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
-    // Zero is a process outside this PID namespace.
+    // The kernel reports zero for a process outside this PID namespace.
     let pid = pid.filter(|pid| *pid > 0);
     let (outbox, lines) = tokio::sync::mpsc::channel(connection::OUTBOX);
     match registry.join(uid, pid, outbox) {

@@ -15,7 +15,7 @@ use super::message_error::MessageError;
 use super::*;
 use crate::config::Socket;
 
-/// Bounds a hang. The tests do not measure durations on a busy machine.
+/// Ends a test that hangs. It is long because a busy machine may be slow.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 struct FixedStatus;
@@ -180,15 +180,16 @@ fn clients_of_a_failing_gpu_get_one_checkpoint_request() {
             (&json!("checkpoint_wanted"), &json!(["5-0"]))
         );
         assert_eq!(request["reason"], "gpu.xid Xid 79 on GPU-0, fatal: drain the GPU and reset it");
-        // The next message of each is the response to its own request: nothing came in between.
+        // The next message to each client is the response to its own request, so nothing came in
+        // between.
         for client in [&mut affected, &mut unaffected] {
             client.send(&json!({"type": "status"})).await;
             assert_eq!(client.receive().await.unwrap()["v"], 1);
         }
-        // A later client also gets open findings, until they clear.
+        // A client that connects later also gets requests for open findings.
         let mut late = Client::hello(&server, "late", "GPU-0").await;
         assert_eq!(late.receive().await.unwrap()["findings"][0], "5-0");
-        // Nor for one whose severity went down.
+        // It gets none for a finding whose severity went down.
         let less = finding(5, "GPU-0", Severity::Warning, Action::Investigate);
         server.registry.finding(at_s(0), &less, None);
         let mut after = Client::hello(&server, "after", "GPU-0").await;
@@ -235,7 +236,7 @@ fn a_rejected_hello_gets_an_error_and_closes_the_connection() {
             (String::new(), hello("\"rank\":1"), "bad_hello", "missing field `job`"),
             (String::new(), hello("\"job\":\"x\",\"gpu\":\"0\""), "bad_hello", "expected a UUID"),
             (hello("\"job\":\"x\""), hello("\"job\":\"x\""), "bad_hello", "second hello"),
-            // Regardless of earlier errors.
+            // Earlier errors make no difference.
             ("nonsense\n\n{}\n".to_owned(), hello("\"job\":5"), "bad_hello", "invalid type"),
             (status, hello("\"job\":\"x\""), "too_fast", "before hello"),
         ];
@@ -314,7 +315,8 @@ fn a_client_with_an_unknown_gpu_gets_a_notice_and_all_faults() {
             .collect()
     };
     let mut early_mig = join("MIG-10000000-1111-2222-3333-444444444444");
-    // Before the GPUs are enumerated a name is accepted; then it is resolved.
+    // Before the GPUs are enumerated, the agent accepts any GPU name. It resolves the name
+    // afterwards.
     let mut early = join("GPU-90000000-1111-2222-3333-444444444444");
     assert_eq!(types(&mut early), [""; 0]);
     registry.set_gpus(at_s(1), &[gpu(1), gpu(2)]);

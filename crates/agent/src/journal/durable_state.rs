@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::record::{Record, Snapshot};
 use farrier_fleet::health::{EngineSnapshot, StoredEvent};
 
-/// Maximum kernel events kept for rules that look back. Far more than any rule counts.
+/// Maximum kernel events kept for rules that count past events. No rule counts so many.
 const STORED_EVENTS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,11 +21,11 @@ pub struct DurableState {
     pub stored_events: VecDeque<StoredEvent>,
     /// The driver's last recovery reports in this boot.
     pub recovery_signals: BTreeMap<(Subject, Signal), f64>,
-    /// The last record.
+    /// Sequence number of the last record.
     pub seq: u64,
-    /// When it was written.
+    /// When the last record was written.
     pub at: Option<Timestamp>,
-    /// The boot in which it was written.
+    /// The boot in which the last record was written.
     pub boot: String,
     /// Kernel log cursor of that boot.
     pub kernel_seq: Option<u64>,
@@ -112,7 +112,7 @@ impl DurableState {
         }
     }
 
-    /// The kernel log cursor, if it is of this boot.
+    /// The kernel log cursor, if it belongs to the boot `boot`.
     pub fn kernel_cursor(&self, boot: &str) -> Option<u64> {
         self.kernel_seq.filter(|_| self.boot == boot)
     }

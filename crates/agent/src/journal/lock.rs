@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::JournalError;
 
-/// A killed agent holds its lock until the kernel has ended its last thread, which takes moments.
+/// How long to wait for the lock. A killed agent holds its lock until the kernel has ended its last
+/// thread, which takes moments.
 pub(super) const WAIT: Duration = Duration::from_secs(2);
 
 /// Retry interval.
@@ -36,15 +37,15 @@ pub(super) fn acquire(lock: &File, dir: &Path, wait: Duration) -> Result<(), Jou
     }
 }
 
-/// The process that holds the lock. `None` if it is not visible from here.
+/// The process that holds the lock. `None` if the kernel's list does not show it.
 fn holder(lock: &File) -> Option<u32> {
     let inode = lock.metadata().ok()?.ino();
     find_holder(inode, &fs::read_to_string(LOCKS).ok()?)
 }
 
-/// Finds the only line of this inode, such as
-/// `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF`. Does not compare the device: btrfs
-/// reports different ones for files and locks.
+/// Finds the process in the only line about this inode, such as
+/// `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF`. Does not compare the device number,
+/// because btrfs reports different ones for a file and its lock.
 fn find_holder(inode: u64, locks: &str) -> Option<u32> {
     let mut holders = locks.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

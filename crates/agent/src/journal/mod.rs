@@ -6,8 +6,9 @@
 //! open ─ fold of all segments ─> DurableState ─> Engine::restore, kernel log cursor
 //! ```
 //!
-//! Segments are append-only JSON lines. Each begins with a snapshot, so that retention can delete
-//! the earlier ones. A torn last line is truncated; a damaged one is skipped and counted.
+//! Segments are append-only JSON lines. Each new segment begins with a snapshot, so that retention
+//! can delete the earlier segments. A torn last line is truncated. A damaged line is skipped and
+//! counted.
 
 mod durable_state;
 mod lock;
@@ -40,7 +41,7 @@ use segment::Segment;
 use state_dir::acquire;
 use write_buffer::WriteBuffer;
 
-/// The byte limit is split into this many segments: retention deletes whole segments.
+/// Number of segments into which the byte limit is divided. Retention deletes whole segments.
 const SEGMENTS: u64 = 8;
 /// Minimum segment size, so that a segment holds a snapshot and some changes even with a small
 /// limit.
@@ -61,14 +62,14 @@ pub enum JournalError {
     #[error("another agent{} uses the state directory `{}`", lock::pid_suffix(*pid), dir.display())]
     InUse {
         dir: PathBuf,
-        /// `None` if it is not visible from here.
+        /// `None` if the kernel's list of locks does not show it.
         pid: Option<u32>,
     },
     /// Another user could replace the agent's files.
     #[error("the state directory `{}` is not the agent's own: {why}", dir.display())]
     NotOwn {
         dir: PathBuf,
-        /// The owner, or who may write to it.
+        /// Names the owner, or says that every user may write to it.
         why: String,
     },
     #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
@@ -92,20 +93,21 @@ pub struct Recovery {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// Held while the journal is open. Both are `None` while the disk refuses even a lock file.
+    /// Held while the journal is open. `lock` and `file` are `None` while the disk refuses even a
+    /// lock file.
     lock: Option<File>,
     file: Option<File>,
-    /// The last one is open for writing.
+    /// All segments. The last one is open for writing.
     segments: Vec<Segment>,
     retention: Retention,
     durable: DurableState,
-    /// The last record, including those waiting.
+    /// Sequence number of the last record, including the waiting ones.
     seq: u64,
     waiting: WriteBuffer,
-    /// A write failed midway: truncate to the last good byte first.
+    /// A write failed midway. The next write first truncates the file to its last good byte.
     dirty: bool,
     recovery: Recovery,
-    /// The wall clock may be wrong: do not expire segments by age.
+    /// The wall clock may be wrong, so segments do not expire by age.
     clock_suspect: bool,
     /// Segment size at which to retry rotation, after a snapshot was too large.
     rotate_from: u64,
@@ -148,7 +150,7 @@ impl Journal {
         }
     }
 
-    /// `true` if it is open for writing. If not, every flush retries.
+    /// `true` if the journal is open for writing. If not, every flush tries to open it.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
@@ -187,8 +189,8 @@ impl Journal {
         self.retention = retention;
     }
 
-    /// `true` if the wall clock stepped recently. A step into the future must not expire the whole
-    /// history before it can be corrected.
+    /// Sets whether the wall clock stepped recently. A step into the future must not expire the
+    /// whole history before the clock is corrected.
     pub fn set_clock_suspect(&mut self, suspect: bool) {
         self.clock_suspect = suspect;
     }
@@ -218,7 +220,7 @@ impl Journal {
         self.waiting.push(record);
     }
 
-    /// Writes and syncs the waiting records. Returns those that are newly on disk.
+    /// Writes and syncs the waiting records. Returns the records that it wrote.
     pub fn flush(&mut self, now: Timestamp, failpoint: &Failpoint) -> io::Result<Vec<Record>> {
         if self.waiting.is_empty() {
             return Ok(Vec::new());
@@ -323,7 +325,7 @@ impl Journal {
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
         if line.len() > segment::LINE_BYTES_MAX {
-            // A reader would reject the line. Let the segment grow until the state is smaller.
+            // A reader would reject such a line. Let the segment grow until the state is smaller.
             tracing::warn!(
                 bytes = line.len(),
                 "the snapshot is too large for one line; the segment keeps growing"
@@ -352,8 +354,9 @@ impl Journal {
         self.reopen()
     }
 
-    /// Deletes closed segments beyond the age or size limit. Failed deletions are retried with the
-    /// next record. Age counts from the previous record: the clock may have jumped since.
+    /// Deletes closed segments beyond the age or size limit. The next flush retries failed
+    /// deletions. The caller passes at most the time of the previous record as `now`, because the
+    /// clock may have jumped since then.
     fn delete_expired(&mut self, now: Timestamp) {
         let age_max =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
@@ -381,8 +384,8 @@ impl Journal {
     }
 }
 
-/// `true` if the disk is full or read-only. That may pass, and the agent has to report it, which it
-/// could not if it exited at startup.
+/// `true` if the disk is full or read-only. The agent then starts anyway: the problem may pass, and
+/// only a running agent can report it.
 fn is_disk_unwritable(err: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)

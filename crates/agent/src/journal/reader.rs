@@ -33,7 +33,7 @@ pub(super) fn read(
         });
         let read = match read {
             Ok(read) => read,
-            // Deleted since it was listed: a newer snapshot supersedes it.
+            // The segment was deleted after it was listed. A newer snapshot supersedes it.
             Err(err) if not_found(&err) => continue,
             Err(err) => return Err(failed(err)),
         };
@@ -41,7 +41,8 @@ pub(super) fn read(
             return Err(JournalError::Newer { path, version });
         }
         content.recovery.damaged_lines += read.damaged;
-        // Only the last segment can end in a partial write; in others it is damage.
+        // Only the last segment can end in a partial write. In an earlier one, a torn line is
+        // damage.
         content.recovery.damaged_lines += u64::from(content.recovery.torn_bytes > 0);
         content.recovery.torn_bytes = read.torn_bytes;
         content.segments.push(Segment {

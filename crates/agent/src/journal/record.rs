@@ -17,23 +17,24 @@ pub(crate) fn is_readable(version: u32) -> bool {
     (OLDEST_VERSION..=VERSION).contains(&version)
 }
 
-/// The changes of one engine decision, with the kernel log cursor behind it. Both are in one line,
-/// so that neither is on disk without the other.
+/// The changes of one engine decision, and the kernel log cursor after it. Both are in one line, so
+/// that neither is on disk without the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// [`VERSION`].
+    /// Version of the format.
     pub v: u32,
     /// Increases from 1. A gap means damage, or records merged while writes failed.
     pub seq: u64,
-    /// When it was written.
+    /// When the record was made.
     pub at: Timestamp,
-    /// The boot in which it was written.
+    /// The boot in which the record was made.
     pub boot: String,
     /// Kernel log cursor of that boot for the resulting state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seq: Option<u64>,
-    /// The whole state, which supersedes all earlier records. Every segment begins with one.
+    /// The whole state, which supersedes all earlier records. Every segment but the first begins
+    /// with a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

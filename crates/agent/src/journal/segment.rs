@@ -8,19 +8,20 @@ use jiff::Timestamp;
 
 use super::record::{Record, VERSION, is_readable};
 
-/// Sanity limit. A decision changes at most hundreds of findings of a few kilobytes each.
+/// Maximum length of a line. A decision changes at most hundreds of findings of a few kilobytes
+/// each.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) bytes: u64,
-    /// When its first record was written.
+    /// Time of the first record.
     pub(super) first: Option<Timestamp>,
-    /// When its last record was written.
+    /// Time of the last record.
     pub(super) last: Option<Timestamp>,
-    /// Size of the snapshot at its start, which makes earlier segments deletable. `None` if it has
-    /// none.
+    /// Size of the snapshot at the start of the segment. `None` if the segment has no snapshot:
+    /// then earlier segments are still needed.
     pub(super) snapshot_bytes: Option<u64>,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct ReadSegment {
     pub(super) torn_bytes: u64,
     /// Lines that did not parse.
     pub(super) damaged: u64,
-    /// Version of a record that is too new, if there was one.
+    /// Version of a record that this agent is too old to read, if there was one.
     pub(super) newer: Option<u32>,
     pub(super) first: Option<Timestamp>,
     pub(super) last: Option<Timestamp>,

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The last line is the cursor into the journal. At startup the agent truncates a torn last line
-//! and writes what the journal has beyond the cursor. After log rotation, send SIGHUP. A file that
-//! names a record which the journal lacks belongs to a deleted journal: a new `start` line follows.
+//! and writes the changes that follow the cursor in the journal. After log rotation, send SIGHUP.
+//! If the cursor names a record that the journal does not have, the file belongs to a deleted
+//! journal, and the agent appends a new `start` line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -25,7 +26,8 @@ const VERSION: u32 = 1;
 /// Prefix of the first line, up to the number.
 const START: &str = "{\"v\":1,\"start\":";
 
-/// How much of the end to read. A line is one change, and findings have a few kilobytes.
+/// How many bytes to read from the end of the file. A line has one change, and a finding has a few
+/// kilobytes.
 const TAIL_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +38,7 @@ pub enum SinkError {
         #[source]
         err: io::Error,
     },
-    /// The file has other content.
+    /// The file is not empty and does not end like a sink.
     #[error("`{}` is not a sink file: it was left unchanged", path.display())]
     Foreign { path: PathBuf },
     #[error("failed to write to the sink `{}`", path.display())]
@@ -74,8 +76,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens the file for a journal whose last record is `last`. A new file, or one of another
-    /// journal, starts after record `from`.
+    /// Opens the file for a journal whose last record is `last`. If the file is new or belongs to
+    /// another journal, it starts after record `from`.
     pub fn open(path: &Path, from: u64, last: u64) -> Result<Self, SinkError> {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
         let mut file =
@@ -116,12 +118,12 @@ impl Sink {
         self.file = File::open(&self.path).expect("the file exists");
     }
 
-    /// The last record that was at least partly written.
+    /// The last record of which at least one change was written.
     pub fn seq(&self) -> u64 {
         self.cursor.seq
     }
 
-    /// Writes a record, except for changes already written.
+    /// Writes the changes of a record that were not written before.
     pub fn write_record(&mut self, record: &Record) -> Result<(), SinkError> {
         let mut bytes = Vec::new();
         let mut cursor = self.cursor;
@@ -167,9 +169,9 @@ impl Sink {
 struct Tail {
     /// Bytes up to the end of the last complete line.
     bytes: u64,
-    /// The cursor in that line.
+    /// The cursor in the last line that has one.
     cursor: Option<SinkCursor>,
-    /// `true` if it is a sink file, even one torn in its first line.
+    /// `true` if the file is a sink, even if its first line is torn.
     is_sink: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Takes exclusive ownership of the state directory.
 //!
 //! An agent may run as root with its directory below `/tmp`. A user who can replace a file there
-//! with a symlink chooses what the agent overwrites.
+//! with a symlink could choose which file the agent overwrites.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -28,7 +28,8 @@ pub(super) fn acquire(dir: &Path, wait: Duration) -> Result<Option<File>, Journa
             return Err(JournalError::NotOwn { dir: dir.to_owned(), why });
         }
     }
-    // The lock file's content does not matter. Do not truncate it, in case it is something else.
+    // The content of the lock file does not matter. Do not truncate it, in case it is a symlink to
+    // another file.
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock"));
     let lock = match lock {
         Err(err) if is_disk_unwritable(&err) => return Ok(None),
@@ -46,7 +47,7 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Why another user could place files there. `None` if the directory is safe.
+/// Why another user could place files in the directory. `None` if the directory is safe.
 fn insecure_reason(meta: &Metadata, own: Option<u32>) -> Option<String> {
     let owner = meta.uid();
     if owner != 0 && own.is_some_and(|own| own != owner) {

@@ -167,11 +167,11 @@ fn format_version_1_is_readable() {
     assert_eq!(recovery, Recovery::default());
     assert_eq!(state.open[&7].count, 3);
     assert_eq!(state.kernel_cursor("2b4c"), Some(912));
-    // In that version an Xid from NVML was a kernel log line.
+    // In that version, the evidence of an Xid from NVML is a kernel log line.
     assert!(
         matches!(&state.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
     );
-    // An agent that continues the journal appends its own version.
+    // An agent that continues the journal appends records in its own version.
     let mut journal = open(folder.path());
     journal.append(
         at(1),
@@ -243,7 +243,7 @@ fn a_new_segment_that_could_not_be_opened_is_used_by_the_next_write() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
-    // A failure after the rename: here the lock, which is requested again.
+    // Make a step after the rename fail: `reopen` requests the lock, which this test still holds.
     let lock = journal.lock.take();
     assert!(journal.rotate(at(2)).is_err());
     assert!(segment::path(folder.path(), 2).exists());

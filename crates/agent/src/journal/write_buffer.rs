@@ -1,4 +1,5 @@
-//! Records that wait for a write. While writes fail they are merged, so that memory is bounded.
+//! Records that wait to be written. While writes fail, the records are merged, so that memory is
+//! bounded.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +7,14 @@ use farrier_fleet::health::{Change, RecoverySignal};
 
 use super::record::Record;
 
-/// Maximum records before they are merged.
+/// Maximum waiting records. Beyond it, they are merged.
 const RECORDS_MAX: usize = 1000;
 
 /// Maximum size of a merged record: far below a reader's line limit.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Maximum waiting changes. Beyond it, findings that opened and cleared meanwhile are dropped.
+/// Maximum waiting changes. Beyond it, findings that opened and cleared while writes failed are
+/// dropped.
 const CHANGES_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]
@@ -55,7 +57,7 @@ impl WriteBuffer {
         for record in self.records.drain(..) {
             changes.extend(record.changes);
             stored_events.extend(record.stored_events);
-            // The driver's reports of another boot do not apply to this one.
+            // The driver's reports from another boot do not apply to this boot.
             if record.boot == merged.boot {
                 reports.extend(
                     record.recovery_signals.into_iter().map(|report| (key(&report), report)),
@@ -73,9 +75,10 @@ impl WriteBuffer {
     }
 }
 
-/// Splits a record. The pieces reuse sequence numbers of the merged records, of which there are far
-/// more. Only the last piece has the kernel log cursor: after a partial write the log is read again
-/// rather than a line missed.
+/// Splits a merged record into pieces below the size limit. The pieces reuse the sequence numbers
+/// of the records that were merged, which are far more than the pieces. Only the last piece has the
+/// kernel log cursor. If only some pieces reach the disk, the agent reads log lines twice rather
+/// than never.
 fn split(whole: Record) -> Vec<Record> {
     let empty = Record {
         kernel_seq: None,

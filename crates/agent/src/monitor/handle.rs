@@ -124,7 +124,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Runs every turn: a write must not use a clock that jumped since the last tick.
+    /// Runs every turn, because a write must not trust a clock that jumped since the last tick.
     pub(super) fn check_clock(&mut self, now: Moment) {
         if let Some(step_s) = self.self_monitor.compare_clocks(now) {
             tracing::warn!(step_s, "the wall clock stepped");
@@ -144,7 +144,7 @@ impl HealthMonitor {
         batch.samples.extend(self.self_monitor.samples(now));
     }
 
-    /// A manual repair ends findings that waited for a replacement part.
+    /// A manual repair clears findings that waited for the replacement of a component.
     fn handle_repair(&mut self, now: Moment, note: &RepairNote) {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Maximum GPUs remembered after they left the list. No node has more, and replaced GPUs need not
-/// be remembered forever.
+/// Maximum GPUs remembered after they left the list. No node has more GPUs, and the oldest
+/// replaced GPUs may be forgotten.
 const DELISTED_MAX: usize = 32;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,26 +23,26 @@ struct InventoryFile {
     /// GPUs that were listed before, but are not now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<GpuIdentity>,
-    /// Those of `gone` that left the list during this boot.
+    /// The GPUs in `gone` that left the list during this boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left: Vec<GpuUuid>,
 }
 
-/// The GPUs as last enumerated in this boot. Losing the file loses only the identities.
+/// The GPUs as last enumerated in this boot. If the file is lost, only the identities are lost.
 #[derive(Debug)]
 pub struct Inventory {
     path: PathBuf,
     boot: String,
     gpus: Vec<GpuIdentity>,
-    /// Listed before, but not now. Newest last.
+    /// GPUs that were listed before, but are not now. The newest is last.
     delisted: Vec<GpuIdentity>,
-    /// Those of `delisted` that left the list during this boot.
+    /// The GPUs in `delisted` that left the list during this boot.
     delisted_this_boot: Vec<GpuUuid>,
 }
 
 impl Inventory {
-    /// Reads the file. From an earlier boot, only the identities are kept: addresses may have
-    /// changed.
+    /// Reads the file. If it is from an earlier boot, all its GPUs count as delisted, because their
+    /// addresses may have changed.
     pub fn open(state_dir: &Path, boot: &str) -> Self {
         let mut inventory = Self::last(state_dir);
         if inventory.boot != boot {
@@ -65,7 +65,7 @@ impl Inventory {
         Self { path, boot, gpus, delisted, delisted_this_boot }
     }
 
-    /// Empty if no GPUs are known.
+    /// The GPUs as last enumerated. Empty if none is known.
     pub fn gpus(&self) -> &[GpuIdentity] {
         &self.gpus
     }
@@ -75,8 +75,8 @@ impl Inventory {
         &self.delisted
     }
 
-    /// GPUs that left the list during this boot. As far as is known, their addresses are still
-    /// theirs.
+    /// GPUs that left the list during this boot. As far as the agent knows, their addresses have
+    /// not changed.
     pub fn delisted_this_boot(&self) -> Vec<GpuIdentity> {
         self.delisted
             .iter()
@@ -152,7 +152,7 @@ mod tests {
             (&[gpu(0), gpu(2)][..], &[gpu(1)][..])
         );
         assert_eq!(inventory.delisted_this_boot(), [gpu(1)]);
-        // Their current addresses are unknown until NVML answers.
+        // After a reboot, the addresses are unknown until NVML answers.
         let mut inventory = Inventory::open(folder.path(), "second");
         assert_eq!(
             (inventory.gpus(), inventory.delisted()),

@@ -1,5 +1,5 @@
-//! The kernel log: records in, events out, and a cursor from which to resume with no event lost or
-//! duplicated.
+//! Turns kernel log records into events. Keeps a cursor, from which the agent resumes without
+//! losing or repeating an event.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,8 @@ use farrier_facts::xid::XidFacts;
 use farrier_fleet::health::{EventSource, KernelEvent, Moment};
 use jiff::{SignedDuration, Timestamp};
 
-/// A message has at most nine lines (`farrier_facts::decode`), so its first line is among these.
+/// Number of lines kept. A message has at most nine lines (`farrier_facts::decode`), so its first
+/// line is among them.
 const LINES_MAX: usize = 32;
 
 /// Maximum length of a line in a finding. The driver's own lines are shorter.
@@ -22,11 +23,11 @@ const WAIT_MS: i64 = 1000;
 pub(super) struct KernelReader {
     decoder: Decoder<'static>,
     boot: String,
-    /// Boot time of the node, if the log's clock is not the agent's own.
+    /// Boot time of the node, if the clock of the log is not this machine's.
     started: Option<Timestamp>,
     /// The most recent lines.
     lines: VecDeque<LogLine>,
-    /// The last record before the first one in `lines`.
+    /// Sequence number of the last record before `lines`.
     before: Option<u64>,
     last_record_ms: i64,
     /// Records read so far.
@@ -89,7 +90,7 @@ impl KernelReader {
         events.extend(decoded.into_iter().map(|event| self.event(now, event)));
     }
 
-    /// Emits a message that is still incomplete after the wait.
+    /// Emits a message that is still incomplete after `WAIT_MS`.
     pub(super) fn flush_incomplete(&mut self, now: Moment, events: &mut Vec<KernelEvent>) {
         if self.decoder.pending_since_line().is_some()
             && now.steady_ms - self.last_record_ms >= WAIT_MS

@@ -104,10 +104,10 @@ pub struct OwnedGpuProcess {
     /// GPU memory that the process uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// `pod`, `slurm-job` or `unit`. `None` if unknown.
+    /// `slurm-job`, `pod`, `container` or `unit`. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Pod UID, Slurm job id or unit name.
+    /// Slurm job id, pod UID, container id or unit name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -135,7 +135,7 @@ pub struct CollectorReport {
 pub struct SkippedCheck {
     /// Code of the check.
     pub code: String,
-    /// The reading that is missing, and why.
+    /// Which reading is missing, and why.
     pub reason: String,
 }
 
@@ -153,7 +153,8 @@ pub enum NvmlUnavailable {
     /// The probe has not reported since the agent started.
     #[error("no answer yet")]
     NotYet,
-    /// This machine's own library would report other GPUs than those of the monitored root.
+    /// The agent does not use this machine's NVML library, because the library would report the
+    /// GPUs of this machine instead of those in the monitored root.
     #[error("another root is monitored and no NVML library is configured")]
     NoLibraryNamed,
     /// A call has not returned by its deadline.
@@ -172,7 +173,7 @@ pub enum NvmlUnavailable {
     /// The library is not installed, or cannot be loaded.
     #[error("failed to load the library: {0}")]
     NoLibrary(String),
-    /// The library returned this at initialisation.
+    /// The library returned this status at initialisation.
     #[error("refused to start: {0}")]
     Refused(NvmlStatus),
 }

@@ -43,7 +43,7 @@ pub use message::{
 };
 pub use self_monitor::{CollectorState, CoverageLoss};
 
-/// Interval of self-monitoring and of full snapshots.
+/// Interval at which the agent checks itself and publishes its whole state.
 const TICK_MS: i64 = 1000;
 
 /// Maximum messages in one batch, so that a flood cannot delay the tick.
@@ -52,7 +52,7 @@ const BATCH_MAX: usize = 2048;
 /// Time and the resource usage of this process.
 pub trait Clock: Send {
     fn now(&self) -> Moment;
-    /// CPU time and resident memory of this process.
+    /// CPU time in microseconds and resident memory in bytes of this process.
     fn cost(&self) -> (u64, Option<u64>);
 }
 
@@ -83,7 +83,7 @@ pub struct HealthMonitor {
     node: NodeIdentity,
     config: Config,
     started: Moment,
-    /// The next turn is the last one.
+    /// The agent is shutting down, and this turn is the last one.
     stopping: bool,
     values: Values,
     published_values: Arc<Values>,
@@ -92,7 +92,7 @@ pub struct HealthMonitor {
     cost: Cost,
     ticks: u64,
     facts: &'static FactSet,
-    /// Time of the last manual repair that the engine knows.
+    /// Time of the last manual repair that the engine has applied.
     repaired: Option<Timestamp>,
     repair_watch: Option<RepairWatch>,
 }
@@ -101,7 +101,7 @@ pub struct MonitorParts {
     pub clock: Box<dyn Clock>,
     pub rules: Rules,
     pub journal: Journal,
-    /// GPUs enumerated since this boot.
+    /// GPUs enumerated in this boot.
     pub inventory: Inventory,
     pub published: Published,
     pub registry: Arc<JobRegistry>,
@@ -149,7 +149,7 @@ impl HealthMonitor {
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
         registry.set_gpus(now, inventory.gpus());
-        // Jobs that connect after a restart also get the findings that are still open.
+        // Jobs that connect after a restart also get checkpoint requests for open findings.
         for finding in engine.findings() {
             registry.finding(now, finding, None);
         }
@@ -215,7 +215,7 @@ impl HealthMonitor {
         tracing::info!(seq = self.journal.durable().seq, "stopped");
     }
 
-    /// One turn: every step from an observation to its sinks, in order.
+    /// Handles messages and takes every step from an observation to its sinks, in order.
     pub(crate) fn turn(
         &mut self,
         now: Moment,
@@ -240,7 +240,7 @@ impl HealthMonitor {
             self.pending.add(decision.changes, decision.events_to_store);
         }
         let changed = self.write(now);
-        // Losing or regaining NVML or the kernel log is published at once, like a finding.
+        // The loss and the recovery of NVML or the kernel log are published at once, like findings.
         let refresh = tick || readable != self.self_monitor.readable_sources();
         if refresh || changed {
             self.publish(now, refresh);
@@ -254,17 +254,18 @@ impl HealthMonitor {
         }
     }
 
-    /// Writes what is due. Returns `true` if a write was due.
+    /// Writes pending changes to the journal if they are due. Returns `true` if they were.
     fn write(&mut self, now: Moment) -> bool {
-        // After a failed write, retry on a timer and not with every line of a storm.
+        // After a failed write, retry on a timer, not with every line of a burst of log lines.
         let may_write = self.self_monitor.writable.is_ok() || self.pending.may_retry(now);
         let due = may_write
             && (self.pending.is_due(now, self.journal.durable()) || self.is_housekeeping_due(now));
         if due {
             let (changes, stored_events) = self.pending.take();
             let cursor = self.kernel.cursor();
-            // Notify jobs before the write: a checkpoint is more urgent than a record, and a hung
-            // disk may never return. Each change is sent once, even if its record fails.
+            // Notify jobs before the write, because a checkpoint is more urgent than a record, and
+            // a write to a hung disk may never return. Each change is sent once, even if the write
+            // of its record fails.
             for change in &changes {
                 self.notify_jobs(change);
             }
@@ -297,8 +298,8 @@ impl HealthMonitor {
         due
     }
 
-    /// `true` if a record is due without findings: for a kernel log cursor that moved, or at
-    /// shutdown for the driver's recovery reports.
+    /// `true` if a record is due although no finding changed: because the kernel log cursor moved,
+    /// or to store the driver's recovery reports at shutdown.
     fn is_housekeeping_due(&self, now: Moment) -> bool {
         let cursor = self.kernel.cursor();
         let moved =

@@ -1,4 +1,4 @@
-//! Publishes snapshots for status, metrics and the uplink.
+//! Publishes the agent's state for status, metrics and the uplink.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::state::{JournalState, PublishedFinding, State, Values};
 /// Ticks between two refreshes of coverage and resource usage. Both are costly to gather.
 const REFRESH_TICKS: u64 = 10;
 
-/// Refresh with every tick at first: coverage changes until each collector has reported.
+/// Number of ticks after startup that all refresh coverage, because it changes until each collector
+/// has reported.
 const STARTUP_TICKS: u64 = 20;
 
 impl HealthMonitor {
@@ -59,7 +60,8 @@ impl HealthMonitor {
         });
     }
 
-    /// Refreshes the large parts of the snapshot. Runs once a tick, not with every finding.
+    /// Refreshes the large fields of the published state. Runs once per tick, not with every
+    /// finding.
     fn refresh(&mut self) {
         // Until NVML answers, use the GPUs enumerated earlier in this boot.
         let listed = self.engine.inventory();

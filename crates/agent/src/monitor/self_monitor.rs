@@ -1,5 +1,5 @@
-//! The agent's own health: clocks, collectors, kernel log, disk. All of it becomes ordinary
-//! signals.
+//! The agent's own health: clocks, collectors, kernel log, disk. The agent reports it as ordinary
+//! signals, so that rules can use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,14 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::message::{Collector, ConfigRejected, NvmlUnavailable};
 use crate::config::{Config, Tiers, duration};
 
-/// A larger difference between wall and steady time is a step, not drift. NTP slews less.
+/// If wall time and steady time differ by more than this since the last comparison, the wall clock
+/// stepped. NTP slews it by less.
 const STEP_S: f64 = 2.0;
 
-/// For this long after a step, and after startup, the wall clock may not expire anything.
+/// How long the wall clock is suspect after a step or after startup. Meanwhile nothing expires by
+/// wall time.
 const SUSPECT_MS: i64 = 60_000;
 
-/// A collector stalls after this many periods, but not before `OVERDUE_MS_MIN`: a busy node is
-/// sometimes late.
+/// A collector counts as stalled after this many periods without a message, but not before
+/// `OVERDUE_MS_MIN`, because a collector on a busy node may be late.
 const PERIODS: i64 = 3;
 const OVERDUE_MS_MIN: i64 = 3000;
 
@@ -29,7 +31,7 @@ pub struct CollectorState {
     pub period_s: f64,
     /// Seconds since the last message. `None` if there was none.
     pub age_s: Option<f64>,
-    /// `true` if its last message is overdue, or its thread has ended.
+    /// `true` if the next message is overdue, or the collector's thread has ended.
     pub stalled: bool,
 }
 
@@ -73,15 +75,15 @@ pub(super) struct SelfMonitor {
     heartbeat_ms: BTreeMap<Collector, i64>,
     /// Collectors whose thread has ended.
     pub(super) ended: BTreeSet<Collector>,
-    /// Why NVML does not answer. While this is set, its collectors are not also reported as
-    /// stalled.
+    /// Why NVML does not answer. While this is set, the NVML collectors are not reported as stalled
+    /// as well.
     pub(super) nvml_unavailable: Option<NvmlUnavailable>,
-    /// `CollectorMessage::NvmlUnavailable` arrived, and no `NvmlRecovered` since.
+    /// `CollectorMessage::NvmlUnavailable` arrived, and no `NvmlRecovered` has arrived since.
     pub(super) nvml_failed: bool,
     pub(super) kernel_log: KernelLogState,
     pub(super) lines_lost: u64,
     pub(super) writable: Result<(), WriteError>,
-    /// The problem of the file on disk, while the previous configuration stays in force.
+    /// `Err` while the file on disk is invalid and the previous configuration stays in force.
     pub(super) config: Result<(), ConfigRejected>,
     pub(super) sink_ok: bool,
     pub(super) messages_dropped: u64,
@@ -188,7 +190,7 @@ impl SelfMonitor {
         }
     }
 
-    /// Collectors whose last message is overdue.
+    /// Collectors whose next message is overdue, or whose thread has ended.
     fn stalled(&self, now: Moment) -> impl Iterator<Item = Collector> {
         Collector::ALL.into_iter().filter(move |collector| self.is_stalled(*collector, now))
     }
@@ -204,7 +206,7 @@ impl SelfMonitor {
         (overdue || self.ended.contains(&collector)) && !explained
     }
 
-    /// For NVML and the kernel log: `true` if readable.
+    /// Whether NVML and whether the kernel log can be read now.
     pub(super) fn readable_sources(&self) -> (bool, bool) {
         (self.nvml_unavailable.is_none(), matches!(self.kernel_log, KernelLogState::Read))
     }
@@ -281,7 +283,7 @@ mod tests {
         assert_eq!(monitor.coverage_losses(at(8001, 0)).len(), 3);
         monitor.nvml_unavailable = None;
         monitor.record_heartbeat(Collector::NvmlFast, at(1, 0));
-        // A hung call is reported as such at its deadline.
+        // NVML collectors have more time, because a hung call is reported at its deadline.
         assert_eq!(stalled(&monitor, at(8001, 0)), ["host-fast"]);
         assert_eq!(stalled(&monitor, at(8002, 0)), ["nvml-fast", "host-fast"]);
     }

@@ -1,5 +1,5 @@
-//! Forwards journal records to the sink. Records that the sink rejects are retried. The journal
-//! holds them meanwhile; the buffer here only saves a re-read after a short outage.
+//! Forwards journal records to the sink. Records that the sink rejects are retried. Until then they
+//! are in the journal. The buffer here only avoids reading the journal again after a short outage.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,11 @@ use farrier_fleet::health::Moment;
 use super::Chain;
 use crate::journal::{Journal, JournalError, Record, Sink, SinkError};
 
-/// Records buffered for a failing sink. Beyond this the forwarder re-reads the journal.
+/// Maximum records buffered for a failing sink. Beyond it, the forwarder reads them from the
+/// journal again.
 const BUFFERED_MAX: usize = 256;
 
-/// Retry interval of a failed sink. A reload also retries.
+/// Retry interval of a failed sink. A reload retries at once.
 const RETRY_MS: i64 = 60_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,8 @@ pub(super) struct SinkForwarder {
     buffered: Vec<Record>,
     /// The backlog exceeds the buffer and has to be read from the journal.
     behind: bool,
-    /// The record at which the sink failed. The journal is not read until the sink accepts it.
+    /// The record that the sink rejected last. The journal is not read again until the sink accepts
+    /// this record.
     rejected: Option<Record>,
     /// A new sink file starts after this record.
     from: u64,
@@ -41,7 +43,8 @@ pub(super) struct SinkForwarder {
 }
 
 impl SinkForwarder {
-    /// Starts behind: the previous agent may have left a backlog as large as the whole journal.
+    /// Starts with `behind` set, because the previous agent may have left a backlog as large as the
+    /// whole journal.
     pub(super) fn new(path: Option<PathBuf>, seq: u64) -> Self {
         Self {
             behind: path.is_some(),
@@ -185,11 +188,11 @@ mod tests {
         let mut forwarder = SinkForwarder::new(Some(folder.path().join("sink.jsonl")), 0);
         let path = folder.path().join("sink.jsonl");
         forwarder.sink = Some(Sink::open(&path, 0, 3).unwrap());
-        // The file is opened read-only, so that writes fail.
+        // Open the file read-only, so that writes fail.
         forwarder.sink.as_mut().unwrap().break_file();
         assert!(matches!(forwarder.try_forward(&journal), Err(ForwardError::Sink(_))));
         assert_eq!(forwarder.rejected.as_ref().map(|record| record.seq), Some(1));
-        // Reading the journal now would fail: its directory is moved.
+        // Move the journal's directory, so that reading the journal would fail.
         let aside = folder.path().join("aside");
         std::fs::rename(&dir, &aside).unwrap();
         assert!(matches!(forwarder.try_forward(&journal), Err(ForwardError::Sink(_))));

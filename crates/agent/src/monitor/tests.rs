@@ -1,4 +1,4 @@
-//! From collector messages to the journal and the published snapshot.
+//! From collector messages to the journal and the published state.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -91,7 +91,7 @@ impl TestNode {
         after
     }
 
-    /// Starts it while NVML does not answer.
+    /// Starts the agent while NVML does not answer.
     fn start_without_nvml(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
         self.config.sink.file = Some(self.sink.clone());
@@ -118,7 +118,7 @@ impl TestNode {
         after
     }
 
-    /// Drops it without a clean shutdown.
+    /// Ends the agent without a clean shutdown.
     fn kill(&mut self) {
         self.monitor = None;
     }
@@ -228,7 +228,7 @@ fn a_repair_executed_by_this_process_arrives_as_a_message() {
     let note = lost.note();
     lost.node.tick();
     assert_eq!(lost.count(), Some(1), "the file is not read");
-    // Applied in the turn it arrives, and only once.
+    // The note is applied in the turn in which it arrives, and only once.
     lost.node.turn(vec![CollectorMessage::Repaired(note.clone())], false);
     lost.node.turn(vec![CollectorMessage::Repaired(note)], false);
     lost.assert_repaired();
@@ -501,7 +501,7 @@ fn an_agent_started_without_nvml_uses_the_gpus_of_this_boot() {
     node.line(1, XID_48);
     node.kill();
     assert_eq!(node.start_without_nvml(), Some(1));
-    // Before NVML answers, and after it hangs.
+    // One line before NVML is known to hang, and one after.
     node.line(2, XID_48);
     node.turn(
         vec![CollectorMessage::NvmlUnavailable {
@@ -570,7 +570,7 @@ fn a_failing_sink_is_reported_bounded_and_caught_up() {
     assert_eq!(node.count("agent.sink-failing"), Some(1));
     assert!(node.monitor.as_ref().unwrap().sink_forwarder.buffered() <= 256);
     std::fs::create_dir(&folder).unwrap();
-    // SIGHUP retries at once; otherwise the retry interval is a minute.
+    // SIGHUP makes the agent retry at once. Without it, the agent retries after a minute.
     let config = Box::new(node.config.clone());
     node.turn(vec![CollectorMessage::Reloaded(config)], false);
     node.tick();
@@ -805,7 +805,7 @@ fn an_xid_of_a_delisted_gpu_maps_to_that_gpu() {
     node.turn(vec![report()], false);
     node.line(2, line);
     node.tick();
-    // Also after a restart.
+    // The same holds after a restart.
     node.kill();
     node.start_without_nvml();
     node.turn(vec![report()], false);

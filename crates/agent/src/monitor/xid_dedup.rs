@@ -1,21 +1,22 @@
-//! Deduplicates Xids that both NVML and the kernel log report. The kernel log has more detail and
-//! wins. An Xid from NVML counts only while the log is unreadable, and around lost lines.
+//! Deduplicates Xids that both NVML and the kernel log report. The report in the kernel log is
+//! used, because it has more detail. An Xid from NVML counts only while the log is unreadable, and
+//! around lost lines.
 
 use std::collections::VecDeque;
 
 use farrier_fleet::health::{GpuUuid, Moment};
 
-/// Matching window. Both reports usually come within a second of each other; a busy node may be
-/// late.
+/// How long an Xid waits for the report from the other source. Both reports usually arrive within a
+/// second of each other, but a busy node may be slower.
 const MATCH_MS: i64 = 5000;
 
-/// How long after lost lines an Xid that only NVML reports counts.
+/// For how long after lost lines an Xid counts that only NVML reports.
 const LOST_MS: i64 = 60_000;
 
-/// How long to wait for the state of a log that has not been tried.
+/// How long an Xid from NVML waits while the agent has not tried to read the log.
 const NOT_TRIED_WAIT_MS: i64 = 60_000;
 
-/// Maximum waiting Xids; the oldest are dropped first. A storm of one Xid needs no more.
+/// Maximum waiting Xids per source. Beyond it, the oldest are dropped.
 const UNMATCHED_MAX: usize = 256;
 
 pub(super) type Xid = (GpuUuid, u64);
@@ -56,7 +57,7 @@ impl XidDedup {
         self.lost_ms = Some(now.steady_ms);
     }
 
-    /// Takes the Xids that only NVML reported and that count.
+    /// Removes the Xids from NVML that no longer wait, and returns those that count.
     pub(super) fn take_due(&mut self, now: Moment, log: Log) -> Vec<Xid> {
         let mut due = Vec::new();
         let lost_ms = self.lost_ms;

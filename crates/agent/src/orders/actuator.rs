@@ -1,5 +1,5 @@
 //! Traits that change a node and inspect it. The real implementations are in `node_actuator.rs` and
-//! `inspector.rs`; a simulated node has its own actuator.
+//! `inspector.rs`. A simulated node has its own actuator.
 
 use std::fs::File;
 
@@ -9,13 +9,13 @@ use jiff::Timestamp;
 
 use super::node_error::{ActuatorError, InspectorError};
 
-/// Changes the node. Each call returns once the outcome is known.
+/// Changes the node. Each call returns when the outcome is known.
 pub trait Actuator: Send + Sync {
     /// The current boot id.
     fn boot(&self) -> Result<String, ActuatorError>;
 
-    /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs:
-    /// the file lock tells a restarted agent that the change is still in progress.
+    /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs.
+    /// From the lock, a restarted agent sees that the change is still in progress.
     fn reset_gpu(&self, gpu: &GpuUuid, lock: File) -> Result<(), ActuatorError>;
 
     /// Requests a reboot. The node may go down before this returns.
@@ -63,7 +63,7 @@ pub trait Inspector: Send + Sync {
 pub struct GpuProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
-    /// `unknown` if it could not be read.
+    /// `unknown` if the command could not be read.
     pub command: String,
 }
 
@@ -89,7 +89,7 @@ pub struct VerificationReport {
     pub failed: Vec<String>,
     /// Checks without a result. They do not count as passed.
     pub unknown: Vec<String>,
-    /// Retrying does not help: something required is missing.
+    /// A retry would have the same result.
     pub is_final: bool,
 }
 

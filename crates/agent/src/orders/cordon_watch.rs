@@ -1,6 +1,6 @@
 //! Reports to the server whether the node accepts new work. Reads the cordon periodically, and
-//! after each order before its status is sent: a stale read reported later looks like an external
-//! uncordon.
+//! after each order before the order's status is sent. A stale reading that arrives after the
+//! status would look like an external uncordon.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use tokio::sync::{Notify, watch};
 
 use super::executor::OrderExecutor;
 
-/// A read asks the scheduler, which may start a process and query its controller.
+/// Interval between two reads. A read asks the scheduler, which may start a process and query the
+/// scheduler's controller.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// Interval during an external cordon. Between its removal and the server's own cordon, the node
-/// accepts work.
+/// Interval during an external cordon. It is short, because the node accepts work from the removal
+/// of the external cordon until the server sets its own.
 const INTERVAL_WHILE_EXTERNAL: Duration = Duration::from_secs(2);
 
 /// Signals that an order status changed.

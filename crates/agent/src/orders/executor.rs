@@ -132,15 +132,15 @@ impl OrderExecutor {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Starts the thread that executes orders. It is never joined: the next start resumes what it
-    /// leaves.
+    /// Starts the thread that executes orders. It is never joined, because the next agent process
+    /// resumes an unfinished order.
     pub fn spawn(&self) -> io::Result<()> {
         let executor = self.clone();
         let thread = std::thread::Builder::new().name("orders".to_owned());
         thread.spawn(move || executor.run()).map(drop)
     }
 
-    /// Stops before the next step.
+    /// Makes the thread stop before its next step.
     pub fn stop(&self) {
         self.inner.stop.store(true, Ordering::Relaxed);
         drop(self.inner.lock());
@@ -170,11 +170,11 @@ impl OrderExecutor {
             }
             Admission::Refused(reason) => {
                 tracing::warn!(generation, kind = %order.kind, %reason, "order refused");
-                let answer = OrderStatus::Refused { reason };
+                let status = OrderStatus::Refused { reason };
                 let order = Box::new(order.clone());
                 let written =
-                    state.write(at, JournalRecord::Answered { order, answer: answer.clone() });
-                written.map_or_else(|err| journal_failed(&err), |()| answer)
+                    state.write(at, JournalRecord::Answered { order, answer: status.clone() });
+                written.map_or_else(|err| journal_failed(&err), |()| status)
             }
             Admission::Accepted => {
                 let current = ActiveOrder {
@@ -190,8 +190,8 @@ impl OrderExecutor {
                         let is_only_status = state.journal.ledger().answers.is_empty();
                         drop(state);
                         self.inner.changed.notify_all();
-                        // The previous order may just have been superseded, and so has a status
-                        // too.
+                        // If this order superseded the previous one, the previous order has a new
+                        // status too.
                         if !is_only_status {
                             (self.inner.wake)();
                         }
@@ -203,26 +203,28 @@ impl OrderExecutor {
         }
     }
 
-    /// Every status that the server has not acknowledged, including that of the active order.
+    /// Every status that the server has not acknowledged, including the status of the active order.
     pub fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
         let state = self.inner.lock();
         let ledger = state.journal.ledger();
         let mut statuses: Vec<(u64, OrderStatus)> = ledger
             .answers
             .iter()
-            .map(|(generation, answer)| (*generation, answer.clone()))
+            .map(|(generation, status)| (*generation, status.clone()))
             .collect();
         let current = ledger.current.as_ref().map(|active| active.order.generation);
         statuses.extend(current.map(|generation| (generation, OrderStatus::Accepted)));
         statuses
     }
 
-    /// Generation of the last order accepted or refused. Only higher ones are accepted.
+    /// Generation of the last order accepted or refused. Only orders with a higher generation are
+    /// accepted.
     pub fn last_order(&self) -> u64 {
         self.inner.lock().journal.ledger().generation
     }
 
-    /// Sets the enrolment of this session. After a re-enrolment, generations start over.
+    /// Stores the enrolment that this session belongs to. After a re-enrolment, generations start
+    /// over.
     pub fn set_enrolment(&self, enrolment: &str) {
         let mut state = self.inner.lock();
         if state.journal.ledger().enrolment.as_deref() == Some(enrolment) {
@@ -240,8 +242,8 @@ impl OrderExecutor {
         }
     }
 
-    /// The active order, for `farrier status`. `None` while the journal is being written, which can
-    /// take as long as the disk hangs.
+    /// The active order, for `farrier status`. `None` while the journal is being written, which
+    /// takes long if the disk hangs.
     pub fn status(&self) -> Option<OrdersStatus> {
         let state = match self.inner.state.try_lock() {
             Ok(state) => state,
@@ -259,7 +261,7 @@ impl OrderExecutor {
         Some(OrdersStatus::On { active, unacknowledged: ledger.answers.len() })
     }
 
-    /// Drops the final status of an order that the server has persisted. Not called for
+    /// Drops the final status of an order, because the server has persisted it. Not called for
     /// acknowledgements of `Accepted`.
     pub fn acknowledge(&self, generation: u64) {
         let mut state = self.inner.lock();
@@ -268,7 +270,7 @@ impl OrderExecutor {
         }
         let at = (self.inner.now)();
         if let Err(err) = state.write(at, JournalRecord::Acknowledged { generation }) {
-            // The status is sent, and acknowledged, again.
+            // The agent sends the status again, and the server acknowledges it again.
             tracing::warn!(%err, generation, "failed to persist order acknowledgement");
         }
     }
@@ -298,9 +300,9 @@ impl OrderExecutor {
     fn execute_order(&self, current: ActiveOrder) {
         let order = current.order.clone();
         let mut task = Task::new(&self.inner, current);
-        let Some(answer) = execute::run(&mut task) else { return };
+        let Some(status) = execute::run(&mut task) else { return };
         let (generation, kind) = (order.generation, &order.kind);
-        match &answer {
+        match &status {
             OrderStatus::Done { evidence } => {
                 tracing::info!(generation, %kind, %evidence, "order done");
             }
@@ -312,8 +314,8 @@ impl OrderExecutor {
             }
             OrderStatus::Accepted => {}
         }
-        let record = JournalRecord::Answered { order: Box::new(order.clone()), answer };
-        // Never report a status that is not on disk: a restarted agent might act again.
+        let record = JournalRecord::Answered { order: Box::new(order.clone()), answer: status };
+        // Never report a status that is not on disk, because a restarted agent might act again.
         while let Err(err) = self.inner.write_current(generation, record.clone()) {
             tracing::error!(%err, generation, "failed to journal the order status, retrying");
             if !self.inner.is_active(generation) {
@@ -346,7 +348,7 @@ impl OrderState {
     }
 
     fn accept(&mut self, at: Timestamp, current: ActiveOrder) -> io::Result<()> {
-        // The server sent this order, so it no longer waits for the previous one.
+        // The server no longer waits for the previous order, because it sent this one.
         if let Some(previous) = &self.journal.ledger().current {
             let reason = format!("superseded by order {}", current.order.generation);
             let order = Box::new(previous.order.clone());
@@ -400,8 +402,8 @@ impl Inner {
         drop(self.changed.wait_timeout_while(state, time, is_active));
     }
 
-    /// Journals a step of an order. Returns false, and writes nothing, if the order is no longer
-    /// active.
+    /// Journals a step of an order. If the order is no longer active, writes nothing and returns
+    /// `false`.
     pub(super) fn write_current(&self, generation: u64, record: JournalRecord) -> io::Result<bool> {
         let mut state = self.lock();
         if !state.is_current(generation) {

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::monitor::Collector;
 use crate::status::Status;
 
-/// NVML deadline, the same as for `farrier check`.
+/// Deadline of the NVML child process, the same as for `farrier check`.
 const NVML_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The agent's status, or why it is unavailable.
@@ -34,7 +34,7 @@ pub struct NodeInspector {
     root: PathBuf,
     nvml: Option<PathBuf>,
     cuda: Option<PathBuf>,
-    /// Directory of the GPUs' measured results.
+    /// Directory in which `farrier diag` stores the results of each GPU.
     history: PathBuf,
     gpus_expected: Option<u32>,
     is_live: bool,
@@ -79,8 +79,8 @@ impl NodeInspector {
         nvml::probe(command, NVML_DEADLINE)
     }
 
-    /// Evaluates the node's files and NVML as `farrier check` does: the coherence or the device
-    /// items.
+    /// Evaluates the node's files and NVML as `farrier check` does. Adds the items about GPUs if
+    /// `devices` is true, otherwise the items about coherence.
     fn check_node(&self, reading: &NvmlReading, devices: bool, report: &mut VerificationReport) {
         let root = Root::unrecorded(&self.root);
         let observed = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
@@ -176,7 +176,7 @@ const DEVICES: [&str; 12] = [
     "settings-",
 ];
 
-/// Items that work now, but are unacceptable for a node in service.
+/// Items with which the node works now, but which are unacceptable for a node in service.
 const UNFIT: [&str; 6] = [
     "ecc-pending",
     "gpu-count",
@@ -187,7 +187,7 @@ const UNFIT: [&str; 6] = [
 ];
 
 fn is_relevant(item: &Item, devices: bool) -> bool {
-    // Jobs bring their own Python.
+    // Jobs bring their own Python, frameworks and CUDA.
     let job_items = ["framework-", "python-", "cuda-"];
     let has_prefix =
         |prefixes: &[&str]| prefixes.iter().any(|prefix| item.code.starts_with(prefix));
@@ -203,7 +203,7 @@ fn describe(item: &Item) -> String {
     format!("{} [{}]", first_sentence(&item.text), item.code)
 }
 
-/// The subject of a finding, under the name that operators use.
+/// The subject of a finding, by the name that operators use.
 fn describe_subject(status: &Status, subject: &Subject) -> String {
     let known =
         subject.gpu().and_then(|uuid| status.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid));
@@ -247,7 +247,7 @@ fn add_findings(status: &Status, report: &mut VerificationReport) {
     }
 }
 
-/// Checks that the GPUs are those the agent knows, and as many as expected.
+/// Checks that NVML lists the GPUs that the agent knows, and as many as expected.
 fn check_gpu_count(
     reading: &NvmlReading,
     status: Option<&Status>,
@@ -255,8 +255,8 @@ fn check_gpu_count(
     report: &mut VerificationReport,
 ) {
     let Some(nvml) = reading.answered() else {
-        // The check reports this too. Report it here as well, so that the verification cannot
-        // pass if the check does not.
+        // `check_node` reports this too. Report it here as well, so that the verification cannot
+        // pass even if `check_node` misses it.
         report.unknown.extend(reading.failure_reason());
         return;
     };
@@ -289,8 +289,8 @@ fn check_gpu_count(
     }
 }
 
-/// State of a GPU. One that waits for a reset may not return its UUID; then match by the index that
-/// the agent knows.
+/// State of a GPU. A GPU that waits for a reset may not return its UUID. It is then matched by the
+/// index that the agent knows.
 fn gpu_health(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuHealth, InspectorError> {
     let is_same = |device: &&NvmlDevice| match &device.uuid {
         Reading::Value(uuid) => *uuid == gpu.0,
@@ -324,7 +324,7 @@ fn gpu_health(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuHealt
     Ok(GpuHealth { reset_reasons, summary })
 }
 
-/// Findings of GPUs that cannot run work, even if a process still has them open.
+/// Findings on GPUs that cannot run work, even if a process still has the GPU open.
 const DEAD: [&str; 2] = ["gpu.lost", "gpu.reset-required"];
 
 /// GPU processes, from an agent reading newer than `since`.
@@ -385,7 +385,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A node with one GPU that an agent read five seconds before 1000.
+    /// Status at second 1000 of a node with one GPU, which the agent read five seconds earlier.
     fn status() -> Status {
         let folder = tempfile::tempdir().unwrap();
         let inventory = Inventory::last(folder.path());
@@ -551,7 +551,7 @@ mod tests {
             ..healthy
         };
         assert_eq!(health(unreadable, None).unwrap().reset_reasons.len(), 1);
-        // It does not return its UUID, but the agent knows its index.
+        // The GPU does not return its UUID, but the agent knows its index.
         let without_uuid = NvmlDevice {
             handle: Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")),
             ..device(Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")))

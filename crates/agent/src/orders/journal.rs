@@ -1,8 +1,8 @@
 //! `orders.jsonl`: write-ahead journal of orders. Each line is on disk before the agent acts on it
 //! or reports it.
 //!
-//! No line is skipped: a damaged one may record a GPU reset, so the agent refuses a damaged file.
-//! Only an incomplete last line is truncated, because it was never reported.
+//! The agent refuses a file with a damaged line, because that line may record a GPU reset. Only an
+//! incomplete last line is truncated, because the agent never acted on it or reported it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ pub(crate) const LOCK: &str = "orders.lock";
 
 /// Size at which the journal is compacted. An order and its steps take one to two kilobytes.
 const COMPACT_BYTES: u64 = 64 << 10;
-/// Sanity limit: compaction keeps the file far smaller.
+/// Maximum size of the file. Compaction keeps it far smaller.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Why the order journal cannot be opened.
@@ -32,13 +32,13 @@ pub enum OrdersError {
         #[source]
         err: io::Error,
     },
-    /// Another process executes orders here.
+    /// Another process executes orders with this state directory.
     #[error("another process executes orders with `{}`", path.display())]
     InUse {
         /// The lock file.
         path: PathBuf,
     },
-    /// A damaged line: the steps taken are unknown.
+    /// A line is damaged, so the changes that were made are unknown.
     #[error("line {line} of `{}` is damaged: changes already made for an order are unknown", path.display())]
     Damaged { path: PathBuf, line: usize },
     /// The system refused a thread.
@@ -60,7 +60,7 @@ pub(super) struct OrderJournal {
     _lock: File,
     /// Bytes of complete lines on disk.
     bytes: u64,
-    /// There may be a partial write after them.
+    /// The file may contain a partial write after `bytes`.
     dirty: bool,
     /// Size at which to compact next.
     compact_from: u64,
@@ -101,7 +101,7 @@ impl OrderJournal {
         &self.ledger
     }
 
-    /// Appends a line and syncs it. Only then is it applied to the ledger.
+    /// Appends a line, syncs it, and then applies it to the ledger.
     pub(super) fn write(
         &mut self,
         at: Timestamp,
@@ -126,7 +126,7 @@ impl OrderJournal {
         if self.bytes >= self.compact_from
             && let Err(err) = self.compact(at)
         {
-            // Harmless: the file only keeps growing.
+            // This is harmless, because the file only keeps growing.
             tracing::warn!(%err, "failed to compact the order journal");
             self.compact_from = self.bytes + COMPACT_BYTES;
         }
@@ -146,14 +146,14 @@ impl OrderJournal {
         file.write_all(&bytes)?;
         file.sync_all()?;
         fs::rename(&part, &self.path)?;
-        // The rename succeeded: from here on this is the journal, even if a later step fails.
+        // After the rename, the new file is the journal, even if a later step fails.
         self.file = file;
         self.bytes = bytes.len() as u64;
         self.compact_from = self.bytes + COMPACT_BYTES;
         self.path.parent().map_or(Ok(()), sync_dir)
     }
 
-    /// Truncates what a failed or partial write left behind.
+    /// Removes the bytes that a failed or partial write left behind.
     fn truncate_partial_line(&mut self) -> io::Result<()> {
         if self.dirty {
             self.file.set_len(self.bytes)?;

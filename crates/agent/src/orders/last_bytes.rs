@@ -1,7 +1,7 @@
 //! The tail of a stream that may exceed memory.
 
-/// Keeps the last bytes of a stream. After a drop it starts at a line boundary: half a line may
-/// hold half a secret.
+/// Keeps the last bytes of a stream. If bytes were dropped, the rest starts at a line boundary,
+/// because half a secret in half a line would not be recognised.
 #[derive(Debug)]
 pub(super) struct LastBytes {
     keep_bytes: usize,
@@ -14,14 +14,14 @@ impl LastBytes {
         Self { keep_bytes, bytes: Vec::new(), dropped_bytes: 0 }
     }
 
-    /// Bytes in memory: up to twice the limit.
+    /// Number of bytes in memory, less than twice `keep_bytes`.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     pub(super) fn push(&mut self, chunk: &[u8]) {
         self.bytes.extend_from_slice(chunk);
-        // Not with every chunk: each drop moves all the bytes kept.
+        // Do not drop bytes with every chunk, because each drop moves all the bytes kept.
         if self.bytes.len() >= 2 * self.keep_bytes {
             self.drop_first(self.keep_bytes);
         }

@@ -8,16 +8,16 @@ use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Version of the line format. In version 1 an order's reason was a sentence; such lines still
+/// Version of the line format. In version 1, the reason of an order is a sentence. Such lines still
 /// parse.
 pub(super) const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JournalLine {
-    /// [`VERSION`].
+    /// Version of the format.
     pub(super) v: u32,
-    /// Written at, by this machine's clock.
+    /// When the line was written, by this machine's clock.
     pub(super) at: Timestamp,
     pub(super) note: JournalRecord,
 }
@@ -47,7 +47,7 @@ pub(super) enum JournalRecord {
     },
     /// An order has its final status.
     Answered { order: Box<Order>, answer: OrderStatus },
-    /// The node re-enrolled: another server may count generations from one again.
+    /// The node enrolled. After a re-enrolment, another server may count generations from one.
     Enrolled {
         /// Identifies the enrolment.
         enrolment: String,
@@ -56,12 +56,13 @@ pub(super) enum JournalRecord {
     Acknowledged { generation: u64 },
 }
 
-/// A change that must not be made twice, or whose success shows only against the state before it.
+/// A change that must not be made twice, or whose success can be seen only by comparison with the
+/// state before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Effect {
     Cordon {
-        /// The reason stored in the cordon. It identifies the cordon as ours.
+        /// The reason stored in the cordon. It identifies the cordon as farrier's.
         reason: String,
     },
     Uncordon,
@@ -74,7 +75,7 @@ pub(super) enum Effect {
         /// Faults that required the reset. If they are gone afterwards, the reset happened.
         wrong: Vec<String>,
     },
-    /// The line holds the boot id before the reboot.
+    /// The boot id before the reboot is in [`JournalRecord::Started`].
     Reboot,
     Tune {
         profile: String,
@@ -86,7 +87,7 @@ pub(super) enum Effect {
     },
 }
 
-/// Error text, journaled for the order status. No decision depends on it.
+/// Error text that goes into the order status. No decision depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct FailureText(String);
@@ -109,7 +110,7 @@ pub(super) struct ActiveOrder {
     pub(super) order: Order,
     /// Boot id at acceptance.
     pub(super) boot: String,
-    /// Accepted at, by this machine's clock.
+    /// When the order was accepted, by this machine's clock.
     pub(super) accepted: Timestamp,
     /// Server time, which the lease uses, minus local time.
     pub(super) skew_ms: i64,
@@ -124,10 +125,10 @@ pub(super) struct ActiveOrder {
 pub(super) struct Started {
     pub(super) effect: Effect,
     pub(super) boot: String,
-    /// `true` once its outcome is known.
+    /// `true` if the outcome of the change is known.
     #[serde(default)]
     pub(super) ended: bool,
-    /// Error, if it failed.
+    /// The error, if the change failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<FailureText>,
 }
@@ -155,8 +156,8 @@ pub(super) struct OrderLedger {
     pub(super) enrolment: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) current: Option<ActiveOrder>,
-    /// The last order that ended, and its status. A server that missed the status may send it
-    /// again.
+    /// The last order that ended, and its status. A server that missed the status may send the
+    /// order again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<(Order, OrderStatus)>,
     /// Statuses that the server has not acknowledged, by generation.
@@ -203,8 +204,8 @@ impl OrderLedger {
                 self.answers.remove(generation);
             }
             JournalRecord::Enrolled { enrolment } => {
-                // A journal without an enrolment predates this record and belongs to the first one
-                // written.
+                // A journal without an enrolment is older than this record kind. Its generations
+                // belong to the first enrolment that is written.
                 if self.enrolment.is_some() {
                     self.generation = 0;
                     self.last = None;
@@ -238,8 +239,8 @@ mod tests {
         let mut ledger = OrderLedger { generation: 41, ..OrderLedger::default() };
         let enrolled = |name: &str| JournalRecord::Enrolled { enrolment: name.to_owned() };
         for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
-            // The executor does not write the same enrolment twice. If it did, only the
-            // generation would be lost.
+            // The executor does not write the same enrolment twice in a row. If it did, only the
+            // generation and the last order would be lost.
             ledger.apply(&enrolled(name));
             assert_eq!(ledger.generation, generation, "{name}");
         }

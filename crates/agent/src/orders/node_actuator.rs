@@ -16,12 +16,14 @@ use super::node_error::ActuatorError;
 use super::process;
 use super::tuner::Tuner;
 
-/// A reset takes seconds, and up to a minute if a switch has to retrain its links.
+/// Deadline of a reset. It takes seconds, or up to a minute if a switch has to retrain its links.
 const RESET_DEADLINE: Duration = Duration::from_secs(180);
-/// systemd allows a unit 90 s to start and as long to stop (`DefaultTimeoutStartSec`).
+/// Deadline of a restart. systemd allows a unit 90 s to stop and 90 s to start
+/// (`DefaultTimeoutStartSec`).
 const RESTART_DEADLINE: Duration = Duration::from_secs(200);
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
-/// How long to wait for the agent's own child: while it has NVML open, the GPU is in use.
+/// How long to wait until the agent's own NVML probe has stopped. While the probe has NVML open,
+/// the GPU is in use.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -37,8 +39,8 @@ pub struct NodeActuator {
 }
 
 impl NodeActuator {
-    /// Refuses to change anything if the root is not `/`: that node is not this machine. `pause`
-    /// stops the agent's own NVML probe.
+    /// If the root is not `/`, the node is not this machine, and every change is refused. `pause`
+    /// stops the agent's own NVML probe during a reset.
     pub fn new(root: &Path, pause: Option<Arc<ProbePause>>, tuner: Tuner) -> Self {
         Self {
             root: root.to_owned(),
@@ -118,7 +120,8 @@ fn boot(root: &Root) -> Result<String, ActuatorError> {
     }
 }
 
-/// Parses `systemctl show` (`org.freedesktop.systemd1(5)`). An invocation id is one run of a unit.
+/// Parses `systemctl show` (`org.freedesktop.systemd1(5)`). An invocation id identifies one run of
+/// a unit.
 fn service(output: &str) -> Result<Service, ActuatorError> {
     let value = |key: &str| {
         output

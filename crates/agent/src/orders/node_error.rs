@@ -1,5 +1,5 @@
-//! Errors of the actuator and the inspector. Code matches on the variant; `Display` is the sentence
-//! in an order's status. It includes the causes, so these errors have no `source`.
+//! Errors of the actuator and the inspector. Code matches on the variant. `Display` gives the
+//! sentence for an order's status, which includes the causes, so these errors have no `source`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub enum ActuatorError {
     /// systemd has not loaded the unit.
     #[error("systemd has not loaded the unit (`{load_state}`)")]
     UnitNotLoaded {
-        /// `LoadState` of `systemctl show`. Empty if there is none.
+        /// `LoadState` in the output of `systemctl show`. Empty if the output has none.
         load_state: String,
     },
     /// `systemctl show` prints no `ActiveState`.
@@ -64,7 +64,7 @@ pub enum InspectorError {
     /// The agent could not be asked for its status.
     #[error("{}", Chain(&**.0))]
     Status(Box<dyn Error + Send + Sync>),
-    /// The status comes from the journal: no agent is running.
+    /// No agent is running, and the status comes from the journal.
     #[error("no agent monitors GPU processes")]
     GpusNotWatched,
     /// The agent's last reading of GPU processes is older than the order.

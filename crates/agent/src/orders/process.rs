@@ -1,4 +1,4 @@
-//! Runs other programs with a deadline. Abandons one that is stuck in the kernel.
+//! Runs other programs with a deadline. Abandons a program that is stuck in the kernel.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,11 +17,12 @@ use super::last_bytes::LastBytes;
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Maximum characters of output in an error.
 const ERROR_CHARS_MAX: usize = 300;
-/// Polling interval for its exit.
+/// How often to check whether the program has exited.
 const POLL: Duration = Duration::from_millis(5);
 /// How long to wait after a kill. A process stuck in the kernel does not exit.
 const KILL_WAIT: Duration = Duration::from_millis(500);
-/// How long to wait for end of file after the exit: a child may hold the pipe open.
+/// How long to wait for end of file after the program exited. A child process of the program may
+/// hold the pipe open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a program failed.
@@ -29,21 +30,21 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(10);
 pub enum ProcessError {
     #[error("`{program}` did not start: {err}")]
     DidNotStart { program: String, err: io::Error },
-    /// It exited, but its status is unavailable.
+    /// The program exited, but its status is unavailable.
     #[error("`{program}` has no exit status: {err}")]
     NoStatus { program: String, err: io::Error },
-    /// It missed its deadline.
+    /// The program missed its deadline.
     #[error("`{program}` timed out after {} s and was killed", .after.as_secs())]
     TimedOut { program: String, after: Duration },
     /// Killed because the order is no longer active.
     #[error("`{program}` was killed: the order is no longer active")]
     Cancelled { program: String },
-    /// The output is incomplete. Missing output must not count as empty.
+    /// The output is incomplete, which must not look like empty output.
     #[error(
         "the output of `{program}` is incomplete: a child process still has it open, or it exceeds {OUTPUT_BYTES_MAX} bytes"
     )]
     Incomplete { program: String },
-    /// It exited with an error.
+    /// The program exited with an error.
     #[error("`{program}` failed ({status}): {output}")]
     Failed {
         program: String,
@@ -57,7 +58,7 @@ pub enum ProcessError {
 #[derive(Debug)]
 pub(super) enum End {
     Exited(ExitStatus),
-    /// It missed its deadline and was killed.
+    /// The program missed its deadline and was killed.
     TimedOut,
     /// Killed because the order is no longer active.
     Cancelled,
@@ -77,13 +78,13 @@ pub(super) struct CompletedProcess {
 #[derive(Debug)]
 pub(super) struct CapturedOutput {
     pub(super) bytes: Vec<u8>,
-    /// Bytes dropped before them.
+    /// Bytes of output before `bytes` that were dropped.
     pub(super) dropped_bytes: u64,
-    /// `true` if it was read to end of file.
+    /// `true` if the output was read to end of file.
     pub(super) is_complete: bool,
 }
 
-/// Which part of an output longer than [`OUTPUT_BYTES_MAX`] to keep.
+/// Which bytes to keep of an output longer than [`OUTPUT_BYTES_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
     /// The beginning. Then the pipe is closed, which ends most programs with SIGPIPE.
@@ -113,7 +114,7 @@ impl CompletedProcess {
         if status.success() {
             return Ok(());
         }
-        // The pipe was closed at the limit.
+        // The reader closed the pipe at the output limit.
         if status.signal() == Some(Signal::PIPE.as_raw()) && !self.stdout.is_complete {
             return Err(ProcessError::Incomplete { program: self.program.clone() });
         }
@@ -130,8 +131,8 @@ impl CompletedProcess {
         complete.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
-    /// Exit code, stdout and stderr, for any code. With codes 0 and 1 stdout holds the result and
-    /// must be complete; with others stderr explains why there is none.
+    /// Exit code, stdout and stderr, for any code. With codes 0 and 1, stdout holds the result and
+    /// must be complete. With other codes, stderr explains why there is no result.
     pub(super) fn result(&self) -> Result<(Option<i32>, String, String), ProcessError> {
         let code = self.status()?.code();
         let stdout = match code {
@@ -154,8 +155,8 @@ pub(super) fn run<A: AsRef<OsStr>>(
     completed.complete_stdout()
 }
 
-/// Runs a program that makes a change to completion. It holds `lock` open as its stdin, and reads
-/// nothing from it. It may leave behind a process that holds its output open.
+/// Runs a program that makes a change, to completion. The program holds `lock` open as its stdin,
+/// and reads nothing from it. It may leave behind a process that holds its output open.
 pub(super) fn change<A: AsRef<OsStr>>(
     program: &OsStr,
     args: impl IntoIterator<Item = A>,
@@ -234,13 +235,13 @@ fn run_command(
     let spawned = command.spawn();
     let mut child =
         spawned.map_err(|err| ProcessError::DidNotStart { program: program.clone(), err })?;
-    // The command also holds stdin open.
+    // The command still holds its stdin open, which may be the lock.
     drop(command);
     let out = Reader::start(child.stdout.take(), limits.keep);
     let err = Reader::start(child.stderr.take(), Keep::First);
     let has_exited = wait(&child, limits.deadline, is_active);
-    // Kill before reaping: until then the kernel cannot reuse its PID, which is also the group's
-    // id.
+    // Kill the group before reaping the child. Until then the kernel cannot reuse the child's PID,
+    // which is also the id of the group.
     if let (Group::Own, Some(pid)) = (limits.group, pid(&child)) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -259,11 +260,11 @@ fn run_command(
     Ok(CompletedProcess { program, deadline: limits.deadline, end, stdout, stderr })
 }
 
-/// Reads in the background, so that neither a full pipe blocks the program nor endless output
-/// blocks us.
+/// Reads output in the background, so that a full pipe does not block the program, and endless
+/// output does not block the agent.
 struct Reader {
     output: Arc<Mutex<LastBytes>>,
-    /// Receives at end of file. Disconnects without a message at the limit.
+    /// Gets a message at end of file. Disconnects without a message if the reader stops earlier.
     ended: Receiver<()>,
 }
 
@@ -291,8 +292,8 @@ impl Reader {
                     Keep::Last => count,
                 };
                 output.push(&chunk[..count.min(room)]);
-                // In `Last` mode there is no limit: stop once the output was taken, because a
-                // process left behind may print forever.
+                // With `Keep::Last` there is no limit. Stop when the output has been taken, because
+                // a process left behind may print forever.
                 let is_abandoned = keep == Keep::Last && Arc::strong_count(&shared) == 1;
                 if count > room || is_abandoned {
                     return;
@@ -314,7 +315,7 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// `true` if it exited before the deadline. Does not reap it.
+/// `true` if the child exited before the deadline. Does not reap it.
 fn wait(child: &Child, deadline: Duration, is_active: &dyn Fn() -> bool) -> bool {
     let until = Instant::now() + deadline;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -339,7 +340,7 @@ pub(super) fn in_path(program: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Bounds a hang. A process that must not be waited for lives longer.
+    /// Ends a test that hangs. Processes that a test must not wait for live longer than this.
     const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
     fn shell(script: &str, deadline_ms: u64) -> Result<String, ProcessError> {
@@ -410,7 +411,7 @@ mod tests {
         open().try_lock().unwrap();
     }
 
-    /// Starts a process that outlives the script, and stores its PID.
+    /// A script that starts a process, stores its PID, and does not wait for it.
     fn script_with_child(path: &std::path::Path, then: &str) -> String {
         format!("sleep 3600 & echo $! > {0}.new; mv {0}.new {0}; {then}", path.display())
     }
@@ -418,7 +419,7 @@ mod tests {
     fn wait_for_exit(path: &std::path::Path) {
         let pid = std::fs::read_to_string(path).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
-        // Killed, but perhaps not reaped yet.
+        // The process was killed, but perhaps not reaped yet.
         let has_exited =
             || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         let until = Instant::now() + TEST_TIMEOUT;

@@ -1,5 +1,5 @@
-//! The last manual repair, as reported by the server. One small file keeps it across restarts: the
-//! health monitor reads it at startup.
+//! The last manual repair that the server reported. A small file keeps it across restarts, and the
+//! health monitor reads the file at startup.
 //!
 //! ```text
 //! orders (thread) ─ write ─> repaired.json ─ read at startup ────────> health monitor
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 /// File name in the state directory.
 const FILE: &str = "repaired.json";
-/// Sanity limit, larger than any note.
+/// Maximum size of the file, larger than any note.
 const BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepairNote {
-    /// When the agent accepted the report.
+    /// When the agent accepted the order that reports the repair.
     pub at: Timestamp,
     /// What was done, as the operator described it.
     #[serde(rename = "what")]
@@ -41,17 +41,18 @@ pub(crate) fn write(state_dir: &Path, note: &RepairNote) -> io::Result<()> {
     fs::File::open(state_dir)?.sync_all()
 }
 
-/// The last note. `None` if there is none or it does not parse. Its findings then stay open.
+/// The last note. `None` if there is none or it does not parse. Findings that wait for a repair
+/// then stay open.
 pub(crate) fn read(state_dir: &Path) -> Option<RepairNote> {
     let mut bytes = Vec::new();
     fs::File::open(state_dir.join(FILE)).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Watches for a note that another process writes. Only an agent that executes no orders needs it:
-/// `farrier orders` may run beside it, and the lock on the order journal keeps the two apart. It
-/// calls `stat` with each tick. It does not use inotify, because inotify instances per user are few
-/// and many programs on a node use them.
+/// Watches for a note that another process writes. Only an agent that executes no orders needs
+/// this, because only then can `farrier orders` run beside it: the process that executes orders
+/// locks the order journal. The watch calls `stat` with each tick. It does not use inotify, because
+/// each user has few inotify instances, and many programs on a node use them.
 #[derive(Debug)]
 pub struct RepairWatch {
     state_dir: PathBuf,

@@ -1,4 +1,4 @@
-//! GPU tests under load, including those of levels V2 and V3: runs `farrier diag` in its own
+//! Tests GPUs under load, also for verification levels V2 and V3: runs `farrier diag` in its own
 //! process and evaluates its report.
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::actuator::VerificationReport;
 use super::process::{self, Keep};
 
-/// The fields of the report that matter here.
+/// The fields of the report that this module evaluates.
 #[derive(Deserialize)]
 struct DiagReport {
     gpus: Vec<GpuResult>,
@@ -53,7 +53,8 @@ pub(super) fn run(
 ) -> VerificationReport {
     let mut args: Vec<OsString> = ["diag", "--output", "json", "--level"].map(Into::into).into();
     args.push(level.to_string().into());
-    // It changes nothing. If it outlived the agent, it would only block the next run.
+    // End `farrier diag` with the agent. It changes nothing, and if it outlived the agent, it would
+    // block the next run.
     args.extend(["--ends-with".into(), std::process::id().to_string().into()]);
     if level == 3 {
         args.extend(["--minutes".into(), minutes.to_string().into()]);
@@ -84,13 +85,13 @@ pub(super) fn run(
     verification
 }
 
-/// Results are final: a slow or faulty GPU is no better a minute later.
+/// Adds the results. They are final, because a slow or faulty GPU is no better a minute later.
 fn evaluate(report: &DiagReport, verification: &mut VerificationReport) {
     verification.is_final = true;
     for gpu in &report.gpus {
         let tests = |grade: Grade| gpu.tests.iter().filter(move |row| row.grade == grade);
         match gpu.grade {
-            // It passed the tests that ran; the others have no result.
+            // The GPU passed the tests that ran. The others have no result.
             Grade::Pass if !gpu.missing.is_empty() => {
                 let why = gpu.tests.iter().find(|row| gpu.missing.contains(&row.test));
                 let why = why.map_or("", |row| row.why.as_str());

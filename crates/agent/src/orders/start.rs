@@ -23,14 +23,16 @@ use crate::failpoint::Failpoint;
 /// Polling interval.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Creates the actuator for a root that is not this machine's. `None` if that root has none.
+/// Creates the actuator for a root that is not this machine's. `None` if there is no actuator for
+/// that root.
 pub type ActuatorFactory = fn(&Path, Tuner) -> Option<Box<dyn Actuator>>;
 
 pub struct ExecutorOptions {
     pub actuator: Box<dyn Actuator>,
     pub inspector: Arc<dyn Inspector>,
     pub hostname: String,
-    /// The enrolled name. `None` if the node has not enrolled; then an order's node is not checked.
+    /// The enrolled name. `None` if the node has not enrolled. Then the node that an order names is
+    /// not checked.
     pub node: Option<NodeId>,
     /// Uploads artifacts to the server. `None` if there is no server.
     pub outbox: Option<Outbox>,

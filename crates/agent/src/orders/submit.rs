@@ -1,4 +1,4 @@
-//! Admission of orders. Pure.
+//! Decides whether to accept an order. Pure functions.
 
 use farrier_fleet::fleet::NodeId;
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus};
@@ -8,21 +8,21 @@ use super::execute::{Permission, executor};
 use super::ledger::OrderLedger;
 use super::node_error::ActuatorError;
 
-/// Maximum statuses waiting for the server. Do not obey a server that sends orders but never
-/// acknowledges.
+/// Maximum statuses that wait for an acknowledgement. The agent does not obey a server that sends
+/// orders but never acknowledges a status.
 const ANSWERS_MAX: usize = 64;
 
 /// Permissions and limits from the node's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The enrolled name. `None` if an order's node is not checked.
+    /// The enrolled name. `None` if the node that an order names is not checked.
     pub node: Option<NodeId>,
     pub allow_reset: bool,
     pub allow_reboot: bool,
     pub allow_tune: bool,
     /// Units that may be restarted.
     pub services: Vec<String>,
-    /// How long a verification may be retried: findings clear some time after their cause.
+    /// How long a verification is retried, because findings clear some time after their cause.
     pub settle_s: u32,
 }
 
@@ -30,9 +30,10 @@ pub struct Limits {
 pub(super) enum Admission {
     /// The order was submitted before and has this status.
     Duplicate(OrderStatus),
-    /// Not for this node, or stale. Not recorded.
+    /// The order is stale, is not for this node, or came while too many statuses wait. It is not
+    /// journaled.
     Rejected(String),
-    /// Not executed, but its generation is used up.
+    /// The order is not executed. The refusal is journaled, so the generation is used up.
     Refused(String),
     Accepted,
 }
@@ -76,13 +77,13 @@ pub(super) fn admit(
     forbidden(limits, &order.kind).map_or(Admission::Accepted, Admission::Refused)
 }
 
-/// `Some` if the order was submitted before, or is older than one that was.
+/// `Some` if the order was submitted before, or is not newer than an earlier one.
 fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<Admission> {
     let current = ledger.current.as_ref().map(|active| (&active.order, &OrderStatus::Accepted));
-    let last = ledger.last.as_ref().map(|(order, answer)| (order, answer));
-    for (earlier, answer) in current.into_iter().chain(last) {
+    let last = ledger.last.as_ref().map(|(order, status)| (order, status));
+    for (earlier, status) in current.into_iter().chain(last) {
         if is_same(earlier, order) {
-            return Some(Admission::Duplicate(answer.clone()));
+            return Some(Admission::Duplicate(status.clone()));
         }
     }
     (order.generation <= ledger.generation).then(|| {
@@ -91,8 +92,8 @@ fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<Admission> 
     })
 }
 
-/// `true` if both are the same order. Ignores the lease, because the clock may have been set in
-/// between, and the reason, because another server version may word it differently.
+/// `true` if both are the same order. Ignores the lease, because the server's clock may have been
+/// set in between, and the reason, because another server version may word it differently.
 fn is_same(earlier: &Order, order: &Order) -> bool {
     let Order { node, generation, kind, boot, lease_until: _, reason: _ } = earlier;
     (node, generation, kind, boot) == (&order.node, &order.generation, &order.kind, &order.boot)
@@ -179,7 +180,7 @@ mod tests {
         });
         ledger.apply(&JournalRecord::Acknowledged { generation: 3 });
         assert_eq!(admission(&ledger, &first), Admission::Duplicate(done));
-        // A different order with the same generation or a lower one is not.
+        // A different order with the same or a lower generation is rejected.
         for stale in [order(3, OrderKind::Uncordon), order(2, OrderKind::Cordon)] {
             assert!(matches!(admission(&ledger, &stale), Admission::Rejected(_)), "{stale:?}");
         }

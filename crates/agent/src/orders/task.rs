@@ -1,5 +1,5 @@
-//! An order during execution: its deadline, its journal, and changes that are journaled before and
-//! after they are made.
+//! An order during execution: its deadline, and changes that are journaled before and after they
+//! are made.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -12,10 +12,11 @@ use super::executor::Inner;
 use super::ledger::{ActiveOrder, Effect, FailureText, JournalRecord, Started};
 use crate::failpoint::Point;
 
-/// Locked by the process that makes a change, while it runs.
+/// File that the process that makes a change locks while it runs.
 pub(crate) const CHANGE_LOCK: &str = "orders.alive";
 
-/// Maximum margin before the end of the lease, so that the status arrives in time.
+/// Maximum time between the deadline and the end of the lease, in which the status reaches the
+/// server.
 const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
 
 /// Why execution stops.
@@ -37,7 +38,7 @@ impl Abort {
 pub(super) struct Task<'d> {
     pub(super) inner: &'d Inner,
     current: ActiveOrder,
-    /// When this agent process started on the order. Earlier readings are stale.
+    /// When this agent process started to execute the order. Earlier readings are stale.
     since: Timestamp,
 }
 
@@ -59,7 +60,7 @@ impl<'d> Task<'d> {
         self.current.accepted
     }
 
-    /// When this agent process started on the order.
+    /// When this agent process started to execute the order.
     pub(super) fn since(&self) -> Timestamp {
         self.since
     }
@@ -119,7 +120,7 @@ impl<'d> Task<'d> {
         }
     }
 
-    /// Makes a change: journals the start, acts, journals the outcome. Starts nothing after the
+    /// Makes a change: journals the start, acts, and journals the outcome. Does not act after the
     /// lease has ended, or if the start cannot be journaled.
     pub(super) fn act<E: fmt::Display>(
         &mut self,
@@ -160,7 +161,7 @@ impl<'d> Task<'d> {
         if let Some(last) = self.current.begun.last_mut() {
             (last.ended, last.failed) = (true, failed.clone());
         }
-        // The change is made: retry until the disk accepts the outcome.
+        // The change has been made, so retry until the disk accepts the outcome.
         while let Err(err) = self
             .inner
             .write_current(generation, JournalRecord::Ended { generation, failed: failed.clone() })
@@ -198,7 +199,7 @@ impl<'d> Task<'d> {
         }
     }
 
-    /// A time after acceptance.
+    /// The point in time that is `time` after the order was accepted.
     pub(super) fn after(&self, time: Duration) -> Timestamp {
         let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
         self.current.accepted.checked_add(time).unwrap_or(Timestamp::MAX)

@@ -1,4 +1,4 @@
-//! Runs `farrier tune apply` in its own process and evaluates its report. Its journal holds the
+//! Runs `farrier tune apply` in its own process and evaluates its report. That process journals the
 //! previous settings, which `farrier tune revert` restores.
 
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Step, StepStatus};
 use super::process::{self, ProcessError};
 use crate::config::Config;
 
-/// NVML may take a minute to start and two for the one setting at which it hangs. A service may
-/// take a minute to start.
+/// Deadline of `farrier tune apply`. NVML may take a minute to start, and two minutes for the one
+/// setting at which it hangs. A service may take a minute to start.
 const DEADLINE: Duration = Duration::from_secs(540);
 
 /// Why a profile was not applied.
@@ -23,10 +23,10 @@ pub enum TuneError {
     /// `farrier tune` did not start or did not end.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// It exited with an error.
+    /// `farrier tune` exited with an error.
     #[error("{stderr}")]
     Failed {
-        /// Its output on one line, without `error: `.
+        /// The error output on one line, without `error: `.
         stderr: String,
     },
     /// The report is from another version of farrier.
@@ -48,7 +48,7 @@ pub struct Tuner {
 }
 
 impl Tuner {
-    /// For the node that this configuration monitors. `program` is the farrier binary.
+    /// Tunes the node that this configuration monitors. `program` is the farrier binary.
     pub fn new(config: &Config, program: &Path) -> Self {
         let root = Some(config.root.clone()).filter(|_| !config.is_live());
         Self { program: program.to_owned(), root, nvml: config.nvml.clone() }
@@ -113,7 +113,7 @@ impl fmt::Display for Incomplete<'_> {
             let words = step.standing.words();
             describe(step, (step.standing.name(), &words))
         });
-        // Name a setting of several GPUs once.
+        // Name a setting that differs on several GPUs once.
         let settings: BTreeSet<String> = failed.chain(open).collect();
         formatter.write_str(&changes_made(report))?;
         settings.iter().try_for_each(|setting| write!(formatter, "; {setting}"))
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn the_summary_names_settings_that_failed_or_are_unknown() {
         let summary = |standing, outcomes| {
-            // As the other process prints it.
+            // The other process prints its report as JSON.
             let text = serde_json::to_string(&report(standing, outcomes)).unwrap();
             evaluate(serde_json::from_str(&text).unwrap())
         };

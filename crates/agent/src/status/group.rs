@@ -1,5 +1,5 @@
-//! Groups faults by component: several faults on one component are mostly one problem with one
-//! first action.
+//! Groups faults by component, because several faults on one component are mostly one problem with
+//! one first action.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 pub struct Group {
     /// Display name: `GPU 3`, `mlx5_0`, `node`.
     pub name: String,
-    /// `None` if it is not a GPU.
+    /// `None` if the component is not a GPU.
     pub uuid: Option<GpuUuid>,
     /// PCI address. `None` if unknown.
     pub pci: Option<String>,
     /// NVML's product name. `None` if unknown.
     pub model: Option<String>,
-    /// Highest severity of its faults.
+    /// Highest severity of the component's faults.
     pub worst: Severity,
     pub first_action: FirstAction,
-    /// Ids of its faults, starting with the one behind `first_action`.
+    /// Ids of the component's faults, starting with the fault that `do_first` comes from.
     pub findings: Vec<u64>,
 }
 
@@ -34,11 +34,11 @@ pub struct FirstAction {
     pub text: String,
     /// The source of the action: the rule, or the driver.
     pub action_by: ActionBy,
-    /// The finding that asks for it.
+    /// The finding that the action comes from.
     pub finding: u64,
 }
 
-/// A component. The order of variants breaks ties.
+/// A component. The order of the variants decides between groups of equal severity and action.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Component {
     Gpu(u32, GpuUuid),
@@ -88,7 +88,7 @@ impl<'k> GpuIdentities<'k> {
         match component {
             Component::Gpu(_, uuid) => match self.find(uuid) {
                 Some(gpu) if is_listed(uuid) => format!("GPU {}", gpu.index),
-                // Another GPU may have its index by now.
+                // Another GPU may have this index by now.
                 Some(gpu) => format!("GPU {} (as last listed)", gpu.index),
                 None => uuid.0.clone(),
             },
@@ -135,8 +135,8 @@ pub(super) fn groups<'f>(
     groups
 }
 
-/// The remedy: from the rule if the action is its own, or from the rule on the driver's recovery
-/// action if the driver asks.
+/// The text of the remedy. If the action comes from the rule, it is the rule's remedy. If the
+/// driver requests the action, it is the remedy of the rule about the driver's recovery action.
 fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
     let by_driver = |finding: &&&Finding| finding.code.starts_with("gpu.recovery-");
     let source = match first.action_by {
@@ -146,9 +146,9 @@ fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
     source?.remedy.as_deref()
 }
 
-/// Same order as `farrier decode`: the driver's own request first, then the strongest action among
-/// the most severe findings. So a GPU that fell off the bus never gets a reset, which cannot work.
-/// Ties go to the oldest.
+/// Sorts findings in the order that `farrier decode` uses: first the driver's own request, then the
+/// strongest action among the most severe findings, then the oldest finding. So a reset is never
+/// the first action for a GPU that fell off the bus, where a reset cannot work.
 fn rank(finding: &Finding) -> (bool, Reverse<(Severity, Action)>, u64) {
     let by_rule = finding.action_by == ActionBy::Rule;
     (by_rule, Reverse((finding.severity, finding.action)), finding.id)

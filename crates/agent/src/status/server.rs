@@ -10,12 +10,13 @@ use crate::uplink::Link;
 pub struct ServerStatus {
     /// `None` if the agent works without a server.
     pub url: Option<String>,
-    /// The node's enrolled name. `None` if it has not enrolled, or its identity is unreadable.
+    /// The node's enrolled name. `None` if the node has not enrolled, or its identity is
+    /// unreadable.
     pub node: Option<NodeId>,
     pub connection: Link,
     /// The last journal record that the server acknowledged. `None` if unknown.
     pub acknowledged: Option<u64>,
-    /// When the certificate expires. `None` if there is none, or its term is unknown.
+    /// When the certificate expires. `None` if there is no certificate, or its validity is unknown.
     pub certificate_expires: Option<Timestamp>,
 }
 
@@ -24,7 +25,7 @@ pub struct ServerStatus {
 pub enum OrdersStatus {
     /// This agent executes no orders.
     Off,
-    /// Enabled, but failed to start.
+    /// Orders are enabled, but the executor failed to start.
     Failed { reason: String },
     /// The executor did not report its state.
     Unknown { reason: String },
@@ -43,6 +44,6 @@ pub struct ActiveOrderStatus {
     pub kind: OrderKind,
     pub reason: String,
     pub accepted: Timestamp,
-    /// When its status is due.
+    /// When the order's status is due.
     pub lease_until: Timestamp,
 }

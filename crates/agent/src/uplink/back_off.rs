@@ -1,20 +1,20 @@
-//! Time of the next connection attempt: exponential back-off with full jitter, as pure arithmetic
-//! on instants.
+//! Computes the time of the next connection attempt: exponential back-off with full jitter. Pure
+//! arithmetic on instants.
 
 use std::time::Duration;
 
 use farrier_fleet::fleet::reconnect::RECONNECT_WAIT_MAX_S;
 use tokio::time::Instant;
 
-/// First step until the server has reported the spread for its fleet size.
+/// Longest first wait, until the server has reported the spread that suits the size of its fleet.
 const FIRST: Duration = Duration::from_secs(1);
 /// Minimum time between two attempts, so that a server that accepts and drops sessions is not
 /// hammered.
 const ATTEMPT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(RECONNECT_WAIT_MAX_S as u64);
 /// The longest back-off while an urgent finding is unreported, and the minimum time between two
-/// attempts that cut a wait short. Short enough for a fatal finding, and five times rarer than
-/// [`ATTEMPT_INTERVAL_MIN`] if every node of a rack has one.
+/// waits that urgent findings cut short. It is short enough for a fatal finding. If every node of a
+/// rack has one, attempts are still five times rarer than with [`ATTEMPT_INTERVAL_MIN`].
 pub(super) const URGENT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl BackOff {
         self.began = Some(now);
     }
 
-    /// The server accepted a session. It asks agents to spread their next first attempt over
-    /// `spread`.
+    /// Records that the server accepted a session. After the session, agents spread their first
+    /// attempts over `spread`.
     pub(super) fn accepted(&mut self, spread: Duration) {
         self.failures = 0;
         self.first = spread.clamp(FIRST, WAIT_MAX);
@@ -53,7 +53,7 @@ impl BackOff {
         self.failures = 0;
     }
 
-    /// When the next attempt is due. `jitter` is in 0..=1 and scales the whole step.
+    /// When the next attempt is due. `jitter` is in 0..=1 and scales the whole wait.
     pub(super) fn next_attempt(&mut self, now: Instant, is_urgent: bool, jitter: f64) -> Instant {
         let longest = if is_urgent { URGENT_WAIT_MAX } else { WAIT_MAX };
         let step = self.first.saturating_mul(1 << self.failures.min(16)).min(longest);
@@ -61,7 +61,8 @@ impl BackOff {
         self.not_before(now + step.mul_f64(jitter))
     }
 
-    /// When an urgent finding may trigger an attempt: at once, unless one did so recently.
+    /// When an urgent finding may trigger an attempt: at once, unless another urgent finding
+    /// triggered one recently.
     pub(super) fn urgent_attempt(&self, now: Instant) -> Instant {
         let again = self.cut_short.map_or(now, |at| at + URGENT_WAIT_MAX);
         self.not_before(now.max(again))
@@ -104,7 +105,8 @@ mod tests {
         assert_eq!(back_off.next_attempt(now, false, 1.0) - now, WAIT_MAX);
     }
 
-    /// The busiest second after all sessions of a fleet end at once and the server is away for 2 s.
+    /// Checks the busiest second after all sessions of a fleet end at once and the server is away
+    /// for 2 s.
     #[test]
     fn reconnects_of_a_fleet_are_spread_out() {
         let now = Instant::now();
@@ -115,7 +117,8 @@ mod tests {
             back_off.accepted(Duration::from_secs(30));
             let mut at = now;
             for attempt in 0..10 {
-                // A low-discrepancy sequence instead of random numbers: evenly spread over 0 to 1.
+                // Use a low-discrepancy sequence instead of random numbers. It is evenly spread
+                // over 0 to 1.
                 let jitter =
                     (f64::from(agent) * 0.618_033_99 + f64::from(attempt) * 0.754_877_67) % 1.0;
                 at = back_off.next_attempt(at, false, jitter);

@@ -1,4 +1,4 @@
-//! State of the connection to the server, in a watch channel: readers never block.
+//! State of the connection to the server, in a watch channel, so that readers never block.
 
 use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use super::identity::Opened;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// No server is configured: the agent works standalone.
+    /// No server is configured, and the agent works alone.
     Standalone,
     /// The first attempt is in progress.
     Connecting,
@@ -19,7 +19,7 @@ pub enum Link {
     },
     /// The journal keeps findings until the connection is back.
     Disconnected {
-        /// Since the connection was lost, or since the first failed attempt.
+        /// When the connection was lost, or when the first attempt failed.
         since: Timestamp,
         /// Error of the last attempt.
         reason: String,
@@ -33,7 +33,7 @@ pub struct ConnectionStatus {
     pub link: Link,
     /// `None` if the node has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
-    /// When the certificate expires. `None` if there is none, or its validity is unknown.
+    /// When the certificate expires. `None` if there is no certificate, or its validity is unknown.
     pub certificate_expires: Option<Timestamp>,
 }
 

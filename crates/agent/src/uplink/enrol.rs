@@ -1,4 +1,4 @@
-//! Enrolment: gets the first certificate with a join token, from a server whose CA matches a
+//! Enrolment: uses a join token to get the first certificate, from a server whose CA matches a
 //! fingerprint.
 
 use farrier_fleet::fleet::NodeId;
@@ -29,7 +29,7 @@ pub enum EnrolError {
     /// The server refused the request.
     #[error("the server refused: {}", .0.message())]
     Refused(Box<Status>),
-    /// The signed certificate is for another node or from another CA.
+    /// The certificate that the server signed is for another node or from another CA.
     #[error("the certificate from the server is not for `{0}`, or not from the expected CA")]
     Other(NodeId),
     /// The system refused a thread or timer.
@@ -49,7 +49,7 @@ pub struct Enrolment {
     pub identity_store: IdentityStore,
 }
 
-/// Enrols and stores the certificate. Idempotent: a retry after a lost response gets the same
+/// Enrols and stores the certificate. Idempotent: if the response was lost, a retry gets the same
 /// result.
 pub fn enrol(enrolment: &Enrolment, token: &str) -> Result<Identity, EnrolError> {
     let expected_ca = fingerprint(&enrolment.fingerprint)?;

@@ -23,7 +23,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 
-/// Longest interval between renewal checks, for a certificate valid for weeks.
+/// Longest interval between renewal checks. It applies to a certificate that is valid for weeks.
 const RENEWAL_CHECK_MAX: Duration = Duration::from_secs(600);
 
 /// Why the node has no usable identity.
@@ -64,7 +64,7 @@ pub struct IdentityStore {
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
     pub(crate) tls: Arc<ClientConfig>,
-    /// Identifies this enrolment: the issuer and the subject. A renewal does not change it.
+    /// Identifies this enrolment by its CA and subject. A renewal does not change it.
     pub(crate) enrolment: String,
     /// `None` if unknown. The certificate is then not renewed.
     pub(crate) validity: Option<Validity>,
@@ -93,7 +93,7 @@ impl IdentityStore {
         Ok(())
     }
 
-    /// Rejects a key that other users may read: it may have been copied.
+    /// Rejects a key that other users may read, because it may have been copied.
     fn check_modes(&self) -> Result<(), IdentityError> {
         let keys = [self.node_path(), self.dir.join("enrol.key")];
         let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
@@ -148,7 +148,7 @@ impl IdentityStore {
         Ok(Opened { identity, tls: Arc::new(tls), enrolment, validity: Validity::parse(&text) })
     }
 
-    /// TLS configuration with the node's key and certificate, for callers with their own
+    /// TLS configuration with the node's key and certificate, for callers that open their own
     /// connection.
     pub fn tls(&self) -> Result<Arc<ClientConfig>, IdentityError> {
         self.open().map(|opened| opened.tls)
@@ -159,8 +159,8 @@ impl IdentityStore {
         self.open().map(|opened| opened.identity)
     }
 
-    /// Stores the certificate. Writes `ca.pem` only if it is missing: a renewal must not change
-    /// whom the node trusts.
+    /// Stores the key and the certificate. Writes the CA certificate only if it is missing, because
+    /// a renewal must not change whom the node trusts.
     pub(crate) fn store(&self, key: &NodeKey, signed: &Certificate) -> Result<(), IdentityError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -184,7 +184,8 @@ impl IdentityStore {
         write(&path, 0o600, &text).map_err(failed(&path))
     }
 
-    /// The key of an enrolment in progress. A retry with it gets a lost response again.
+    /// The key of an enrolment in progress, created if there is none. If the server's response was
+    /// lost, a retry with the same key gets it again.
     pub(crate) fn enrolment_key(&self) -> Result<NodeKey, IdentityError> {
         self.check_modes()?;
         let path = self.dir.join("enrol.key");
@@ -201,7 +202,7 @@ impl IdentityStore {
         Ok(key)
     }
 
-    /// Removes that key, because the enrolment completed.
+    /// Removes the key of an enrolment in progress, because the enrolment has completed.
     pub(crate) fn remove_enrolment_key(&self) {
         let _ = fs::remove_file(self.dir.join("enrol.key"));
     }
@@ -215,8 +216,8 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Parses the header of `node.pem`. The validity starts at `issued`, because
-    /// `not-before` is hours earlier.
+    /// Parses the header of `node.pem`. The validity starts at `issued`, because `not-before` is
+    /// hours earlier.
     fn parse(text: &str) -> Option<Self> {
         let time = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -236,14 +237,15 @@ impl Validity {
         now.duration_since(self.from) > self.length() / 3 * 2
     }
 
-    /// How often to check for renewal and retry it: several times in the remaining third.
+    /// How often to check whether renewal is due, and to retry it: several times in the last third
+    /// of the validity.
     pub(crate) fn renewal_check_interval(self) -> Duration {
         let interval = Duration::try_from(self.length() / 20).unwrap_or_default();
         interval.clamp(Duration::from_secs(1), RENEWAL_CHECK_MAX)
     }
 }
 
-/// Writes atomically, and never with permissions wider than `mode`.
+/// Writes a file atomically. Its permissions are never wider than `mode`.
 fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");
     match fs::remove_file(&part) {
@@ -258,9 +260,9 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
 }
 
-/// Enrolment runs as root, but the agent may run as its own user. Files in that user's directory
-/// must belong to that user. Without root the chown fails, and the file already has the right
-/// owner.
+/// Gives `path` the owner of `folder`. Enrolment runs as root, but the agent may run as another
+/// user, who must own the files in the agent's directory. If this process is not root, the chown
+/// fails, but then the file has the right owner already.
 fn chown_like(folder: Option<&Path>, path: &Path) {
     if let Some(Ok(meta)) = folder.map(fs::metadata) {
         let _ = std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid()));
@@ -290,7 +292,7 @@ mod tests {
             );
             assert_eq!(validity.renewal_check_interval().as_secs(), every_s);
         }
-        // As older agents wrote it.
+        // Older agents wrote this header.
         let validity = Validity::parse("not-before: 0\nnot-after: 300\n").unwrap();
         assert!(validity.is_renewal_due(Timestamp::from_second(201).unwrap()));
         assert_eq!(Validity::parse("not-after: 300\n"), None);

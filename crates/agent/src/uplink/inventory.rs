@@ -1,4 +1,4 @@
-//! The node's inventory, from the health monitor's last snapshot.
+//! Builds the node's inventory from the state that the health monitor published last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::InventorySource;
 use crate::jobs::JobRegistry;
 use crate::state::{Published, State};
 
-/// How long NVML has for its first answer before the server gets an inventory without GPUs.
+/// How long to wait for NVML's first answer before the server gets an inventory without GPUs.
 const NVML_WAIT_MS: i64 = 30_000;
 
 /// Builds the inventory from the last snapshot.
@@ -56,15 +56,15 @@ fn distinct<'j>(
     distinct.into_iter().take(FRAMEWORKS_MAX).collect()
 }
 
-/// The newest CUDA version that a driver supports, if a source confirms it. It is the same for all
-/// releases of a driver branch.
+/// The newest CUDA version that a driver supports, if a source confirms it. All releases of a
+/// driver branch support the same version.
 fn cuda(driver: &str) -> Option<String> {
     let driver: DriverVersion = driver.parse().ok()?;
     let branch = FactSet::embedded().drivers.branch(driver.branch())?;
     (!branch.is_unverified("native_cuda")).then(|| branch.native_cuda.to_string())
 }
 
-/// The GPUs. `Some(None)` if they cannot be read; `None` if not known yet.
+/// The GPUs. `Some(None)` if they cannot be read. `None` if they are not known yet.
 #[expect(clippy::option_option, reason = "not known yet and not readable are different results")]
 fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
     let listed = &state.values.gpus;

@@ -1,4 +1,4 @@
-//! The journal's name. A new journal numbers its records from the start, so the server uses the
+//! The name of the journal. A new journal numbers its records from 1 again, so the server needs the
 //! name to tell journals apart.
 
 use std::fs;
@@ -26,7 +26,7 @@ impl JournalName {
         Self { path: state_dir.join("uplink.json") }
     }
 
-    /// Returns the name, creating one if there is none.
+    /// Returns the name. Creates one if there is none.
     pub(super) fn get(&self) -> io::Result<String> {
         let bytes = fs::read(&self.path).ok();
         let file = bytes.and_then(|bytes| serde_json::from_slice::<JournalNameFile>(&bytes).ok());
@@ -36,7 +36,8 @@ impl JournalName {
         }
     }
 
-    /// Creates a new name: under the old one the server has records that this journal lacks.
+    /// Creates a new name, because under the old name the server has records that this journal
+    /// lacks.
     pub(super) fn renew(&self) -> io::Result<String> {
         let mut bytes = [0_u8; 16];
         let random = SystemRandom::new().fill(&mut bytes);

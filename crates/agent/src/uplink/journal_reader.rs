@@ -1,5 +1,5 @@
-//! Reads the journal's files from the record that the server has acknowledged. Returns only records
-//! that are on disk, and reports gaps.
+//! Reads the journal's files, starting after the last record that the server has acknowledged.
+//! Returns only records that are on disk, and reports gaps.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom};
@@ -9,7 +9,7 @@ use farrier_fleet::health::Finding;
 
 use crate::journal::{DurableState, Record, is_readable, segment};
 
-/// Holds several records, and most snapshots of a healthy node.
+/// Size of the read buffer. It holds several records, or the snapshot of most healthy nodes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Read position.
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 struct ReadPosition {
     segment: u64,
     offset: u64,
-    /// The last record returned.
+    /// Sequence number of the last record returned.
     last: u64,
 }
 
@@ -25,7 +25,8 @@ struct ReadPosition {
 pub(super) enum Read {
     /// Records in order. Empty if there is nothing new.
     Records(Vec<Record>),
-    /// The journal does not continue from there: a line is damaged, or an unread file was deleted.
+    /// The journal does not continue at the read position: a line is damaged, or a segment was
+    /// deleted before it was read.
     Gap,
 }
 
@@ -37,13 +38,13 @@ pub(super) struct JournalReader {
     open: Option<OpenSegment>,
 }
 
-/// The segment being read. An open file stays readable after it is deleted.
+/// The segment being read. It stays readable after the file is deleted, because the file is open.
 #[derive(Debug)]
 struct OpenSegment {
     number: u64,
     reader: BufReader<File>,
-    /// Last durable record when the buffer was filled. Buffered data beyond it may have been
-    /// truncated and rewritten since.
+    /// Last durable record when the buffer was filled. Buffered lines beyond it may come from a
+    /// failed write, which the journal truncates and writes again.
     durable: u64,
 }
 
@@ -53,7 +54,7 @@ impl OpenSegment {
         Ok(Self { number, reader: BufReader::with_capacity(BUFFER_BYTES, file), durable })
     }
 
-    /// Seeks to an offset. Discards buffered data that was not known to be durable.
+    /// Seeks to an offset. Discards the buffer if the last durable record has changed.
     fn seek(&mut self, offset: u64, durable: u64) -> io::Result<()> {
         if self.durable != durable || self.reader.stream_position()? != offset {
             self.reader.seek(SeekFrom::Start(offset))?;
@@ -68,12 +69,13 @@ impl JournalReader {
         Self { dir: dir.to_owned(), position: None, open: None }
     }
 
-    /// Closes the file while idle: an open file that was deleted keeps its disk space.
+    /// Closes the file while the reader is idle, because a deleted file uses disk space as long as
+    /// it is open.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
 
-    /// Resumes after a record. Returns false if the journal does not reach back that far.
+    /// Resumes after the record `acked`. Returns false if the journal does not reach back that far.
     pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
         (self.position, self.open) = (None, None);
         for number in segment::list(&self.dir)?.into_iter().rev() {
@@ -90,7 +92,8 @@ impl JournalReader {
         Ok(false)
     }
 
-    /// All open findings as of record `durable` or an earlier one. Reading resumes from there.
+    /// All open findings as of the last record up to `durable`, and its number. Reading resumes
+    /// after that record.
     pub(super) fn resync(&mut self, durable: u64) -> io::Result<(u64, Vec<Finding>)> {
         let numbers = segment::list(&self.dir)?;
         let mut from = 0;
@@ -116,8 +119,8 @@ impl JournalReader {
         Ok((state.seq, state.open.into_values().collect()))
     }
 
-    /// The next records with changes, up to `durable` and `bytes_max` bytes of lines, but at least
-    /// one if there is any.
+    /// The next records with changes, up to the record `durable`. Stops after `bytes_max` bytes of
+    /// lines, but returns at least one record if there is any.
     pub(super) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<Read> {
         let Some(mut position) = self.position else { return Ok(Read::Gap) };
         let mut records = Vec::new();
@@ -125,8 +128,8 @@ impl JournalReader {
         while position.last < durable && bytes < bytes_max {
             let mut open = match self.segment(position.segment, durable) {
                 Ok(open) => open,
-                // Deleted before it was opened. Continue with a later segment if all of this one
-                // was read.
+                // The segment was deleted before it was opened. If all its records were read,
+                // continue with a later segment.
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {
                     let is_empty = segment::list(&self.dir)?.is_empty();
                     if position.last == 0 && is_empty {
@@ -178,7 +181,7 @@ impl JournalReader {
 enum Next {
     /// A record with changes, and the length of its line.
     Record(Box<Record>, u64),
-    /// Already returned, or without changes.
+    /// The record was already returned, or has no changes.
     Skipped,
     /// The line is incomplete, or its record is not durable yet.
     End,
@@ -186,7 +189,7 @@ enum Next {
     Gap,
 }
 
-/// Reads a line, and advances unless it has to be read again.
+/// Reads a line. Advances the position, unless the line has to be read again.
 fn next(
     reader: &mut BufReader<File>,
     position: &mut ReadPosition,
@@ -218,7 +221,7 @@ fn parse(line: &[u8]) -> Option<Record> {
     serde_json::from_slice::<Record>(line).ok().filter(|record| is_readable(record.v))
 }
 
-/// The first record of a segment. `None` if there is none, or it is damaged.
+/// The first record of a segment. `None` if the segment has no record, or the record is damaged.
 fn first_record(dir: &Path, number: u64) -> io::Result<Option<Record>> {
     let file = match File::open(segment::path(dir, number)) {
         Ok(file) => file,
@@ -230,7 +233,7 @@ fn first_record(dir: &Path, number: u64) -> io::Result<Option<Record>> {
     Ok(parse(&line))
 }
 
-/// Ignores a segment that was deleted since it was listed: a later one supersedes it.
+/// Ignores that a segment was deleted after it was listed, because a later segment supersedes it.
 fn ignore_not_found(read: io::Result<()>) -> io::Result<()> {
     match read {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -372,7 +375,8 @@ mod tests {
         test.append(1);
         let path = segment::path(test.folder.path(), 1);
         let complete = std::fs::read_to_string(&path).unwrap();
-        // A failed write: its record is not durable, and the file is truncated before the retry.
+        // The second line is from a failed write. Its record is not durable, and the journal
+        // truncates the file before it retries.
         let failed = complete.replace("\"seq\":1", "\"seq\":2").replace("Xid 1", "Xid 77");
         std::fs::write(&path, format!("{complete}{failed}")).unwrap();
         let mut reader = test.reader();

@@ -6,9 +6,9 @@
 //! OrderHandler <─ order ─ Session <─────────────────────────────────────────┘
 //! ```
 //!
-//! It runs on its own thread and runtime, reads files and never calls the health monitor. An
-//! unreachable server costs the agent only the connection attempts. Data in flight is bounded; the
-//! backlog stays in the journal.
+//! The uplink runs on its own thread and runtime, reads files, and never calls the health monitor.
+//! If the server is unreachable, the agent only has the cost of connection attempts. Data in flight
+//! is bounded, and the backlog stays in the journal.
 
 mod back_off;
 mod connection_status;
@@ -48,19 +48,19 @@ pub use reconnect::fixed_wait_from_environment;
 use session::Session;
 pub use urgent::Urgent;
 
-/// Executes orders. An order that is submitted again gets its current status.
+/// Executes orders. If an order is submitted again, the result is its current status.
 pub trait OrderHandler: Send + Sync {
     /// Accepts or refuses an order. May block on the disk.
     fn submit(&self, order: Order) -> OrderStatus;
     /// The newest status of each order that the server has not acknowledged.
     fn outstanding(&self) -> Vec<(u64, OrderStatus)>;
-    /// Generation of the last order accepted or refused; 0 if there was none. May block on the
+    /// Generation of the last order accepted or refused. 0 if there was none. May block on the
     /// disk.
     fn last_order(&self) -> u64;
-    /// The server has persisted the final status of an order.
+    /// Called when the server has persisted the final status of an order.
     fn acknowledge(&self, generation: u64);
-    /// The enrolment of this session. After a re-enrolment, generations start over. May block on
-    /// the disk.
+    /// Called with the enrolment of each session. After a re-enrolment, generations start over. May
+    /// block on the disk.
     fn set_enrolment(&self, _enrolment: &str) {}
 }
 
@@ -107,7 +107,7 @@ impl OrderHandler for NoOrders {
     fn acknowledge(&self, _: u64) {}
 }
 
-/// The node's inventory. `None` if not known yet.
+/// Returns the node's inventory. `None` if it is not known yet.
 pub type InventorySource = Box<dyn Fn() -> Option<NodeInventory> + Send>;
 
 pub struct Parts {
@@ -118,7 +118,7 @@ pub struct Parts {
     pub state_dir: PathBuf,
     /// Last durable record of the journal.
     pub durable: watch::Receiver<u64>,
-    /// The newest finding that must reach the server at once.
+    /// The newest finding that must reach the server without waiting for the back-off.
     pub urgent: watch::Receiver<Urgent>,
     pub inventory: InventorySource,
     pub cordon: watch::Receiver<Cordon>,
@@ -127,7 +127,7 @@ pub struct Parts {
     pub artifacts: mpsc::Receiver<ArtifactUpload>,
     /// Notified when an order status changes.
     pub status_changed: Arc<Notify>,
-    /// For tests: the length of every back-off.
+    /// For tests: the length of every wait between two attempts.
     pub fixed_wait: Option<Duration>,
 }
 
@@ -173,7 +173,8 @@ impl Uplink {
         self.connection_status.clone()
     }
 
-    /// Stops the uplink. The next one sends the records that were not acknowledged.
+    /// Stops the uplink. After the next start, the agent sends the records that the server has not
+    /// acknowledged.
     pub fn stop(self) {
         self.stop.notify_one();
         let _ = self.thread.join();
@@ -248,8 +249,8 @@ fn is_message_rejected(err: &SessionError) -> bool {
     matches!(err, SessionError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
 }
 
-/// `true` if only a new enrolment helps: there is no certificate, it was revoked, or the node was
-/// retired.
+/// `true` if only a new enrolment helps, because there is no certificate, the certificate was
+/// revoked, or the node was retired.
 fn must_enrol(err: &SessionError) -> bool {
     match err {
         SessionError::Identity(IdentityError::NotEnrolled(_)) => true,

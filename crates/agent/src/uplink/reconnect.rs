@@ -9,13 +9,14 @@ use tokio::time::Instant;
 use super::back_off::BackOff;
 use super::urgent::Urgent;
 
-/// Replaces every back-off with a wait of this many seconds, so that a test gets a long wait at
-/// once.
+/// Environment variable that replaces every back-off with a wait of this many seconds. With it, a
+/// test gets a long wait at the first attempt.
 const FIXED_WAIT: &str = "FARRIER_TEST_RECONNECT_WAIT_S";
 
 /// The fixed wait from the environment, for tests.
 pub fn fixed_wait_from_environment() -> Option<Duration> {
-    // Release builds have one maximum back-off, and policies are validated against it.
+    // A release build ignores the variable, because policies are validated against the maximum
+    // back-off.
     if !cfg!(debug_assertions) {
         return None;
     }
@@ -42,12 +43,12 @@ impl Reconnect {
         self.back_off.begin(Instant::now());
     }
 
-    /// The server accepted the session, however short it was.
+    /// Records that the server accepted the session, however short the session was.
     pub(super) fn accepted(&mut self, spread: Duration) {
         self.back_off.accepted(spread);
     }
 
-    /// The agent itself ended the session.
+    /// Restarts the back-off, because the agent itself ended the session.
     pub(super) fn reset(&mut self) {
         self.back_off.reset();
     }
@@ -148,11 +149,12 @@ mod tests {
         };
         let (wait, ()) = tokio::join!(measure_wait(&mut reconnect, 0), later);
         assert_eq!(wait.as_secs(), 60);
-        // The server is still away: retry every few seconds until it has the finding.
+        // The server is still away. The agent retries every few seconds until the server has the
+        // finding.
         reconnect.begin();
         let wait = measure_wait(&mut reconnect, 0).await;
         assert!(wait <= URGENT_WAIT_MAX + Duration::from_millis(1), "{wait:?}");
-        // The server has it.
+        // The server has the finding.
         reconnect.begin();
         reconnect.accepted(Duration::ZERO);
         assert_eq!(measure_wait(&mut reconnect, 1).await, LONG);
@@ -193,7 +195,7 @@ mod tests {
             loop {
                 reconnect.begin();
                 attempts += 1;
-                // Report each one, so that only new ones are urgent.
+                // Report each finding, so that only new findings are urgent.
                 let reported = reconnect.attempted_for;
                 reconnect.wait(reported).await;
             }

@@ -36,17 +36,17 @@ const OUTBOUND_MAX: usize = 64;
 const FLIGHT_BYTES_MAX: u64 = 1 << 20;
 /// Timeout for the server's welcome message.
 const WELCOME_WAIT: Duration = Duration::from_secs(15);
-/// Polling interval for the first inventory. Before the health monitor has published it there is
-/// nothing to send.
+/// Polling interval for the first inventory. There is nothing to send before the health monitor has
+/// published its state.
 const INVENTORY_POLL: Duration = Duration::from_millis(100);
 
 /// State that outlives a stream.
 pub(super) struct Session {
     pub(super) parts: Parts,
-    /// Set if the server accepted the last session: the time over which agents spread their
+    /// `Some` if the server accepted the last session: the time over which agents spread their
     /// reconnects.
     pub(super) accepted: Option<Duration>,
-    /// The server has acknowledged everything up to this record, including records without changes.
+    /// The server has acknowledged all records with changes up to this one.
     pub(super) reported: u64,
     pub(super) status: StatusSender,
     /// Validity of the certificate that this stream uses.
@@ -55,7 +55,7 @@ pub(super) struct Session {
     reader: JournalReader,
     name: JournalName,
     renewal_tried: Option<Instant>,
-    /// The server rejected a message: the next stream starts with a snapshot of all open findings.
+    /// The server rejected a message, so the next stream starts by sending all open findings.
     must_resync: bool,
 }
 
@@ -64,9 +64,9 @@ struct Stream {
     node: NodeId,
     out: mpsc::Sender<AgentMessage>,
     inventory: NodeInventory,
-    /// The node's cordon. A value is marked as seen once reported.
+    /// The node's cordon. A value is marked as seen when it is reported.
     cordon: watch::Receiver<Cordon>,
-    /// The last record sent.
+    /// Sequence number of the last record sent.
     sent: u64,
     /// Records in flight, with their sizes in bytes.
     in_flight: VecDeque<(u64, u64)>,
@@ -75,7 +75,7 @@ struct Stream {
     /// Server time minus local time.
     clock_offset: SignedDuration,
     submissions: JoinSet<(u64, OrderStatus)>,
-    /// Uploads in progress. They end with the stream, and the executor retries them.
+    /// Uploads in progress. They end with the stream, and the order executor retries them.
     uploads: JoinSet<()>,
 }
 
@@ -106,7 +106,7 @@ impl Session {
         self.reader.close();
     }
 
-    /// Starts the next stream with a resync, because the server rejected a message.
+    /// Makes the next stream start with a resync, because the server rejected a message.
     pub(super) fn require_resync(&mut self) {
         self.must_resync = true;
     }
@@ -153,7 +153,7 @@ impl Session {
         self.run_stream(agents, stream, inbound, interval).await
     }
 
-    /// Sends the node's name in metadata if there is no certificate.
+    /// Puts the node's name into the metadata if the connection has no certificate.
     fn name_node(&self, node: &NodeId, metadata: &mut MetadataMap) -> Result<(), SessionError> {
         if self.parts.url.is_plain() {
             let name: MetadataValue<_> =
@@ -173,7 +173,7 @@ impl Session {
     }
 
     fn hello(&self, stream: &mut Stream, journal: String) -> proto::Hello {
-        // Marks the value as seen, so that only later changes are reported.
+        // Mark the value as seen, so that only later changes are reported.
         let cordon = convert::cordon_message(&stream.cordon.borrow_and_update());
         stream.statuses.extend(self.parts.order_handler.outstanding());
         let outstanding = stream
@@ -214,7 +214,7 @@ impl Session {
         self.resync(stream)
     }
 
-    /// Sends a snapshot of all open findings.
+    /// Sends all open findings, which replace those that the server has.
     fn resync(&mut self, stream: &mut Stream) -> Result<(), SessionError> {
         let durable = *self.parts.durable.borrow();
         let (record, open) = self.reader.resync(durable).map_err(SessionError::Journal)?;
@@ -226,7 +226,7 @@ impl Session {
         stream.report(report::What::Open(open))
     }
 
-    /// Sends durable records while the flight window has room.
+    /// Sends durable records while the bytes and records in flight are below their limits.
     fn pump(&mut self, stream: &mut Stream) -> Result<(), SessionError> {
         let durable = *self.parts.durable.borrow_and_update();
         loop {
@@ -234,7 +234,7 @@ impl Session {
             if stream.in_flight.len() >= FLIGHT_MAX || in_flight_bytes >= FLIGHT_BYTES_MAX {
                 return Ok(());
             }
-            // One at a time, to read no more than fits the window. The file stays open.
+            // Read one record at a time, and stop at the limit. The file stays open in between.
             let records = match self.reader.read(durable, 1).map_err(SessionError::Journal)? {
                 Read::Records(records) if records.is_empty() => {
                     if stream.in_flight.is_empty() {
@@ -332,7 +332,8 @@ impl Session {
                 generation,
                 accepted,
             })) => {
-                // Ignore an acknowledgement of `Accepted`: the order may have ended meanwhile.
+                // Ignore an acknowledgement of `Accepted`, because the order may have ended
+                // meanwhile, and its final status is not acknowledged.
                 if !accepted {
                     stream.statuses.remove(&generation);
                     self.parts.order_handler.acknowledge(generation);
@@ -371,8 +372,8 @@ impl Session {
         Ok(())
     }
 
-    /// Renews the certificate once two thirds of its validity have passed. If renewal fails, the
-    /// old one stays in use.
+    /// Renews the certificate when two thirds of its validity have passed. If renewal fails, the
+    /// old certificate stays in use.
     async fn renew(&mut self, agents: &mut Agents) -> Result<(), SessionError> {
         // A timer may fire slightly early.
         let min_interval = self.renewal_check_interval().mul_f64(0.9);
@@ -382,7 +383,7 @@ impl Session {
         if is_early || !is_due {
             return Ok(());
         }
-        // Limits attempts: with a clock weeks ahead, every stream would renew.
+        // Limit the attempts, because if the clock is weeks ahead, renewal is due on every stream.
         self.renewal_tried = Some(Instant::now());
         match self.next_certificate(agents).await {
             Ok(()) => {
@@ -413,7 +414,7 @@ impl Stream {
     fn send(&self, what: agent_message::What) -> Result<(), SessionError> {
         match self.out.try_send(AgentMessage { what: Some(what) }) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(SessionError::TimedOut),
-            // The stream's error is about to be read.
+            // The stream has ended, and the session is about to read its error.
             Err(mpsc::error::TrySendError::Closed(_)) | Ok(()) => Ok(()),
         }
     }
@@ -430,7 +431,7 @@ impl Stream {
     }
 }
 
-/// Converts the lease from the server's clock to ours, which the executor uses.
+/// Converts the lease from the server's clock to this machine's, which the executor uses.
 fn to_local_clock(order: Order, clock_offset: SignedDuration) -> Order {
     let lease_until = order.lease_until.checked_sub(clock_offset).unwrap_or(order.lease_until);
     Order { lease_until, ..order }

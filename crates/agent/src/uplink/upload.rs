@@ -14,12 +14,13 @@ use tonic::{Code, Extensions, Request, Status};
 
 use crate::artifact::{ArtifactUpload, SendError};
 
-/// Maximum chunks in memory.
+/// Maximum chunks queued in memory.
 const CHUNKS_MAX: usize = 4;
-/// Timeout for the largest file over a slow link. The order's lease usually ends earlier.
+/// Timeout of an upload, enough for the largest file over a slow link. The order's lease usually
+/// ends earlier.
 const UPLOAD_WAIT: Duration = Duration::from_secs(600);
 
-/// Uploads a file and reports the result to its executor.
+/// Uploads a file and reports the result to the order executor.
 pub(super) async fn upload(agents: Agents, metadata: MetadataMap, upload: ArtifactUpload) {
     let result = send(agents, metadata, &upload).await;
     if let Err(err) = &result {
@@ -43,7 +44,8 @@ async fn send(
     let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
     let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
     let response = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
-    // A read error ends the stream early, and is the real cause of the server's error.
+    // A read error ends the stream early. Then it is the cause of the server's error, so return the
+    // read error.
     if let Ok(Err(err)) = reading.await {
         return Err(SendError::Read { path: upload.path.clone(), why: err.to_string() });
     }

@@ -1,4 +1,5 @@
-//! Findings that bypass the back-off: the server must take the node out of service for them.
+//! Findings that bypass the back-off, because the server must take the node out of service for
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -7,26 +8,26 @@ use farrier_fleet::health::{Finding, Severity};
 
 use crate::state::PublishedFinding;
 
-/// The newest urgent finding on disk. The journal's writer updates it; the uplink waits for
-/// changes.
+/// The newest urgent finding on disk. The health monitor updates it when it publishes, and the
+/// uplink waits for changes.
 #[derive(Debug, Default)]
 pub struct Urgent {
-    /// The journal's last record when the newest urgent finding reached the disk; 0 if there was
-    /// none.
+    /// The journal's last record when the newest urgent finding reached the disk. 0 if there was no
+    /// urgent finding.
     pub record: u64,
     /// Urgent findings that are open and have been on disk.
     open: BTreeSet<u64>,
 }
 
 impl Urgent {
-    /// Applies the open findings and the last durable record. Returns `true` if an urgent
-    /// finding is new.
+    /// Compares the open findings with the urgent findings known so far. Returns `true` if an
+    /// urgent finding is new.
     pub(crate) fn update(&mut self, findings: &[PublishedFinding], last_record: u64) -> bool {
         let urgent = || findings.iter().filter(|shown| is_urgent(&shown.finding));
         let is_open = |id: &u64| urgent().any(|shown| shown.finding.id == *id);
         self.open.retain(is_open);
         let previous = self.open.len();
-        // An open finding whose newest count is not yet on disk is not new.
+        // A finding stays known even if its newest count is not on disk yet.
         self.open.extend(urgent().filter(|shown| shown.durable).map(|shown| shown.finding.id));
         let is_new = self.open.len() > previous;
         if is_new {
@@ -36,8 +37,8 @@ impl Urgent {
     }
 }
 
-/// `true` if a finding must reach the server at once: it is fatal, or critical and takes the node
-/// out of service.
+/// `true` if a finding must reach the server at once, because it is fatal, or because it is
+/// critical and takes the node out of service.
 fn is_urgent(finding: &Finding) -> bool {
     finding.severity == Severity::Fatal
         || finding.severity == Severity::Critical && affects_service(finding)

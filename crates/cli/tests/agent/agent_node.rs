@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::support::wait::wait_for;
 use crate::support::{CommandOutput, farrier, run};
 
-/// A timestamp beyond the uptime of any node: the agent takes timestamps from the future as now.
+/// A timestamp later than the uptime of any node. The agent replaces timestamps from the future
+/// with the current time.
 const LATE_US: u64 = 1_000_000_000_000_000;
 
 pub(crate) struct AgentNode {
@@ -19,7 +20,7 @@ pub(crate) struct AgentNode {
 }
 
 impl AgentNode {
-    /// A node with eight H100.
+    /// A node with eight H100 GPUs.
     pub(crate) fn new() -> Self {
         Self::with_gpus(8)
     }
@@ -28,7 +29,7 @@ impl AgentNode {
         Self::with(&["--gpus", &gpus.to_string()])
     }
 
-    /// A node with H100, with further arguments for `farrier simulate node`.
+    /// A node with H100 GPUs. `extra_args` are further arguments for `farrier simulate node`.
     pub(crate) fn with(extra_args: &[&str]) -> Self {
         let agent_node = Self { folder: tempfile::tempdir().unwrap() };
         let dir = agent_node.text("node");
@@ -54,7 +55,7 @@ impl AgentNode {
         assert_eq!(ran.code, 0, "{fault:?}: {}", ran.stderr);
     }
 
-    /// Appends lines of the driver to the kernel log.
+    /// Appends lines to the kernel log.
     pub(crate) fn kernel_lines(&self, lines: impl Iterator<Item = String>) {
         let path = self.path("node/root/dev/kmsg");
         let text = fs::read_to_string(&path).unwrap();
@@ -68,7 +69,8 @@ impl AgentNode {
         file.write_all(out.as_bytes()).unwrap();
     }
 
-    /// Arguments that start an agent for this node. A test may write the configuration file itself.
+    /// Arguments that start an agent for this node. Writes the configuration file unless the test
+    /// has written it.
     pub(crate) fn args(&self) -> Vec<String> {
         let config = self.path("agent.toml");
         if !config.exists() {
@@ -120,7 +122,7 @@ impl AgentNode {
         run(&args)
     }
 
-    /// Changes that reached the sink: the kind of change and the finding.
+    /// Changes that reached the sink, each as the kind of change and the finding.
     pub(crate) fn sink_changes(&self) -> Vec<(String, Value)> {
         let text = fs::read_to_string(self.path("sink.jsonl")).unwrap_or_default();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -213,7 +215,7 @@ impl Agent<'_> {
         fs::read_to_string(self.agent_node.path("log")).unwrap_or_default()
     }
 
-    /// Gets an HTTP path; returns the status code and the body.
+    /// Requests an HTTP path. Returns the status code and the body.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let log = self.log();
         let address = log.lines().rev().find_map(|line| line.split("address=").nth(1)).unwrap();
@@ -226,7 +228,7 @@ impl Agent<'_> {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Resident set size of the agent.
+    /// Resident set size of the agent process.
     pub(crate) fn rss_bytes(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -247,14 +249,14 @@ pub(crate) fn find(status: &Value, code: &str) -> Option<Value> {
     findings.iter().map(|entry| &entry["finding"]).find(|finding| finding["code"] == code).cloned()
 }
 
-/// Reports that a test cannot run here. With `CI=true` that is a failure.
+/// Reports that a test cannot run here. With `CI=true`, the test fails.
 pub(crate) fn skipped(why: &str) {
     let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
     assert!(!on_ci, "{why}");
     eprintln!("SKIPPED: {why}");
 }
 
-/// `true` if this process runs as root, which bypasses file permissions.
+/// Whether this process runs as root. File permissions do not apply to root.
 pub(crate) fn is_root() -> bool {
     File::open("/proc/self/status").is_ok_and(|mut file| {
         let mut text = String::new();

@@ -51,7 +51,8 @@ fn all_problems_are_reported_at_once() {
     let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
                  [rules.\"gpu.xid\"]\nlimits = 1\n[sink]\nfile = \"/nonexistent/sink\"\n";
     fs::write(&path, wrong).unwrap();
-    // Default paths are checked as well, with a result that depends on the user who runs the test.
+    // Pass all paths. The command checks default paths too, and the result depends on the user who
+    // runs the test.
     let (state, socket) = (agent_node.text("state"), agent_node.text("agent.sock"));
     let paths = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
     let ran = run(&[&["agent", "--check-config", "--config", &path], &paths[..]].concat());
@@ -66,7 +67,7 @@ fn all_problems_are_reported_at_once() {
     ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
     }
-    // Each problem has its own line, and no hint points back to the same command.
+    // Each problem has its own line. No hint suggests the command that was just run.
     assert!(
         ran.stderr.contains("has 5 problems:\n  line 1: `lisen = \"off\"`: "),
         "{}",
@@ -74,7 +75,7 @@ fn all_problems_are_reported_at_once() {
     );
     assert!(ran.stderr.contains("\n  line 7: `rules.\"gpu.xid\".limits = 1`: "), "{}", ran.stderr);
     assert!(!ran.stderr.contains("check-config"), "{}", ran.stderr);
-    // A configuration that fails the check does not start.
+    // The agent does not start with a configuration that fails the check.
     let ran = run(&["agent", "--config", &path]);
     assert_eq!(ran.code, 2);
     let ran = run(&["agent", "--config", "/nonexistent/agent.toml"]);
@@ -125,7 +126,7 @@ fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
     let first = format!("`{text}` line 1: `nonsense = true`: unknown key");
     assert!(note.starts_with(&first), "{finding:#}");
     assert!(note.contains(&format!("`farrier agent --check-config --config {text}`")), "{note}");
-    // A second error is reported in the same finding.
+    // The same finding reports a second error.
     fs::write(&path, "listen = 5\nroot = 6\n").unwrap();
     agent.signal("-HUP");
     agent.until(|status| {
@@ -180,7 +181,7 @@ fn an_invalid_configuration_does_not_hide_the_status() {
     let agent = agent_node.agent().ready();
     let path = agent_node.text("wrong.toml");
     fs::write(&path, agent_node.config("[tiers]\nfast_s = \"soon\"\n")).unwrap();
-    // The paths in the file are still readable, and lead to the running agent.
+    // `farrier status` can still read the paths in the file and find the running agent.
     let ran = run(&["status", "--config", &path, "--brief"]);
     assert!(ran.stdout.contains("; no fault"), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("fast_s") && ran.stderr.contains("soon"), "{}", ran.stderr);

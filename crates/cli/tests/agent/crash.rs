@@ -1,4 +1,5 @@
-//! `kill -9` at each step between an observation and its sinks: no finding is lost or duplicated.
+//! Crashes the agent at each step between an observation and its sinks. No finding is lost or
+//! duplicated.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ fn a_crash_at_any_step_yields_each_finding_once() {
         let agent_node = AgentNode::with_gpus(1);
         let pci = gpu_address(&agent_node);
         let line = XID_94.replace("0000:1b:00", &pci);
-        // A new node has no findings, so the first record that the agent writes is the Xid's.
+        // A new node has no findings, so the first record that the agent writes is for the Xid.
         let mut agent = agent_node.agent_with(|command| {
             command.env("FARRIER_CRASH_AT", at_xid(point));
         });
@@ -41,7 +42,7 @@ fn a_crash_at_any_step_yields_each_finding_once() {
         let agent = agent_node.agent().ready();
         let status = agent.until(|status| count(status) >= 1);
         assert_eq!(count(&status), 1, "{point}: {status:#}");
-        // The restarted agent continues the count.
+        // The restarted agent continues to count from there.
         agent_node.kernel_lines([line.clone(), line.clone()].into_iter());
         let status = agent.until(|status| count(status) >= 3);
         assert_eq!(count(&status), 3, "{point}");
@@ -53,8 +54,9 @@ fn a_crash_at_any_step_yields_each_finding_once() {
     }
 }
 
-/// Ticks also observe and decide, many times before the Xid, so these points trigger on kernel
-/// lines only. The other points involve records only.
+/// Makes a failpoint trigger at the Xid. Ticks also observe and decide many times before the Xid,
+/// so the failpoints of these steps trigger only for kernel lines. The other failpoints are reached
+/// only for records.
 fn at_xid(point: &str) -> String {
     match point {
         "observed" | "decided" => format!("{point}:kernel"),

@@ -14,7 +14,7 @@ use crate::support::wait::{wait_for, wait_until};
 fn a_node_without_faults_is_healthy() {
     let agent_node = AgentNode::new();
     let agent = agent_node.agent().ready();
-    // Rules get their inputs every ten seconds.
+    // The node is healthy once the rules have their inputs, which come every ten seconds.
     agent.until(|status| status["verdict"] == "healthy");
     let (status, code) = agent_node.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("healthy"), 0), "{status:#}");
@@ -37,7 +37,8 @@ fn a_node_without_faults_is_healthy() {
 fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
     let agent_node = AgentNode::with(&["--gpus", "1", "--efa", "2"]);
     let agent = agent_node.agent().ready();
-    // EFA adapters and the others support different counters: each kind lacks some of the other's.
+    // EFA and other adapters support different counters. Each kind lacks some counters of the other
+    // kind.
     let status = agent.until(|status| {
         // The fast collectors report first, with one or two unsupported signals.
         status["unsupported_signals"].as_object().is_some_and(|unsupported| unsupported.len() > 3)
@@ -173,7 +174,7 @@ fn a_lost_gpu_is_reported_and_recovers() {
     let (_, text) = agent.get("/metrics");
     let named = "farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\",gpu=\"3\",UUID=\"GPU-";
     assert!(text.contains(named), "{text}");
-    // The power limit is read once a minute, and disappears with the GPU.
+    // The power limit is read only once a minute, but it disappears together with the GPU.
     agent.until(|status| {
         let limit = |gpu: usize| status["gpus"][gpu]["power_limit_w"]["value"].is_number();
         limit(2) && !limit(3)
@@ -298,7 +299,8 @@ fn a_hung_nvml_call_affects_only_its_gpu() {
     assert!(clears.contains("`probe.avoid_s`"), "{clears}");
     let log = agent.log();
     assert!(log.contains("NVML is unavailable why=a call has not returned for 4 s"), "{log}");
-    // The other GPU is still read: no coverage gap, but the node is not healthy.
+    // The agent still reads the other GPU, so there is no coverage gap, but the node is not
+    // healthy.
     let status = agent.until(|status| {
         status["coverage_gaps"].as_array().is_some_and(Vec::is_empty)
             && status["gpus"][0]["temperature_c"]["value"].is_number()
@@ -308,7 +310,7 @@ fn a_hung_nvml_call_affects_only_its_gpu() {
     assert!(find(&status, "driver.unresponsive").is_some(), "{status:#}");
     let is_read = |status: &Value| status["gpus"][1]["temperature_c"]["value"].is_number();
     assert!(!is_read(&status), "{status:#}");
-    // The kernel log is still read.
+    // The agent still reads the kernel log.
     let line = format!("NVRM: Xid (PCI:{}): 119, pid=1, Timeout", gpu_address(&agent_node));
     agent_node.kernel_lines(std::iter::once(line));
     let xid = agent.until_found("gpu.xid");
@@ -430,7 +432,7 @@ fn children(agent: &Agent<'_>) -> Vec<String> {
         .collect()
 }
 
-/// `true` if a process runs; zombies do not count.
+/// Whether a process runs. A zombie does not count as running.
 fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')
@@ -444,7 +446,7 @@ fn a_hung_probe_does_not_outlive_the_agent() {
     agent_node.inject(&["--gpu", "all", "hang", "*", "forever"]);
     for end in [Agent::stop, Agent::kill] {
         let agent = agent_node.agent();
-        // Once the library is loaded, the process is in the call that never returns.
+        // Once the process has loaded the library, it is in the call that never returns.
         let loaded = |pid: &String| {
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
             maps.contains("libnvidia-ml.so.1")
@@ -504,8 +506,8 @@ fn an_unloaded_driver_is_reported() {
     agent_node.inject(&["driver-unloaded"]);
     agent.until(|status| status["coverage_gaps"].as_array().is_some_and(|gaps| !gaps.is_empty()));
     agent.until_found("driver.not-loaded");
-    // The check runs again as soon as the driver is unloaded, without a duplicate finding, and
-    // again once it is loaded.
+    // The check runs again as soon as the driver is unloaded, and again once the driver is loaded.
+    // It adds no duplicate finding.
     let hidden = |status: &Value| status["skipped_checks"].as_array().map_or(0, Vec::len);
     let status = agent.until(|status| hidden(status) > 0);
     assert!(find(&status, "check").is_none(), "one finding per cause: {status:#}");
@@ -568,7 +570,7 @@ fn each_kernel_line_opens_its_finding_before_the_next_is_written() {
     let agent = agent_node.agent().ready();
     let pci = gpu_address(&agent_node);
     for turn in 0..20 {
-        // A different Xid each time, so that each is a new finding.
+        // Use a different Xid each time, so that each opens a new finding.
         let line = format!("NVRM: Xid (PCI:{pci}): {}, pid=7, name=python3, x", 200 + turn);
         agent_node.kernel_lines(std::iter::once(line));
         let expected = format!("detail=Xid {}", 200 + turn);
@@ -583,7 +585,7 @@ fn a_driver_upgrade_without_a_reboot_is_reported() {
     let agent = agent_node.agent().ready();
     agent_node.inject(&["module-on-disk", "580.105.08"]);
     agent.stop();
-    // The check runs once a minute, but a new agent runs it at its start.
+    // The check runs only once a minute, but a new agent also runs it when it starts.
     let agent = agent_node.agent();
     let finding = agent.until_found("check");
     assert_eq!(finding["kind"], "fault");
@@ -617,7 +619,7 @@ fn gpu_processes_show_their_slurm_job() {
     agent.stop();
 }
 
-/// A tmpfs of 64 KiB, if this user may mount one.
+/// A tmpfs of 64 KiB. Only a user who may mount file systems can create it.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -631,7 +633,7 @@ impl SmallDisk {
     }
 
     fn fill(&self) {
-        // Writes until the disk is full.
+        // Write until the disk is full.
         let mut file = fs::File::create(self.0.join("filler")).unwrap();
         while std::io::Write::write(&mut file, &[0; 512]).is_ok_and(|length| length > 0) {}
     }

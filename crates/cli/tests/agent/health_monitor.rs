@@ -1,4 +1,5 @@
-//! A health monitor that hangs or panics: its last output must not pass for the current state.
+//! Tests of a health monitor that hangs or panics. The agent must not show its last output as the
+//! current state.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +27,7 @@ fn agent_with_xid<'w>(agent_node: &'w AgentNode, point: &str, before: impl FnOnc
 fn a_hung_health_monitor_is_reported_and_the_agent_can_be_stopped() {
     let agent_node = AgentNode::with_gpus(1);
     let mut agent = agent_with_xid(&agent_node, "written:hang", || ());
-    // More lines than the channel of the health monitor holds.
+    // These are more lines than the channel of the health monitor holds.
     agent_node.kernel_lines((0..3000).map(|turn| format!("eth{turn}: link becomes ready")));
     let is_monitor = |gap: &Value| gap["source"] == "monitor";
     let status =
@@ -36,7 +37,7 @@ fn a_hung_health_monitor_is_reported_and_the_agent_can_be_stopped() {
     assert!(ran.stdout.contains("has not published for "), "{}", ran.stdout);
     assert_eq!(ran.code, 1);
     assert_eq!(agent.get("/healthz").0, 503);
-    // The reported duration grows, so the reason changes every second.
+    // The reason contains the duration, so it changes every second.
     let why = |status: &Value| status["coverage_gaps"][0]["reason"].clone();
     agent.until(|later| why(later) != why(&status));
     agent.signal("-HUP");

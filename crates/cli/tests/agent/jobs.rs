@@ -94,7 +94,7 @@ fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
     assert!(job["checkpoint_wanted_for"].to_string().contains("Xid 95"), "{job:#}");
     drop(ranks);
     agent.until(|status| !status["jobs"][0]["left"].is_null());
-    // Join lines: where the output wraps does not matter here.
+    // Join the lines, because it does not matter here where the output wraps.
     let after = agent_node.status_ran(&[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "because of gpu.xid Xid 95 on GPU 1",
@@ -115,7 +115,7 @@ fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
 fn a_rank_with_a_gpu_of_another_node_gets_a_notice() {
     let agent_node = AgentNode::with_gpus(1);
     let agent = agent_node.agent().ready();
-    // FARRIER_SOCKET, which leads jobs to their agent, works for `farrier status` too.
+    // Jobs find their agent through `FARRIER_SOCKET`. The variable works for `farrier status` too.
     let mut status = crate::support::farrier(&["status", "--output", "json"]);
     let ran = status.env("FARRIER_SOCKET", agent_node.path("agent.sock")).output().unwrap();
     assert!(String::from_utf8_lossy(&ran.stdout).contains("\"agent\""), "{ran:?}");
@@ -139,7 +139,7 @@ fn garbage_on_the_socket_does_not_affect_the_agent() {
     for turn in 0..300 {
         let Ok(mut stream) = UnixStream::connect(agent_node.path("agent.sock")) else { continue };
         stream.set_nonblocking(true).unwrap();
-        // A line without an end, noise, or nothing.
+        // Each client sends a line without an end, or noise, or nothing.
         let bytes = match turn % 3 {
             0 => vec![b'a'; 128 << 10],
             1 => (0..=255_u8).cycle().take(64 << 10).collect(),

@@ -1,5 +1,5 @@
-//! `farrier agent` and `farrier status` on a simulated node: the whole program, its faults and how
-//! it exits.
+//! `farrier agent` and `farrier status` on a simulated node: the whole program, how it handles
+//! faults, and how it exits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 

@@ -15,7 +15,7 @@ fn without_root_the_agent_reports_coverage_gaps() {
     let args = agent_node.args();
     let mut command = farrier(&args.iter().map(String::as_str).collect::<Vec<_>>());
     if is_root() {
-        // Run as another user, which can read world-readable files and write only its own.
+        // Run as another user, who can read world-readable files and write only their own files.
         for name in ["", "agent.toml"] {
             let mode = if name.is_empty() { 0o777 } else { 0o644 };
             fs::set_permissions(agent_node.path(name), fs::Permissions::from_mode(mode)).unwrap();
@@ -46,7 +46,8 @@ fn without_root_the_agent_reports_coverage_gaps() {
     assert_eq!(agent.get("/healthz").0, 503);
 }
 
-/// `true` if another user can execute the binary: a checkout in root's home directory is private.
+/// Whether another user can execute the binary. It is not possible if the checkout is in root's
+/// home directory, which is private.
 fn nobody_can_run() -> bool {
     Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use crate::agent_node::AgentNode;
 use crate::support::wait::TEST_TIMEOUT;
 
-/// A rank that reports a step, waits for a checkpoint request, reports it done, and exits when
-/// stdin ends.
+/// A rank that reports a step, waits for a checkpoint request, reports that the checkpoint is done,
+/// and exits when stdin ends.
 const RANK: &str = "
 import sys, time
 from farrier.agent import Job
@@ -36,8 +36,8 @@ impl Drop for Rank {
     }
 }
 
-/// `true` if a Python that the package supports is installed. With `CI=true`, a missing one is a
-/// failure.
+/// Whether a Python version that the package supports is installed. With `CI=true`, the test fails
+/// if it is missing.
 fn has_python() -> bool {
     let version_check = "import sys; sys.exit(sys.version_info < (3, 10))";
     let has_python = Command::new("python3")
@@ -61,7 +61,7 @@ fn the_python_client_reports_steps_and_gets_checkpoint_requests() {
     let agent = agent_node.agent().ready();
     let (status, _) = agent_node.status();
     let gpu = status["gpus"][1]["identity"]["uuid"].as_str().unwrap();
-    // PyTorch writes UUIDs without the prefix.
+    // PyTorch writes UUIDs without the `GPU-` prefix.
     let gpu = gpu.trim_start_matches("GPU-");
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src");
     let timeout_s = TEST_TIMEOUT.as_secs().to_string();

@@ -1,5 +1,5 @@
-//! An agent that executes orders: it resumes accepted orders, and keeps monitoring whatever happens
-//! to them.
+//! Tests of an agent that executes orders. It resumes accepted orders, and it continues to monitor
+//! the node whatever happens to an order.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ fn a_damaged_order_journal_does_not_stop_monitoring() {
     agent.stop();
 }
 
-/// A fault that stays open until a part is replaced.
+/// Injects a fault whose finding stays open until a component is replaced.
 fn inject_fault(agent_node: &AgentNode, agent: &Agent<'_>) {
     agent_node.inject(&["kernel-line", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"]);
     agent.until_found("host.kernel-error");

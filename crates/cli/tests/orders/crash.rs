@@ -1,5 +1,5 @@
-//! Kills the order executor at each failpoint: no order is lost or executed twice, and no status is
-//! lost.
+//! Crashes the order executor at each failpoint. No order is lost or executed twice, and no status
+//! is lost.
 
 use std::fs;
 
@@ -14,14 +14,14 @@ fn start_executor(agent_node: &AgentNode, crash: Option<&str>) -> OrdersProcess 
     OrdersProcess::start(&agent_node.path("agent.toml"), &agent_node.path("orders.log"), crash)
 }
 
-/// Gives an order to an executor that dies at the failpoint, then to one that does not. Returns the
-/// final status, or `None` if the first executor did not reach the failpoint.
+/// Gives an order to an executor that dies at the failpoint, and then to an executor that does not
+/// die. Returns the final status, or `None` if the first executor did not reach the failpoint.
 fn run_with_crash(agent_node: &AgentNode, crash: &str, order: &Value) -> Option<Value> {
     let mut first = start_executor(agent_node, Some(crash));
     first.send(&json!({ "order": order }));
     let last = std::iter::from_fn(|| first.next_line()).find(|line| is_final(line, order));
     if last.is_some() {
-        // It may still die after it has sent the final status.
+        // The executor may still die after it has sent the final status.
         acknowledge(&mut first, order);
     }
     if first.wait_for_exit().success() {
@@ -41,10 +41,10 @@ fn run_with_crash(agent_node: &AgentNode, crash: &str, order: &Value) -> Option<
         !lines.iter().any(|line| is_final(line, order)),
         "an acknowledged status is printed again: {lines:?}"
     );
-    Some(answer)
+    Some(status)
 }
 
-/// `true` if this line is the final status of the order.
+/// Whether this line is the final status of the order.
 fn is_final(line: &Value, order: &Value) -> bool {
     let status = &line["order-status"];
     status["generation"] == order["generation"] && status["status"] != "accepted"
@@ -72,7 +72,7 @@ fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
                     run_with_crash(&agent_node, &crash, &order(generation, json!(kind), None));
                 if let Some(answer) = answer {
                     crashes += 1;
-                    assert!(answer["done"].is_object(), "{kind}, {crash}: {answer}");
+                    assert!(status["done"].is_object(), "{kind}, {crash}: {status}");
                 } else {
                     survived += 1;
                 }
@@ -88,7 +88,8 @@ fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
     assert!(bytes < 200 << 10, "{bytes}");
 }
 
-/// Failpoints around the action itself. The agent's own tests cover those around disk writes.
+/// Failpoints before and after the action itself. Other tests cover the failpoints around disk
+/// writes.
 const ACTION_POINTS: [&str; 2] = ["order-begun", "order-acted"];
 
 #[test]
@@ -105,7 +106,8 @@ fn a_crash_around_a_reset_resets_the_gpu_at_most_once() {
         serde_json::from_str::<Value>(&text).unwrap()["resets"].as_u64().unwrap_or(0)
     };
     for (generation, point) in (2..).zip(ACTION_POINTS) {
-        // A driver that asks for a reset, and a GPU that returns errors until it is reset.
+        // Use two reasons for a reset: a driver that recommends it, and a GPU that returns errors
+        // until it is reset.
         if point == "order-begun" {
             agent_node.inject(&["recovery-action", "1"]);
         } else {
@@ -118,20 +120,21 @@ fn a_crash_around_a_reset_resets_the_gpu_at_most_once() {
         let answer = run_with_crash(&agent_node, point, &order).unwrap();
         let made = resets() - before;
         if point == "order-begun" {
-            // It is unknown whether the reset was started, so it is not started again.
-            let reason = answer["failed"]["reason"].as_str().unwrap();
+            // The second executor cannot know whether the first has started the reset, so it does
+            // not start it again.
+            let reason = status["failed"]["reason"].as_str().unwrap();
             assert!(
                 reason.contains("reset is unknown: the driver requests recovery action 1"),
                 "{reason}"
             );
             assert_eq!(made, 0);
         } else {
-            let evidence = answer["done"]["evidence"].as_str().unwrap();
+            let evidence = status["done"]["evidence"].as_str().unwrap();
             assert!(evidence.starts_with("the GPU was reset"), "{point}: {evidence}");
             assert_eq!(made, 1, "{point}");
         }
     }
-    // A GPU in use is never reset.
+    // The executor never resets a GPU that is in use.
     agent_node.inject(&["process", "4242"]);
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
     let mut orders = start_executor(&agent_node, None);

@@ -49,7 +49,7 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
         evidence.contains("farrier: critical gpu.xid (Xid 79) on GPU 1 (order 3)"),
         "{evidence}"
     );
-    // The cordon records its owner, reason and start for others.
+    // The cordon file records the owner, the reason and the start, so that others can see them.
     let cordon: Value =
         serde_json::from_slice(&fs::read(agent_node.path("state/cordon.json")).unwrap()).unwrap();
     assert_eq!(cordon["owner"], "farrier");
@@ -60,7 +60,7 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
     cordon["since"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     assert_eq!(orders.cordon(), json!("by-farrier"));
 
-    // The drain waits for running work; until the reboot, the node cannot pass verification.
+    // The drain waits for running jobs. Until the reboot, the node cannot pass verification.
     let drain = order(4, json!({ "drain": { "wait_s": 600 } }), None);
     orders.send(&json!({ "order": drain }));
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
@@ -85,8 +85,8 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
 
     let evidence = orders.done(&order(8, json!({ "verify": { "level": "v0" } }), None));
     assert!(evidence.contains("checks of driver, kernel and packages passed"), "{evidence}");
-    // Findings from before the reboot are cleared when the node passes verification; until then it
-    // stays cordoned.
+    // When the node passes verification, findings from before the reboot are cleared. Until then,
+    // the node stays cordoned.
     orders.done(&order(9, json!({ "verify": { "level": "v1" } }), None));
     orders.done(&order(10, json!("uncordon"), Some(&boot(&agent_node))));
     assert!(!agent_node.path("state/cordon.json").exists());
@@ -122,7 +122,7 @@ fn an_external_cordon_stays() {
     }
 }
 
-/// Two simulated CUDA devices of type H100, the second with these faults.
+/// Simulates two H100 CUDA devices. The second one has these faults.
 fn cuda(agent_node: &AgentNode, faults: &Value) {
     let gpu = |faults: &Value| {
         json!({
@@ -153,7 +153,7 @@ fn gpus_are_verified_under_load() {
     let why = orders.fails(&order(3, level("v3"), None));
     assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
     assert!(!why.contains("GPU 0"), "{why}");
-    // The same tests as an operator-requested order, on a cordoned node.
+    // Run the same tests with a diag order, on a cordoned node.
     let agent = agent_node.agent().ready();
     let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
     let why = orders.fails(&hopeless_order(4, diag(1), None));
@@ -164,7 +164,7 @@ fn gpus_are_verified_under_load() {
     let why = orders.fails(&order(7, diag(2), None));
     assert!(why.starts_with("level 2: GPU 1 degraded: hbm-read"), "{why}");
     agent.stop();
-    // A GPU in use is neither verified nor disturbed.
+    // The tests do not run on a GPU that is in use.
     agent_node.inject(&["--gpu", "0", "process", "4242"]);
     let why = orders.fails(&hopeless_order(8, level("v2"), None));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
@@ -188,7 +188,7 @@ fn a_drained_node_is_tuned() {
     let why = orders.fails(&order(4, tune("trainig"), None));
     assert!(why.contains("there is no profile `trainig`"), "{why}");
     agent.stop();
-    // A change after the order is reported as drift by the agent.
+    // If a setting changes after the order, the agent reports drift.
     let pages = agent_node.path("node/root/sys/kernel/mm/transparent_hugepage/enabled");
     fs::write(pages, "[always] madvise never\n").unwrap();
     let agent = agent_node.agent();

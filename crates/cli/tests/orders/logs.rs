@@ -16,12 +16,14 @@ fn a_bug_report_is_decompressed_redacted_and_deleted() {
     let at = |name: &str| folder.path().join(name);
     let bin = at("bin");
     fs::create_dir(&bin).unwrap();
-    // Like the real script, it compresses its report and appends an extension.
+    // Like the real script, this one compresses its report and appends an extension to the file
+    // name.
     let script = "#!/bin/sh\n[ \"$1 $2\" = '--safe-mode --output-file' ] || exit 9\n\
                   printf 'a report\\nAPI_TOKEN=abc\\n' | gzip > \"$3.gz\"\n";
     fs::write(bin.join("nvidia-bug-report.sh"), script).unwrap();
     fs::write(bin.join("nvidia-smi"), "#!/bin/sh\necho broken >&2\nexit 9\n").unwrap();
-    // More than the limit per file: the end is kept, because the fault is there.
+    // The output is larger than the limit per file. The bundle keeps the end, because the fault is
+    // there.
     let script = "#!/bin/sh\nyes 'kernel: a line' | head -c 5242875\necho kernel: the last line\n";
     fs::write(bin.join("journalctl"), script).unwrap();
     for name in ["nvidia-bug-report.sh", "nvidia-smi", "journalctl"] {

@@ -1,4 +1,5 @@
-//! Orders on a simulated node, with the real binary: executed, killed at each step, and resumed.
+//! Orders on a simulated node, with the real binary. The tests execute orders, kill the executor at
+//! each step, and resume.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 

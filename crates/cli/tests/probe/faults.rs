@@ -93,7 +93,8 @@ fn a_gpu_that_nvml_cannot_open_is_retried() {
     node.inject(&["clear", "--gpu", "2"]);
     let listed = child.ask("slow").json;
     assert_eq!((&listed["inventory"], &listed["count"]["value"]), (&known, &8.into()));
-    // Without permission it is unknown whether it would open.
+    // Without permission, the child cannot tell whether the GPU would open, so the count is
+    // unreadable.
     node.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
     let listed = ProbeChild::spawn(&node).ask("inventory").json;
     let why: ReadError = serde_json::from_value(listed["count"]["unreadable"].clone()).unwrap();
@@ -122,14 +123,14 @@ fn an_unreadable_link_count_is_reported() {
     child.ask("inventory");
     assert_eq!(child.ask("medium").gpus[2]["link17/link.active"], "1");
     node.inject(&["error", "field:91", "UNKNOWN", "--gpu", "2"]);
-    // The rare tier reads everything again.
+    // The rare tier makes the child read everything again.
     child.ask("rare");
     let unknown = child.ask("medium");
     for link in 0..18 {
         assert_eq!(unknown.gpus[2][&format!("link{link}/link.active")], why, "{link}");
     }
     assert_eq!(unknown.gpus[1]["link17/link.active"], "1");
-    // A child that never knew the count reports it for the first link.
+    // A child that never knew the number of links reports the error for the first link.
     let mut late = ProbeChild::spawn(&node);
     late.ask("inventory");
     let unknown = late.ask("medium");
@@ -237,7 +238,7 @@ fn a_required_reset_is_reported() {
     assert_eq!(fast.gpus[3]["gpu.power_w"], "NVML_ERROR_UNKNOWN");
     assert_eq!(fast.gpus[3]["gpu.lost"], "0");
     assert!(fast.gpus[3].contains_key("gpu.temperature_c"));
-    // A fault found by another tier persists.
+    // A fault that another tier found persists.
     node.inject(&["clear", "--gpu", "2"]);
     node.inject(&["error", "nvmlDeviceGetEncoderUtilization", "RESET_REQUIRED", "--gpu", "2"]);
     assert_eq!(child.ask("medium").gpus[2]["gpu.reset_required"], "1");
@@ -282,7 +283,7 @@ fn a_hung_call_is_named_and_the_next_child_continues() {
     let links =
         blind.samples.iter().filter(|sample| matches!(sample.subject, Subject::Link { .. }));
     assert_eq!(links.count(), 8 * 18 * 5);
-    // The next child avoids that GPU and reads the others.
+    // The next child avoids the GPU with the hung call and reads the other GPUs.
     let others = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
     let powers: Vec<_> =
         others.samples.iter().filter(|sample| sample.signal == Signal::GpuPower).collect();
@@ -291,7 +292,7 @@ fn a_hung_call_is_named_and_the_next_child_continues() {
     let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
     assert_eq!(*why, ReadError::CallStuck { avoid_s: Some(15) });
     assert!(why.to_string().contains("backing off for 15 s"), "{why}");
-    // It is read again, hangs again, and is avoided again.
+    // After the back-off, the child reads the GPU again, hangs again, and the GPU is avoided again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);
     node.inject(&["clear", "--gpu", "3"]);
@@ -334,13 +335,14 @@ fn a_version_mismatch_is_a_refusal() {
     let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     node.inject(&["module-on-disk", "590.48.01"]);
-    // A process with the old library in memory continues; one that loads the new library does not.
+    // A process with the old library in memory continues to work. A process that loads the new
+    // library does not.
     assert_eq!(child.ask("fast").gpus.len(), 8);
     let refusal = &ProbeChild::spawn(&node).ask("inventory").json["refusal"]["refused"];
     assert_eq!(refusal, "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
 }
 
-/// PID of the child on this node.
+/// PID of the probe child for this node.
 fn pid_of(node: &TestNode) -> Option<u32> {
     let is_child = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

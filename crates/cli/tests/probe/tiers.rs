@@ -13,7 +13,7 @@ pub(crate) fn gpu(node: &TestNode, number: usize) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Compares readings with values in the GPU's file, times a factor.
+/// Compares readings with the values in the GPU's file multiplied by a factor.
 fn compare(readings: &Readings, file: &Value, expected_fields: &[(Signal, &str, f64)]) {
     for (signal, pointer, unit) in expected_fields {
         let value = file.pointer(pointer).unwrap_or_else(|| panic!("{pointer}"));
@@ -53,7 +53,8 @@ const MEDIUM: &[(Signal, &str, f64)] = &[
     (Signal::GpuPcieGeneration, "/pcie/generation", 1.0),
 ];
 
-/// From the fourth medium answer on: they need two samples, and every third answer reads them.
+/// Readings that appear from the fourth medium answer on. They need two samples, and only every
+/// third answer takes a sample.
 const SAMPLED: &[(Signal, &str, f64)] = &[
     (Signal::GpuEngineActive, "/utilisation/gpu_percent", 0.01),
     (Signal::GpuSmActive, "/utilisation/sm_percent", 0.01),
@@ -171,7 +172,7 @@ fn derived_readings() {
     for signal in ["gpu.throttle_hw_thermal_s", "gpu.throttle_power_cap_s"] {
         assert!(one[signal].parse::<f64>().unwrap() > 0.0, "{signal}");
     }
-    // Expensive readings come with every third answer.
+    // Only every third answer contains the expensive readings.
     let again = child.ask("medium");
     assert!(!again.gpus[1].contains_key("gpu.throttle_hw_thermal_s"));
     assert!(again.gpus[1].contains_key("gpu.throttle_sw_thermal_s"));
@@ -220,7 +221,7 @@ fn links_are_read_individually() {
     ] {
         assert_eq!(one[&format!("link6/{name}")], expected, "{name}");
     }
-    // Unsupported readings are reported once, and again after the rare tier.
+    // The child reports an unsupported reading once, and again after the rare tier.
     assert!(!child.ask("medium").gpus[1].contains_key("link6/link.rx_errors"));
     child.ask("rare");
     assert_eq!(child.ask("medium").gpus[1]["link6/link.rx_errors"], "absent");
@@ -245,7 +246,8 @@ fn an_older_driver_has_other_field_numbers() {
 #[test]
 fn power_limits_fall_back_to_calls() {
     let node = TestNode::eight_h100();
-    // Without `nvmlDeviceGetFieldValues`, readings with a call of their own are still known.
+    // Without `nvmlDeviceGetFieldValues`, the child can still read signals that have their own
+    // call.
     node.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
     let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
@@ -300,13 +302,13 @@ fn an_unconnected_link_is_absent_not_down() {
         child.ask("medium").gpus[gpu]["link3/link.active"].clone()
     };
     assert_eq!(active(&mut child, 0), "absent");
-    // With a bridge it is up, and a later failure is a fault.
+    // With a bridge, the link is up. If it then goes down, that is a fault.
     for (up, expected) in [(true, "1"), (false, "0"), (true, "1")] {
         node.edit("gpus/0.json", |gpu| gpu["nvlink"]["links"][3]["active"] = up.into());
         assert_eq!(active(&mut child, 0), expected);
         assert_eq!(active(&mut child, 1), "absent");
     }
-    // It was down from the start, but a GPU is at its other end.
+    // This link was down from the start, but a GPU is at its other end.
     node.edit("gpus/1.json", |gpu| gpu["nvlink"]["links"][3]["remote"] = "gpu".into());
     child.ask("rare");
     assert_eq!(active(&mut child, 1), "0");
@@ -323,7 +325,7 @@ fn a_fifth_generation_link_has_more_counters() {
         assert_eq!(medium.gpus[0][&format!("link0/{name}")], "0", "{name}");
     }
     assert_eq!(medium.gpus[0]["link0/link.recovery_errors"], "2");
-    // Without any error the driver says 15e-255.
+    // If there are no errors, the driver reports 15e-255.
     let rate: f64 = medium.gpus[0]["link0/link.symbol_ber"].parse().unwrap();
     assert!(rate < 1e-100, "{rate}");
 }
@@ -388,7 +390,7 @@ fn interactive_use_reads_more_and_skips_expensive_calls() {
     let share = json!([{"pid": 4242, "sm_percent": 37, "memory_percent": 0}]);
     assert_eq!(details["shares"]["value"], share);
     assert!(!first.gpus[0].contains_key(Signal::GpuThrottleHwThermal.name()), "700 us");
-    // Activity needs two samples and comes with every second answer from then on.
+    // Activity needs two samples. After that, every second answer contains it.
     let has_activity = |readings: &Readings| {
         readings.get(Signal::GpuSmActive.name()).is_some_and(|value| value != "absent")
     };

@@ -29,14 +29,15 @@ pub(crate) fn library(node: &TestNode) -> PathBuf {
     node.path().join("lib/libnvidia-ml.so.1")
 }
 
-/// A probe child; killed on drop.
+/// A probe child that is killed on drop.
 pub(crate) struct ProbeChild {
     child: Child,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// Readings of one GPU by signal: a number, `absent`, or the error. Links as `link3/link.active`.
+/// Readings of one GPU by signal. A reading is a number, `absent`, or the error. Signals of links
+/// have names such as `link3/link.active`.
 pub(crate) type Readings = BTreeMap<String, String>;
 
 /// An answer, with the readings by GPU.
@@ -67,14 +68,14 @@ impl ProbeChild {
         ProbeAnswer { gpus: gpus.unwrap_or_default(), json }
     }
 
-    /// Resident memory.
+    /// Resident memory of the child.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Closes its input and waits for it to exit.
+    /// Closes the input of the child and waits for the child to exit.
     pub(crate) fn end(mut self) -> std::process::ExitStatus {
         self.requests = None;
         self.child.wait().unwrap()
@@ -132,8 +133,8 @@ pub(crate) struct TestWatch {
 }
 
 impl TestWatch {
-    /// Watches the node. After a hung call its GPU is avoided for 15 s: long enough for the next
-    /// child to start on a busy machine.
+    /// Watches the node. After a hung call, its GPU is avoided for 15 s, so that the next child can
+    /// start in this time even on a busy machine.
     pub(crate) fn spawn(node: &TestNode) -> Self {
         let library = library(node);
         let mut settings = WatchSettings::new(move || command(&library));
@@ -152,7 +153,8 @@ impl TestWatch {
         Self { hold, stop, messages, thread: Some(thread) }
     }
 
-    /// Waits for a message that `select` accepts; returns it and all messages before.
+    /// Waits for a message that `select` accepts. Returns the selected value and all messages
+    /// before it.
     pub(crate) fn until<T>(
         &self,
         select: impl Fn(&ProbeEvent) -> Option<T>,

@@ -18,7 +18,7 @@ fn report(output: &CommandOutput) -> Value {
         .unwrap_or_else(|_| panic!("{}{}", output.stdout, output.stderr))
 }
 
-/// Codes of the items that are not ok.
+/// Codes of the items in the report that are not ok.
 fn open(report: &Value) -> Vec<&str> {
     let items = report["items"].as_array().unwrap().iter();
     items

@@ -47,8 +47,9 @@ fn nvitop_lists_eight_gpus() {
     assert!(text.contains("4096MiB") || text.contains("4.00GiB"), "the process is listed: {text}");
 }
 
-/// Compares our struct sizes with nvidia-ml-py. Calls with versioned structs check the size
-/// themselves, so success is the proof. For the others, the test checks which bytes they write.
+/// Compares the struct sizes of the library with nvidia-ml-py. Calls with versioned structs check
+/// the size themselves, so their success shows that the sizes are equal. For the other calls, the
+/// test checks which bytes they write.
 const LAYOUT: &str = r#"
 from ctypes import *
 device = gpu(0)

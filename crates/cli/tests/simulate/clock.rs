@@ -66,7 +66,8 @@ print(json.dumps([fields[0].timestamp, nvmlDeviceGetTotalEnergyConsumption(one)]
         before.iter().zip(&after).map(|(before, after)| after - before).collect();
     // The last field has 32 bits and wraps around.
     moved[5] = moved[5].rem_euclid(1 << 32);
-    // Microseconds, millijoules, throttled nanoseconds, KiB of one link and of all links, bytes.
+    // Time in microseconds, energy in millijoules, throttled time in nanoseconds, traffic of one
+    // link and of all links in KiB, and PCIe traffic in bytes.
     assert_eq!(moved, [60_000_000, 30_000_000, 60_000_000_000, 60_000, 18 * 120_000, 120_000_000]);
 }
 

@@ -1,4 +1,4 @@
-//! `farrier diag` on a simulated node: NVML reports which GPUs exist and which are busy.
+//! `farrier diag` on a simulated node, where NVML reports which GPUs exist and which are busy.
 
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::test_node::{TestNode, python, wait_with_timeout};
 
-/// A client that keeps a handle and polls until a call with it returns the expected code.
+/// A client that keeps a handle and polls until a call with this handle returns the expected code.
 const HOLD_HANDLE: &str = "
 handle = gpu(0)
 print('ready')
@@ -97,7 +97,7 @@ print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTempera
     );
     assert_eq!(output.trim(), "[15, 16, 0, true]");
 
-    // A client that already has a handle notices the fault and its end.
+    // A client that already has a handle sees the fault begin and end.
     let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}until(15)\nuntil(0)\n"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
@@ -198,7 +198,7 @@ fn clients_survive_concurrent_edits() {
     let path = node.path().join("gpus/3.json");
     for round in 0_usize..20 {
         node.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
-        // An editor that writes in place and is interrupted half-way.
+        // Act as an editor that writes the file in place and is interrupted.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() * round / 20]).unwrap();
         std::thread::sleep(Duration::from_millis(5));

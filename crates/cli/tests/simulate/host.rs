@@ -1,4 +1,5 @@
-//! The node's files: complete after creation, changed by faults, restored by `clear`.
+//! The node's files. They are complete after creation, faults change them, and `clear` restores
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +45,7 @@ fn contents(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// All files of the node except its kernel log, which is append-only.
+/// All files of the node except its kernel log, which only grows.
 fn files(node: &TestNode) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     contents(&node.path().join("root"), &mut found);
@@ -296,7 +297,7 @@ fn driver_upgrade_while_loaded() {
     ] {
         assert!(output.contains(item), "{item}: {output}");
     }
-    // The pending driver reload.
+    // Reload the driver, so that the loaded version is the version on disk.
     node.inject(&["driver-unloaded"]);
     node.inject(&["driver-loaded"]);
     assert_eq!(read(&node, "sys/module/nvidia/version"), "580.105.08\n");
@@ -311,7 +312,7 @@ fn acs_is_set_on_the_bridges() {
         let bridge = node.path().join("root/sys/bus/pci/devices/0000:1a:00.0");
         assert_eq!(fs::read_to_string(bridge.join("class")).unwrap(), "0x060400\n");
         let config = fs::read(bridge.join("config")).unwrap();
-        // The first extended capability: its ID and control register.
+        // Read the first extended capability: its ID and its control register.
         assert_eq!(config[0x100..0x102], [0x0d, 0x00]);
         u16::from_le_bytes([config[0x106], config[0x107]])
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{CommandOutput, run};
 
-/// Pinned client versions, since the tests check their output.
+/// Pinned versions of the clients, because the tests check their output.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
 /// A simulated node that is removed with the test.
@@ -33,7 +33,7 @@ impl TestNode {
         Self::with_args(&["--sku", sku, "--gpus", &count, "--driver", driver])
     }
 
-    /// A node with eight H100.
+    /// A node with eight H100 GPUs.
     pub(crate) fn eight_h100() -> Self {
         Self::new("H100-SXM5-80GB", 8, "580.95.05")
     }
@@ -118,7 +118,7 @@ impl Drop for PythonClient {
     }
 }
 
-/// Prepended to all Python source.
+/// Python code that precedes the source of every test.
 const PRELUDE: &str = "
 import json, os, sys, time
 from pynvml import *
@@ -151,8 +151,9 @@ fn profile_folder() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap().to_owned()
 }
 
-/// A Python with the clients, installed once in `target`. Without network or Python the test is
-/// skipped with a message; with `CI=true` it fails.
+/// A Python with the clients, which is installed once in `target`. Without network or Python,
+/// prints a message and returns `None`, so that the test is skipped. With `CI=true`, the test fails
+/// instead.
 pub(crate) fn python() -> Option<PathBuf> {
     let folder = profile_folder().parent().unwrap().join("python-clients");
     match install(&folder) {

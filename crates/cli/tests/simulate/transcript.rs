@@ -1,5 +1,5 @@
-//! Compares the simulated H200 with a real one: runs `tests/fixtures/nvml/capture.py` against it
-//! and compares the result call by call with the transcript of a real GPU.
+//! Compares the simulated H200 with a real H200. The test runs `tests/fixtures/nvml/capture.py`
+//! against the simulation and compares the result, call by call, with the transcript of a real GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ const OTHER_CODE: &[(&str, &str)] = &[
     ("nvmlDeviceGetHandleByPciBusId_v2", "the capture passed wide characters"),
 ];
 
-/// Calls whose values may differ, with the reason. All others must match exactly.
+/// Calls whose values may differ, with the reason. The values of all other calls must match.
 const OTHER_VALUE: &[(&str, &str)] = &[
     ("nvmlDeviceGetUUID", "specific to the GPU"),
     ("nvmlDeviceGetSerial", "specific to the GPU"),
@@ -134,7 +134,7 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
     if !is_exempt(OTHER_CODE, &call) {
         differ("code", &real["rc"], &simulated["rc"]);
     }
-    // A failed call leaves its outputs unwritten.
+    // A failed call does not write its outputs.
     let answered = matches!(real["rc"].as_i64(), Some(0 | 7));
     if answered && real.get("out").is_some() && !is_exempt(OTHER_VALUE, &call) {
         differ("values", &real["out"], &simulated["out"]);
@@ -151,7 +151,7 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
     }
 }
 
-/// The parts of a field or metric that do not depend on time.
+/// The members of a field or metric that do not depend on time.
 fn stable(entry: &Value) -> Value {
     let mut fields = BTreeMap::new();
     for key in ["field", "scope", "rc", "type", "metric", "shortName", "longName", "unit"] {

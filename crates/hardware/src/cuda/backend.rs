@@ -1,6 +1,6 @@
-//! What a test needs from a GPU: memory, work on one stream, and its duration. The real backend is
-//! [`Device`](super::device::Device); the simulated one does the same work on the host and can
-//! inject faults.
+//! What a test needs from a GPU: memory, work on one stream, and the duration of that work. The
+//! real backend is [`Device`](super::device::Device). The simulated backend does the same work on
+//! the host and can inject faults.
 
 use std::fmt;
 
@@ -40,14 +40,14 @@ pub struct HostBuffer {
 pub enum Pattern {
     /// The same word everywhere.
     Constant(u32),
-    /// Each word is its own index, inverted for odd indices, plus this offset.
+    /// Each word is its own index plus this offset. Odd indices are inverted.
     Address(u32),
     /// Pseudo-random bits from this seed.
     Random(u32),
 }
 
 impl Pattern {
-    /// Kind and seed, as the kernels take them.
+    /// Kind and seed in the form that the kernels expect.
     pub(super) fn kernel_args(self) -> (u32, u32) {
         match self {
             Self::Constant(word) => (0, word),
@@ -87,8 +87,8 @@ pub(super) fn mix(mut x: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// End of a chain of integer operations and fused multiply-adds from `start`. Must match `chain` in
-/// memory.cu.
+/// Result of a chain of integer operations and fused multiply-adds that starts with `start`. Must
+/// match `chain` in memory.cu.
 pub(super) fn chain(start: u32, rounds: u32) -> u32 {
     let (mut whole, mut real) = (start, 1.0_f32);
     for round in 0..rounds {
@@ -119,7 +119,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Why GPUs of this compute capability cannot run it, whatever the software.
+    /// Why GPUs of this compute capability cannot use this precision with any software.
     pub(super) fn unsupported_on(self, capability: (i32, i32)) -> Option<UnsupportedGemm> {
         let (needed, why) = match self {
             Self::Fp8 => ((8, 9), "this GPU does not support FP8"),
@@ -136,12 +136,13 @@ impl Precision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedGemm {
     pub why: String,
-    /// True if the GPU model lacks it; false if something on this machine is missing.
+    /// True if the GPU model does not support the GEMM. False if something on this machine is
+    /// missing.
     pub is_hardware: bool,
 }
 
 impl UnsupportedGemm {
-    /// Something on this machine is missing.
+    /// The GPU model supports the GEMM, but something on this machine is missing.
     pub(super) fn on_this_machine(why: String) -> Self {
         Self { why, is_hardware: false }
     }
@@ -168,25 +169,26 @@ impl Gemm {
 pub enum Work {
     /// Writes a pattern.
     Fill(DeviceBuffer, Pattern),
-    /// Compares with a pattern; [`GpuBackend::take_mismatches`] returns the result.
+    /// Compares a buffer with a pattern. [`GpuBackend::take_mismatches`] returns the result.
     Check(DeviceBuffer, Pattern),
     /// Reads the whole buffer.
     Read(DeviceBuffer),
-    /// Copies the smaller of the two sizes with a kernel.
+    /// Copies from the first buffer to the second with a kernel, as many bytes as both have.
     Copy(DeviceBuffer, DeviceBuffer),
-    /// Copies the smaller of the two sizes with the copy engine; one buffer may be a peer's.
+    /// Copies from the first buffer to the second with the copy engine, as many bytes as both have.
+    /// One buffer may be on a peer.
     CopyByEngine(DeviceBuffer, DeviceBuffer),
     CopyToGpu(HostBuffer, DeviceBuffer),
     CopyToHost(DeviceBuffer, HostBuffer),
     /// Computes one chain per word of the buffer, each with this many rounds.
     ComputeChains(DeviceBuffer, u32),
-    /// Every thread block does the same work and stores its checksum and its SM: checksums, then SM
-    /// ids.
+    /// Every thread block does the same work. It stores its checksum in the first buffer and the id
+    /// of its SM in the second.
     CheckCompute(DeviceBuffer, DeviceBuffer, u32),
     /// Like `CheckCompute`, on tensor cores.
     CheckTensor(DeviceBuffer, DeviceBuffer, u32),
     Gemm(Gemm),
-    /// Checksums a buffer; [`GpuBackend::digest`] returns the result.
+    /// Computes the checksum of a buffer, which [`GpuBackend::digest`] returns.
     Digest(DeviceBuffer),
     /// Launches a counting kernel this many times on the stream.
     Launches(u32),
@@ -194,7 +196,7 @@ pub enum Work {
     GraphLaunches(u32),
 }
 
-/// A word that differs from what was written.
+/// A word that differs from the expected pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryMismatch {
     /// Index in the buffer.
@@ -207,7 +209,7 @@ pub struct MemoryMismatch {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryMismatches {
     pub count: u64,
-    /// The first few.
+    /// The first few mismatches.
     pub examples: Vec<MemoryMismatch>,
 }
 
@@ -229,12 +231,12 @@ pub trait GpuBackend {
         precision: Precision,
         side: u64,
     ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError>;
-    /// Frees its memory.
+    /// Frees the memory of a GEMM.
     fn release_gemm(&mut self, gemm: Gemm) -> Result<(), CudaError>;
     /// Runs the work on the stream, waits for it, and returns the GPU time in seconds.
     fn run_timed(&mut self, work: &[Work]) -> Result<f64, CudaError>;
-    /// Like [`GpuBackend::run_timed`], on the host's clock: seconds until submitted, and until
-    /// done.
+    /// Like [`GpuBackend::run_timed`], but measured with the host's clock: seconds until the work
+    /// was submitted, and until it was done.
     fn submit_timed(&mut self, work: Work) -> Result<(f64, f64), CudaError>;
     /// Reads the first words of a buffer.
     fn read_words(&mut self, buffer: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError>;
@@ -242,8 +244,8 @@ pub trait GpuBackend {
     fn take_mismatches(&mut self) -> Result<MemoryMismatches, CudaError>;
     /// The checksum of the last `Digest`.
     fn digest(&mut self) -> Result<u64, CudaError>;
-    /// How often the counting kernel ran since the backend was opened.
+    /// How many times the counting kernel ran since the backend was opened.
     fn launch_count(&mut self) -> Result<u32, CudaError>;
-    /// What runs GEMMs, such as `cuBLASLt 13.1`.
+    /// The library or kernel that runs GEMMs, such as `cuBLASLt 13.1`.
     fn gemm_library(&self, precision: Precision) -> String;
 }

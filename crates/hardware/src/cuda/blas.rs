@@ -1,6 +1,6 @@
 //! GEMMs through NVIDIA's cuBLASLt, found at run time in a CUDA toolkit or a Python package.
 //!
-//! Binds only what a GEMM of square matrices needs: ten functions of the documented C API (cuBLAS
+//! Binds only the functions of the documented C API that a GEMM of square matrices needs (cuBLAS
 //! documentation, "Using the cuBLASLt API").
 
 use std::ffi::{c_int, c_void};
@@ -101,7 +101,7 @@ pub(super) enum OpenError {
     Load(#[from] libloading::Error),
     #[error("cublasLtCreate returned {0}")]
     Create(c_int),
-    /// It loads but does not work on this GPU.
+    /// The library loads but does not work on this GPU.
     #[error("{name}: {err}")]
     TrialFailed { name: String, err: CudaError },
 }
@@ -110,7 +110,7 @@ pub(super) enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.describe())]
 pub(super) struct BlasUnavailable {
-    /// Existing libraries and why each failed.
+    /// The libraries that exist, and why each of them failed.
     tried: Vec<(PathBuf, OpenError)>,
 }
 
@@ -156,8 +156,8 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
 }
 
 impl Blas {
-    /// The first library that loads and passes `trial`: a library newer than the driver loads but
-    /// does not work.
+    /// The first library that loads and passes `trial`. The trial is needed because a library that
+    /// is newer than the driver loads but does not work.
     pub(super) fn load(
         trial: impl Fn(&Self) -> Result<(), CudaError>,
     ) -> Result<Self, BlasUnavailable> {
@@ -208,9 +208,9 @@ impl Blas {
         Ok(Self { functions, handle, name, _library: library })
     }
 
-    /// Prepares a GEMM: the result is `a` transposed times `b`, all `side` by `side`. The inner
-    /// `Err` means that no algorithm exists. `ones` is a GPU address of the value 1.0, the scale of
-    /// FP8 inputs.
+    /// Prepares a GEMM whose result is `a` transposed times `b`. All matrices are `side` by `side`.
+    /// The inner `Err` means that no algorithm exists. `ones` is a GPU address of the value 1.0,
+    /// which is the scale of FP8 inputs.
     pub(super) fn plan(
         &self,
         precision: Precision,
@@ -398,12 +398,12 @@ fn check_status(what: &'static str, status: c_int) -> Result<(), CudaError> {
     if status == SUCCESS { Ok(()) } else { Err(CudaError::from_blas(what, status)) }
 }
 
-/// `130100` is 13.1.0: two digits each for minor and patch since CUDA 11.
+/// `130100` is 13.1.0. Since CUDA 11, minor and patch have two digits each.
 fn version_text(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-/// Candidate paths, likeliest first. Newer versions come first: they support more GPUs.
+/// Candidate paths, likeliest first. Newer versions come first, because they support more GPUs.
 fn candidates() -> Vec<PathBuf> {
     const NAMES: [&str; 4] =
         ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so"];
@@ -426,7 +426,7 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Directories with Python packages: the system's, and those of the active environment.
+/// Directories with Python packages, first those of the active environment, then the system's.
 fn python_packages() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = vec!["/usr/local".into(), "/usr".into()];
     prefixes.extend(

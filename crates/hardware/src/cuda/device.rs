@@ -24,14 +24,14 @@ use super::blas::{self, Blas, BlasUnavailable, Plan};
 use super::error::{CudaError, DriverContext};
 use super::library;
 
-/// Threads per buffer; the kernels require this size.
+/// Threads per thread block. The kernels require this number.
 const THREADS: u32 = 256;
-/// Thread blocks per SM: as many as it runs at once.
+/// Thread blocks per SM, as many as an SM runs at once.
 const BLOCKS: u32 = 8;
 /// Layout of `Found` in memory.cu: two counters, then eight entries of sixteen bytes.
 const MISMATCHES_WORDS: usize = 4 + 8 * 4;
 
-/// One GPU; all work runs on one stream.
+/// One GPU. All work runs on one stream.
 pub struct Device {
     info: GpuInfo,
     context: Arc<CudaContext>,
@@ -149,7 +149,7 @@ impl Device {
         self.info.sm_count.max(1) * BLOCKS
     }
 
-    /// Launches a kernel; each argument is as wide as its parameter.
+    /// Launches a kernel. Each argument must be as wide as its parameter.
     fn launch(
         &self,
         kernel: &CudaFunction,
@@ -351,7 +351,7 @@ impl Device {
                 .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
                 .context("begin graph capture")?;
             let submitted = self.launch_counter(nodes);
-            // End the capture even if a launch failed; until then the stream is unusable.
+            // End the capture even if a launch failed, because the stream is unusable until then.
             let graph =
                 self.stream.end_capture(CUgraphInstantiate_flags(0)).context("capture a graph");
             submitted?;
@@ -381,7 +381,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Freeing fails on a lost GPU; the process exit frees the memory.
+        // Ignore errors. Freeing fails on a lost GPU, but the process exit frees the memory.
         let _ = self.context.bind_to_thread();
         let _ = self.stream.synchronize();
         let gemms: Vec<usize> = self.gemms.keys().copied().collect();

@@ -25,7 +25,7 @@ pub enum CudaError {
     /// Other processes hold the memory, or more was requested than exists.
     #[error("not enough free GPU memory")]
     OutOfMemory,
-    /// The machine, its software or another process prevents it.
+    /// The machine, its software or another process prevents the operation.
     #[error("failed to {what}: {detail}")]
     Unavailable {
         /// The attempted operation.
@@ -102,8 +102,7 @@ impl CudaError {
 fn is_caused_by_machine(code: CUresult) -> bool {
     matches!(
         code,
-        // A stub library, one that does not match the kernel module, or one that does not support
-        // this GPU.
+        // The library is a stub, does not match the kernel module, or does not support this GPU.
         CUresult::CUDA_ERROR_STUB_LIBRARY
             | CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
             | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
@@ -120,7 +119,7 @@ fn is_caused_by_machine(code: CUresult) -> bool {
     )
 }
 
-/// CUDA's name and message of an error.
+/// CUDA's name and message for an error.
 pub(super) fn error_text(err: DriverError) -> String {
     let text = |found: Result<&std::ffi::CStr, DriverError>| {
         found.map(|text| text.to_string_lossy().into_owned()).ok()

@@ -21,7 +21,7 @@ pub struct LaunchPlan {
     pub gpu: usize,
     /// Launches between two synchronisations, and nodes of the graph.
     pub launches: u32,
-    /// Measurements of each kind; the kinds alternate.
+    /// Measurements of each kind of work. The kinds alternate.
     pub repeats: u32,
 }
 
@@ -43,9 +43,9 @@ pub struct LaunchTiming {
     pub what: &'static str,
     /// Items between two synchronisations.
     pub pieces: u32,
-    /// Until the calls returned; `None` if the call itself waits.
+    /// Seconds until the calls returned. `None` if the call itself waits for the GPU.
     pub submit_s: Option<Vec<f64>>,
-    /// Until the GPU had finished.
+    /// Seconds until the GPU had finished.
     pub total_s: Vec<f64>,
 }
 
@@ -71,8 +71,8 @@ enum LaunchWork {
 
 impl LaunchWork {
     fn empty_timing(self, launches: u32) -> LaunchTiming {
-        // Kinds that synchronise each time use 100 items: enough for the clock, short enough for a
-        // round.
+        // Kinds that synchronise each time use 100 items, which is enough for the clock and still
+        // short.
         let (name, what, pieces, waits) = match self {
             Self::Stream => ("stream", "a kernel launched on a stream", launches, false),
             Self::Graph => ("graph", "a kernel as a node of one graph", launches, false),
@@ -96,7 +96,8 @@ pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
     let context = device::open(plan.gpu)?;
     let mut bench = Bench::new(&context, plan)?;
     let mut kinds = WORK.map(|work| work.empty_timing(plan.launches));
-    // The first round is an untimed warm-up: module loading and the graph's upload happen lazily.
+    // The first round is a warm-up and is not timed, because the module and the graph are loaded
+    // lazily.
     for round in 0..=plan.repeats {
         for (work, timed) in WORK.into_iter().zip(&mut kinds) {
             let (submit_s, total_s) = bench.once(work, timed.pieces)?;
@@ -126,7 +127,7 @@ struct Bench {
     copied: CudaSlice<u32>,
     graph: CudaGraph,
     launches: u32,
-    /// Expected number of kernel runs; wraps like the counter.
+    /// Expected number of kernel runs. It wraps around like the counter.
     launched: u32,
 }
 
@@ -154,7 +155,8 @@ impl Bench {
         Ok(Self { stream, tick, counter, copied, graph, launches: plan.launches, launched: 0 })
     }
 
-    /// Seconds per item, until submitted and until done.
+    /// Runs the work once. Returns the seconds per item until it was submitted and until it was
+    /// done.
     fn once(&mut self, work: LaunchWork, pieces: u32) -> Result<(f64, f64), CudaError> {
         self.stream.synchronize().context("wait for the GPU")?;
         let began = Instant::now();
@@ -243,7 +245,7 @@ fn capture_graph(
         .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         .context("begin graph capture")?;
     let submitted = submit(stream, tick, counter, nodes);
-    // End the capture even if a launch failed; until then the stream is unusable.
+    // End the capture even if a launch failed, because the stream is unusable until then.
     let graph = stream.end_capture(CUgraphInstantiate_flags(0)).context("capture a graph");
     submitted?;
     graph?.ok_or(CudaError::CallFailed {

@@ -8,8 +8,8 @@ use libloading::Library;
 
 use super::error::CudaError;
 
-/// The newest functions in use: `cuGraphUpload` came with CUDA 11.1, `cuGraphInstantiateWithFlags`
-/// with 11.4.
+/// Functions that the library must have, including the newest in use: `cuGraphUpload` came with
+/// CUDA 11.1, `cuGraphInstantiateWithFlags` with 11.4.
 const NEEDED: [&str; 3] = ["cuInit", "cuGraphUpload", "cuGraphInstantiateWithFlags"];
 
 /// Loads the library, which stays loaded for later calls.
@@ -32,7 +32,7 @@ pub(super) fn ensure_present() -> Result<(), CudaError> {
     Ok(())
 }
 
-/// The loader's message is the source of the crate's error.
+/// The loader's message, which `libloading` returns as the source of its error.
 fn reason(err: &libloading::Error) -> String {
     std::error::Error::source(err).map_or_else(|| err.to_string(), ToString::to_string)
 }

@@ -20,7 +20,7 @@ pub(super) fn bits(precision: Precision) -> Bits {
         Precision::Fp16 => all(0x87ff_87ff, 0x3800_3800),
         Precision::Fp8 => all(0x8f8f_8f8f, 0x3030_3030),
         Precision::Tf32 => all(0x80ff_ffff, 0x3f00_0000),
-        // The low word of each number, then the high one.
+        // The low word of each number is even, the high word odd.
         Precision::Fp64 => Bits { even: (u32::MAX, 0), odd: (0x801f_ffff, 0x3fe0_0000) },
     }
 }
@@ -68,7 +68,7 @@ fn bf16(low: u8, high: u8) -> f64 {
     f64::from(f32::from_le_bytes([0, 0, low, high]))
 }
 
-/// Decodes a normal float with that many exponent and fraction bits.
+/// Decodes a normal float with this many exponent and fraction bits.
 fn small_float(number: u32, exponent_bits: u32, fraction_bits: u32) -> f64 {
     let fraction = number & ((1 << fraction_bits) - 1);
     let exponent = (number >> fraction_bits) & ((1 << exponent_bits) - 1);
@@ -136,8 +136,8 @@ pub(super) fn expected_first(precision: Precision, side: u64) -> (f64, f64) {
     products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()))
 }
 
-/// Tolerance for the first value: the stored result is rounded, and so is each partial sum. TF32
-/// drops 13 bits of each input, and FP8 accumulation has fewer bits than float32.
+/// Tolerance for the first value. It is needed because the stored result and each partial sum are
+/// rounded. TF32 drops 13 bits of each input, and FP8 accumulation has fewer bits than float32.
 pub(super) fn tolerance(precision: Precision, expected: f64, size: f64) -> f64 {
     let (result_rounding, sum_rounding) = match precision {
         Precision::Bf16 => (1.0 / 256.0, 1e-5),
@@ -183,7 +183,7 @@ mod tests {
             let tolerance = tolerance(precision, expected, size);
             let stored = decode_first(precision, &encode_first(precision, expected));
             assert!((stored - expected).abs() <= tolerance, "{precision:?}: {stored}, {expected}");
-            // A missing term is usually detected; a term with flipped sign always is.
+            // A missing term is usually detected. A term with a flipped sign is always detected.
             assert!(tolerance < 4.0, "{precision:?}: {tolerance} of {expected}");
         }
     }

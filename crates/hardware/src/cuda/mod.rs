@@ -8,9 +8,9 @@
 //! gpu_tests::run(dyn GpuBackend) ─> Outcome
 //! ```
 //!
-//! Nothing is compiled at build time or at run time: kernels are PTX, which the driver translates;
-//! their sources are in `kernels/`. A call into a wedged driver never returns, so `farrier diag`
-//! makes these calls in a child.
+//! The build needs no CUDA compiler, because the kernels are stored as PTX, which the driver
+//! translates. Their sources are in `kernels/`. A call into a wedged driver never returns, so
+//! `farrier diag` makes these calls in a child process.
 
 mod backend;
 mod blas;

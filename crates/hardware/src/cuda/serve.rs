@@ -1,4 +1,5 @@
-//! Child side of `farrier diag`: makes CUDA calls, which may never return, and writes JSON lines.
+//! The child process of `farrier diag`. It makes CUDA calls, which may never return, and writes
+//! JSON lines.
 
 use std::io::{self, BufRead, Write};
 
@@ -21,9 +22,9 @@ pub struct TestRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TestEvent {
-    /// The GPU is open; the first line.
+    /// The GPU is open. This is the first line.
     Opened(GpuInfo),
-    /// The GPU failed to open; the only line.
+    /// The GPU failed to open. This is the only line.
     #[serde(rename = "closed")]
     OpenFailed {
         why: String,

@@ -1,5 +1,5 @@
-//! A simulated GPU: does the work of [`GpuBackend`] on the host, in little memory and on a clock of
-//! its own, with injected slowness and errors. Tests run on it as on a real one.
+//! A simulated GPU. It does the work of [`GpuBackend`] on the host, in little memory and with its
+//! own clock, and can be slow or make errors as requested. Tests run on it as on a real GPU.
 
 mod description;
 
@@ -15,7 +15,7 @@ use super::matrix_values;
 pub use description::{SimulatedFault, SimulatedGpu};
 
 impl SimulatedGpu {
-    /// Opens it for tests, unless one of its faults prevents that.
+    /// Opens the GPU for tests, unless one of its faults prevents that.
     pub fn open(self) -> Result<SimulatedDevice, CudaError> {
         let (major, minor) = self.compute_capability;
         if major < 7 {
@@ -59,10 +59,10 @@ pub struct SimulatedDevice {
     info: GpuInfo,
     buffers: BTreeMap<usize, Vec<u32>>,
     host_buffers: BTreeMap<usize, Vec<u32>>,
-    /// With the first words of their results.
+    /// GEMMs by id, with the first words of their results.
     gemms: BTreeMap<usize, (Precision, [u32; 2])>,
     next: usize,
-    /// Work items so far, and GEMMs among them.
+    /// Work items so far. `gemms_run` counts the GEMMs among them.
     done: u32,
     gemms_run: u32,
     clock_s: f64,
@@ -116,7 +116,7 @@ impl SimulatedDevice {
         self.buffers.entry(buffer.id).or_default()
     }
 
-    /// What a read of a buffer returns: as written, except for stuck bits.
+    /// The words that a read of a buffer returns: those that were written, except for stuck bits.
     fn read_back(&self, buffer: DeviceBuffer) -> Vec<u32> {
         let mut words = self.buffers.get(&buffer.id).cloned().unwrap_or_default();
         for fault in &self.gpu.faults {
@@ -138,7 +138,7 @@ impl SimulatedDevice {
         })
     }
 
-    /// Does the work and returns how long a GPU would have taken.
+    /// Does the work. Returns the seconds that a GPU would have taken.
     fn run(&mut self, work: Work) -> Result<f64, CudaError> {
         self.done += 1;
         for fault in &self.gpu.faults {
@@ -150,7 +150,7 @@ impl SimulatedDevice {
                     });
                 }
                 SimulatedFault::Gone { after, mark } if self.done > *after => {
-                    // If the file cannot be created, this acts like `Lost`.
+                    // If the file cannot be created, the fault acts like `Lost`.
                     let _ = std::fs::write(mark, "lost\n");
                     return Err(CudaError::CallFailed {
                         what: "wait for the GPU",
@@ -291,7 +291,7 @@ fn ecc_error() -> String {
     "CUDA_ERROR_ECC_UNCORRECTABLE, simulated".to_owned()
 }
 
-/// Ids from here on are peer buffers.
+/// Buffers with ids above this one are on a peer.
 const PEER: usize = 1 << 32;
 
 fn is_here(buffer: DeviceBuffer) -> bool {
@@ -375,8 +375,8 @@ impl GpuBackend for SimulatedDevice {
                 "no libcublasLt was found".to_owned(),
             )));
         }
-        // No values are multiplied: the result holds the expected first value and a word that
-        // changes the digest.
+        // The simulated GPU multiplies no values. The result holds the expected first value, and a
+        // last word that changes the digest if the result is wrong.
         let result = self.allocate(64)?;
         self.next += 1;
         let (first, _) = matrix_values::expected_first(precision, side);

@@ -1,4 +1,4 @@
-//! Whether the NVIDIA kernel module is loaded, without entering it.
+//! Reads whether the NVIDIA kernel module is loaded, without calling into the module.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};

@@ -9,25 +9,26 @@ use crate::root::Root;
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 const MEMORY_CONTROLLERS: &str = "/sys/devices/system/edac/mc";
 
-/// Clock sources that are read without leaving the processor or the guest: every `clock_gettime` of
-/// every rank uses one. `hpet`, `acpi_pm`, `jiffies` and hypervisor registers are 10 to 100 times
-/// slower.
+/// Clock sources that are read without leaving the processor or the guest. Every `clock_gettime` of
+/// every rank reads the clock source. `hpet`, `acpi_pm`, `jiffies` and hypervisor registers are 10
+/// to 100 times slower.
 const CLOCK_SOURCES_GOOD: [&str; 5] =
     ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page", "timebase"];
 
-/// A huge page on these processors; NCCL's and the driver's buffers need contiguous ones.
+/// Size of a huge page on these processors. Buffers of NCCL and of the driver need contiguous
+/// blocks of this size.
 const LARGE_BLOCK_BYTES: u64 = 2 << 20;
 
 /// OOM kills.
 pub(super) fn read_oom_kills(root: &Root, samples: &mut Vec<Sample>) {
     let path = "/proc/vmstat";
-    // The kernel counts them since 4.13.
+    // The kernel counts OOM kills since 4.13.
     let kills = required(root.text(path), path)
         .and_then(|text| keyed(&text, "oom_kill ").map_or(Reading::Absent, Reading::Value));
     push_node(samples, Signal::NodeOomKills, kills.map(count));
 }
 
-/// Everything else.
+/// All signals of the kernel except OOM kills.
 pub(super) fn read(root: &Root, samples: &mut Vec<Sample>) {
     push_node(samples, Signal::NodeClockSourceGood, clock_source(root));
     push_node(samples, Signal::NodeGovernorsSlow, slow_governors(root));
@@ -61,7 +62,8 @@ fn slow_governors(root: &Root) -> Reading<f64> {
     })
 }
 
-/// `9344 0 9223372036854775807`: allocated, free among them, maximum.
+/// Parses `9344 0 9223372036854775807`: allocated handles, the free ones among them, and the
+/// maximum.
 fn file_handles(root: &Root) -> Reading<f64> {
     let path = "/proc/sys/fs/file-nr";
     required(root.trimmed(path), path).and_then(|word| {
@@ -97,7 +99,8 @@ fn large_blocks(root: &Root) -> Reading<f64> {
         .map(count)
 }
 
-/// `Node 0, zone   Normal   4113   1022 ...`: free blocks of one page, two pages, four and so on.
+/// Parses `Node 0, zone   Normal   4113   1022 ...`: the number of free blocks of one page, two
+/// pages, four pages and so on.
 fn free_blocks(text: &str, order: usize) -> Option<u64> {
     let mut sum = 0;
     let mut zones = 0;

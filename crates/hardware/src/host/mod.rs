@@ -1,15 +1,15 @@
 //! Continuous monitoring through the host's files: network ports, the PCI bus, stuck threads, the
 //! kernel, mounts and the driver module.
 //!
-//! Nothing here enters the NVIDIA driver or opens its devices, so monitoring continues when the
-//! driver hangs. Reading a network port's files does enter that adapter's driver and firmware, and
-//! may block as long as a firmware command; the collector therefore has its own thread.
+//! Nothing here calls into the NVIDIA driver or opens its devices, so monitoring continues when the
+//! driver hangs. Reading a network port's files does call into that adapter's driver and firmware,
+//! and may block as long as a firmware command. Therefore the collector has its own thread.
 //!
 //! CPU cost per read, measured on a two-core virtual machine with 8 ports and 8 GPUs: fast 20 µs,
 //! medium 0.35 ms, slow 0.1 ms plus 10 ms per 1,000 processes. Adapter response times come on top.
 //!
-//! Each subject has its own file. State between two reads lives in its struct; memory is bounded by
-//! the node's hardware.
+//! Each subject has its own file, and a struct that keeps its state between two reads. Memory use
+//! is bounded by the node's hardware.
 
 mod driver;
 mod kernel;
@@ -30,17 +30,17 @@ use crate::tier::Tier;
 /// The hardware that the node should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expectations {
-    /// `None`: the most GPUs ever seen at once.
+    /// `None` for the most GPUs ever seen at once.
     pub gpus: Option<u32>,
-    /// Active network ports. `None`: the most ever active at once.
+    /// Active network ports. `None` for the most ports ever active at once.
     pub nics: Option<u32>,
     /// Adapters to ignore, such as those whose firmware logs an error in the kernel log for each
     /// read.
     pub nics_ignored: Vec<String>,
 }
 
-/// Hardware seen so far, passed on to the next collector: a GPU that does not come back after a
-/// restart of the agent or the node is still reported as missing.
+/// Hardware seen so far. The next collector starts with it, so that a GPU that does not come back
+/// after a restart of the agent or the node is still reported as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HardwareBaseline {
@@ -50,10 +50,10 @@ pub struct HardwareBaseline {
     pub gpus_most: u32,
     /// The most ports ever active at once.
     pub nics_most: u32,
-    /// The adapters that were ignored at the time.
+    /// The adapters that were ignored when the ports were counted.
     pub nics_ignored: Vec<String>,
-    /// Ports whose link was ever up. If such a port is down when the agent starts, it is a fault
-    /// and not an unused socket.
+    /// Ports whose link was ever up. If such a port is down when the agent starts, that is a fault,
+    /// because the port is in use.
     #[serde(default)]
     pub nics_used: BTreeSet<(String, u32)>,
 }
@@ -80,11 +80,11 @@ impl HostCollector {
         expectations: Expectations,
         before: &HardwareBaseline,
     ) -> Self {
-        // The port count is only comparable for the same ignored adapters.
+        // Port counts are only comparable if the same adapters were ignored.
         let same = before.nics_ignored == expectations.nics_ignored;
         let nics_most = if same { before.nics_most } else { 0 };
-        // If fewer ports are expected than were used, some were removed on purpose, but which is
-        // unknown.
+        // If fewer ports are expected than were used, some were removed on purpose, but it is
+        // unknown which ones.
         let due = expectations.nics.is_none_or(|due| before.nics_used.len() <= due as usize);
         let nics_used = if due { before.nics_used.clone() } else { BTreeSet::new() };
         Self {
@@ -117,7 +117,7 @@ impl HostCollector {
         self.pci.set_inventory(gpus);
     }
 
-    /// Sets the processes with a GPU context; only for these are all threads checked.
+    /// Sets the processes with a GPU context. All threads are checked only for these processes.
     pub fn set_gpu_processes(&mut self, pids: &[u32]) {
         self.threads.set_gpu_processes(pids);
     }
@@ -167,7 +167,7 @@ fn push_node_named(
     samples.push(Sample { subject: Subject::Node, signal, reading, note });
 }
 
-/// Names listed in a note; the rest is only counted.
+/// Maximum names in a note. Further names are only counted.
 const NAMED_MAX: usize = 4;
 
 #[expect(
@@ -194,7 +194,8 @@ fn unexpected_content<T>(path: &str) -> Reading<T> {
     Reading::Unreadable(ReadError::malformed(format!("unexpected content in `{path}`")))
 }
 
-/// A file that every Linux has must not count as unsupported when it is missing.
+/// Turns `Absent` into `Unreadable`, because a file that every Linux has must not count as
+/// unsupported when it is missing.
 fn required<T>(reading: Reading<T>, path: &str) -> Reading<T> {
     match reading {
         Reading::Absent => {

@@ -1,8 +1,8 @@
 //! Disk file systems that became read-only.
 //!
-//! A file system that hits an error remounts itself read-only: its superblock says `ro` while the
-//! mount still says `rw`. Only the superblock counts, because the agent's own mount namespace may
-//! be read-only by design.
+//! When a file system hits an error, it becomes read-only: its superblock says `ro` while the mount
+//! still says `rw`. Only the superblock counts, because the agent's own mount namespace may be
+//! read-only by design.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use farrier_fleet::health::{Sample, Signal};
 use super::{count, push_node_named, required};
 use crate::root::Root;
 
-/// PID 1 sees the node's mounts; a sandboxed service sees its own.
+/// PID 1 sees the node's mounts. A sandboxed service sees only its own.
 const MOUNTS_OF_NODE: &str = "/proc/1/mountinfo";
 const MOUNTS_OF_SELF: &str = "/proc/self/mountinfo";
 
 /// File systems that are always read-only.
 const READ_ONLY_BY_NATURE: [&str; 6] = ["squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs"];
 
-/// File systems by the device number of their superblock, and whether they were writable when first
-/// writable.
+/// For each file system, by the device number of its superblock: whether it was writable when it
+/// was first seen.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     writable: BTreeMap<String, bool>,
@@ -48,13 +48,13 @@ impl Mounts {
             let was_writable = self.writable.get(mount.device).copied();
             let at_first = was_writable.unwrap_or(!mount.super_read_only);
             writable.insert(mount.device.to_owned(), at_first);
-            // Any mount that still claims to be writable reveals the failure.
+            // If a mount still claims to be writable, its file system failed before the first read.
             let failed = mount.super_read_only && (at_first || !mount.read_only);
             if failed {
                 read_only.entry(mount.device).or_insert_with(|| mount.name());
             }
         }
-        // Unmounted file systems are dropped.
+        // Forget file systems that are no longer mounted.
         self.writable = writable;
         read_only.into_values().collect()
     }
@@ -92,7 +92,7 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// For display; the kernel escapes spaces as `\040`.
+    /// The name to display. The kernel escapes spaces as `\040`.
     fn name(&self) -> String {
         let point = self.point.replace("\\040", " ");
         format!("{point} ({} on {})", self.kind, self.source)
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(mounts.newly_read_only(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
         assert_eq!(mounts.newly_read_only(&failed).len(), 1);
         assert_eq!(mounts.newly_read_only(QUIET).len(), 0);
-        // Remounted manually, or its writable mount was removed.
+        // Somebody remounted the file system, or removed its writable mount.
         let by_hand = QUIET.replace("/ / rw", "/ / ro").replace("nvme0n1p2 rw", "nvme0n1p2 ro");
         let by_hand = by_hand.replace("259:2 / / ro", "259:2 / /my\\040disk ro");
         assert_eq!(mounts.newly_read_only(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);

@@ -15,18 +15,21 @@ use crate::root::Root;
 
 const ADAPTERS: &str = "/sys/class/infiniband";
 
-/// Reloading a driver removes its ports for a moment.
+/// Number of reads after which a missing port counts as gone. Reloading a driver removes its ports
+/// for a moment.
 const MISSED_READS: u32 = 3;
 
-/// An hour of reads at one per ten seconds.
+/// Number of reads for which a failed counter is skipped: one hour at one read per ten seconds.
 const SKIPPED_READS: u32 = 360;
 
-/// A node has at most some tens; repeated renaming of an adapter must not exhaust the memory.
+/// Maximum ports. A node has at most some tens, but repeated renaming of an adapter must not
+/// exhaust the memory.
 const PORTS_MAX: usize = 512;
 
-/// Counters of a port and where they are. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
-/// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver
-/// moved the command counters from the port to the device in 5.14.
+/// Counters of a port, with their directories and files. Linux
+/// `Documentation/ABI/stable/sysfs-class-infiniband`, `drivers/infiniband/hw/mlx5/counters.c`,
+/// `drivers/infiniband/hw/efa/efa_verbs.c`. The efa driver moved the command counters from the port
+/// to the device in 5.14.
 const COUNTERS: [(Signal, CounterDir, &str); 14] = [
     (Signal::NicLinkDowned, CounterDir::Port, "link_downed"),
     (Signal::NicLinkErrorRecovery, CounterDir::Port, "link_error_recovery"),
@@ -51,11 +54,11 @@ enum CounterDir {
     Port,
     /// `ports/1/hw_counters`.
     Hardware,
-    /// `hw_counters`, or `ports/1/hw_counters` of an older driver.
+    /// `hw_counters`, or `ports/1/hw_counters` with an older driver.
     Device,
 }
 
-/// One-shot view of the ports, without monitoring.
+/// Reads the ports once, without monitoring them.
 pub(crate) fn read_once(root: &Root) -> Reading<Vec<PortHealth>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
@@ -87,22 +90,23 @@ pub(super) struct Nics {
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Consecutive reads in which it was missing.
+    /// Consecutive reads in which the port was missing.
     missed: u32,
-    /// Whether the physical link was up at the last read; `None` if that was unreadable.
+    /// Whether the physical link was up at the last read. `None` if that was unreadable.
     link_up: Option<bool>,
     active: Option<bool>,
-    /// Whether its link was ever up: a port without a cable is not a fault.
+    /// Whether the link was ever up. A port that never was up may have no cable, which is not a
+    /// fault.
     used: bool,
     class: RateClass,
     counters: BTreeMap<Signal, SkippedCounter>,
 }
 
-/// Ports that should run at the same rate: one model on one kind of network. A node may have other
-/// adapters for storage.
+/// Ports that should run at the same rate, because they are of one model on one kind of network. A
+/// node may have other adapters for storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct RateClass {
-    /// `hca_type`, such as `MT4129`; other vendors' adapters have none.
+    /// `hca_type`, such as `MT4129`. Empty for adapters of other vendors.
     model: String,
     /// `link_layer`: `InfiniBand` or `Ethernet`.
     network: String,
@@ -119,7 +123,7 @@ impl RateClass {
     }
 }
 
-/// A counter that is not read every time.
+/// A counter that failed, with the reading that is reported while it is skipped.
 #[derive(Debug)]
 struct SkippedCounter {
     reading: Reading<f64>,
@@ -127,7 +131,7 @@ struct SkippedCounter {
 }
 
 impl Nics {
-    /// `most`: the most active ports that an earlier collector saw at once. An expected count
+    /// `most` is the most active ports that an earlier collector saw at once. An expected count
     /// overrides it.
     pub(super) fn new(
         expected: Option<u32>,
@@ -153,7 +157,7 @@ impl Nics {
         &self.ignored
     }
 
-    /// Reads only whether the known ports are active: one file each.
+    /// Reads only whether the known ports are active, which is one file per port.
     pub(super) fn read_states(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             let active = state(root, name).map(|active| active && port.link_up != Some(false));
@@ -164,8 +168,8 @@ impl Nics {
 
     /// Reads everything and discovers new adapters.
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
-        // Without the sysfs class there are no adapters, and every known port counts as missing
-        // below.
+        // If the sysfs class is absent, there are no adapters, and every known port counts as
+        // missing below.
         if let Reading::Unreadable(why) = self.find(root) {
             return self.push_unreadable(&why, samples);
         }
@@ -179,7 +183,7 @@ impl Nics {
             // If the firmware does not answer, each further read would block again.
             let answers = matches!(active, Reading::Value(_));
             if answers && !port.used {
-                // The link went down before we started.
+                // The link may have gone down before the agent started.
                 let downed = counter(root, name, CounterDir::Port, "link_downed");
                 port.used = downed.value().is_some_and(|times| *times > 0.0);
             }
@@ -198,7 +202,7 @@ impl Nics {
         self.push_counts(samples);
     }
 
-    /// The class with the most ports in use; only its ports are compared with each other.
+    /// The class with the most ports in use. Only its ports are compared with each other.
     fn compared(&self) -> Option<RateClass> {
         let mut counts: BTreeMap<&RateClass, u32> = BTreeMap::new();
         for port in self.ports.values().filter(|port| port.used) {
@@ -217,7 +221,7 @@ impl Nics {
         for device in devices.into_iter().filter(|device| !self.ignored.contains(device)) {
             let ports = match root.list(&format!("{ADAPTERS}/{device}/ports")) {
                 Reading::Value(ports) => ports,
-                // It disappeared meanwhile.
+                // The adapter disappeared meanwhile.
                 Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
@@ -290,8 +294,8 @@ impl Port {
         samples.push(sample(name, Signal::NicActive, reading));
     }
 
-    /// `compared`: whether its rate is compared with those of others. The rate of a port that is
-    /// down means nothing.
+    /// `compared` says whether the port's rate is compared with the rates of other ports. The rate
+    /// of a port that is down means nothing.
     fn push_rate_and_counters(
         &mut self,
         root: &Root,
@@ -330,15 +334,16 @@ fn dir((device, port): &PortName) -> String {
     format!("{ADAPTERS}/{device}/ports/{port}")
 }
 
-/// `4: ACTIVE`.
+/// Whether the state is `4: ACTIVE`.
 fn state(root: &Root, name: &PortName) -> Reading<bool> {
     numbered(root, &format!("{}/state", dir(name))).map(|state| state == 4)
 }
 
-/// `5: LinkUp`.
+/// Whether the physical state is `5: LinkUp`.
 fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
     match numbered(root, &format!("{}/phys_state", dir(name))) {
-        // Every driver has both files; if only one exists, the port disappeared between the reads.
+        // Every driver has `state` and `phys_state`. If only one exists, the port disappeared
+        // between the reads.
         Reading::Absent => {
             Reading::Unreadable(ReadError::unavailable("the port disappeared during the read"))
         }
@@ -354,7 +359,7 @@ fn numbered(root: &Root, path: &str) -> Reading<u32> {
     })
 }
 
-/// `400 Gb/sec (4X NDR)`.
+/// The number in `400 Gb/sec (4X NDR)`.
 fn rate(root: &Root, name: &PortName) -> Reading<f64> {
     let path = format!("{}/rate", dir(name));
     root.trimmed(&path).and_then(|word| {

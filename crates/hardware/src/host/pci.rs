@@ -18,9 +18,9 @@ const ACS_CAPABILITY: u32 = 0x000d;
 const ACS_REDIRECT: u16 = 1 << 2 | 1 << 3;
 /// Extended capabilities start after the 256 bytes of legacy configuration space.
 const EXTENDED: usize = 0x100;
-/// Without `CAP_SYS_ADMIN` the kernel exposes only the header.
+/// Bytes of the header. Without `CAP_SYS_ADMIN` the kernel exposes only the header.
 const HEADER_BYTES: usize = 64;
-/// As many capabilities of 8 bytes as fit, which ends a cyclic list.
+/// Maximum capabilities to visit, which ends a cyclic list: as many as fit if each has 8 bytes.
 const CAPABILITIES_MAX: usize = (4096 - EXTENDED) / 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +36,13 @@ pub(super) struct PciBus {
     expected: Option<u32>,
     /// The most GPUs ever seen at once.
     most: u32,
-    /// GPUs known only from an earlier collector, until the bus is read.
+    /// GPUs from an earlier collector, until the bus is read.
     remembered: Vec<GpuIdentity>,
-    /// Device kinds by address. They do not change while a device is present, so some hundred
-    /// devices are read once.
+    /// Device kinds by address. The kind of a device does not change while it is present, so it is
+    /// read only once.
     devices: BTreeMap<String, DeviceKind>,
-    /// GPUs by address. Kept when NVML no longer lists them, which is when they matter.
+    /// GPUs by address. A GPU stays here when NVML no longer lists it, because then it is looked
+    /// for on the bus.
     gpus: BTreeMap<String, GpuIdentity>,
     /// GPUs whose address is unknown.
     without_address: Vec<GpuUuid>,
@@ -132,13 +133,13 @@ impl PciBus {
         }
     }
 
-    /// If no GPU is missing, a remembered GPU that is not at its old address was replaced or
-    /// removed.
+    /// Forgets GPUs from an earlier collector that are not at their old addresses, if no GPU is
+    /// missing: they were replaced or removed.
     fn drop_replaced(&mut self, none_is_missing: bool) {
         for gpu in std::mem::take(&mut self.remembered) {
             let Some(address) = address_of(&gpu) else { continue };
-            let is_it = self.gpus.get(&address).is_some_and(|known| known.uuid == gpu.uuid);
-            if none_is_missing && is_it && !self.devices.contains_key(&address) {
+            let is_same = self.gpus.get(&address).is_some_and(|known| known.uuid == gpu.uuid);
+            if none_is_missing && is_same && !self.devices.contains_key(&address) {
                 self.gpus.remove(&address);
             }
         }
@@ -174,7 +175,7 @@ impl PciBus {
             let known = self.devices.get(&address).copied();
             let device = match known.map_or_else(|| device(root, &address), Reading::Value) {
                 Reading::Value(device) => device,
-                // It disappeared meanwhile.
+                // The device disappeared meanwhile.
                 Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
@@ -225,8 +226,8 @@ fn redirects(config: &[u8]) -> Reading<bool> {
     };
     let mut at = EXTENDED;
     for _ in 0..CAPABILITIES_MAX {
-        // A bridge without extended configuration space has no ACS; one that is gone reads as all
-        // ones.
+        // A bridge without extended configuration space has no ACS. The space of a bridge that is
+        // gone reads as all ones.
         let Some(head) = word(at).filter(|head| *head != 0 && *head != u32::MAX) else { break };
         if head & 0xffff == ACS_CAPABILITY {
             let control = word(at + 4).map_or(0, |word| (word >> 16) as u16);

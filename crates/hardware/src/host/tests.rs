@@ -234,7 +234,7 @@ fn gpus_are_counted_on_the_bus_and_missed_when_they_disappear() {
     assert_eq!(why, "reading the configuration of PCI bridges needs root");
 
     node.remove("sys/bus/pci/devices/0000:1b:00.0");
-    // NVML no longer lists it either.
+    // NVML no longer lists the GPU either.
     node.collector.set_inventory(&[gpu(1, "0000:43:00.0")]);
     let samples = node.collector.read(Tier::Medium);
     assert_eq!(node_reading(&samples, Signal::NodeGpusPci), Reading::Value(1.0));
@@ -273,7 +273,7 @@ fn threads_count_when_stuck_in_two_passes() {
     };
     assert_eq!(counts(), [0.0, 0.0, 0.0].map(Reading::Value));
     assert_eq!(counts(), [2.0, 1.0, 2.0].map(Reading::Value));
-    // The writer makes progress; the driver's thread polls with short sleeps.
+    // The writer makes progress. The driver's thread polls with short sleeps.
     node.task(200, "writer", 'D', 900);
     node.task(100, "nv_queue", 'D', 900);
     let samples = node.collector.read(Tier::Slow);
@@ -401,7 +401,7 @@ fn missing_hardware_is_reported_after_a_restart_unless_configured() {
     assert_eq!(on_bus(&samples, 1), Some(Reading::Value(0.0)));
     assert_eq!(again, before, "the next collector misses it too");
 
-    // Removed on purpose.
+    // A GPU was removed on purpose.
     let fewer = Expectations { gpus: Some(1), nics: Some(1), ..Expectations::default() };
     let (samples, again) = restart(fewer, &[gpu(0, first)]);
     assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
@@ -486,7 +486,7 @@ fn rates_are_compared_within_the_largest_class() {
         let dir = format!("sys/class/infiniband/{device}/ports/1");
         node.write(&format!("{dir}/link_layer"), format!("{network}\n"));
     }
-    // Without a cable: the link was never up, so its rate means nothing.
+    // The port has no cable. Its link was never up, so its rate means nothing.
     node.port("mlx5_3", "1: DOWN");
     node.write("sys/class/infiniband/mlx5_3/ports/1/counters/link_downed", "0\n");
     node.write("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");

@@ -1,9 +1,9 @@
 //! Threads stuck in the kernel (state D), by what they wait for.
 //!
-//! One pass over `/proc/*/stat`; more is read only for threads in D. A thread counts if it was in D
-//! in two consecutive passes. Threads outside the driver must also have had no context switch in
-//! between: a heavy disk writer is in D most of the time but makes progress. The driver polls with
-//! short sleeps, so its stuck threads do switch.
+//! A pass reads `/proc/*/stat`, and other files only for threads in state D. A thread counts as
+//! stuck if it was in D in two consecutive passes. A thread outside the driver must also have had
+//! no context switch in between, because a heavy disk writer is in D most of the time but makes
+//! progress. The driver polls with short sleeps, so its stuck threads do have context switches.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::root::Root;
 
 const PROCESSES: &str = "/proc";
 
-/// Sanity limit: with more stuck threads the node is lost and the exact number is irrelevant.
+/// Maximum stuck threads recorded. With more, the node is lost and the exact number is irrelevant.
 const STUCK_MAX: usize = 4096;
 
 /// A thread id with its start time, which distinguishes it from a later thread with the same id.
@@ -30,13 +30,13 @@ enum WaitsFor {
     Unknown,
 }
 
-/// A thread that was in D in the last pass.
+/// A thread that is in D.
 #[derive(Debug, Clone)]
 struct StuckThread {
     /// Name and thread id, for display.
     name: String,
     waits: WaitsFor,
-    /// Voluntary context switches; `None` if unreadable.
+    /// Number of voluntary context switches. `None` if unreadable.
     switches: Option<u64>,
 }
 
@@ -116,7 +116,7 @@ impl Threads {
                 WaitsFor::Nfs | WaitsFor::Other => {}
                 WaitsFor::Unknown => {
                     add(WaitsFor::Unknown);
-                    // It is stuck in any case, wherever it waits.
+                    // The thread is stuck, wherever it waits.
                     if is_still {
                         add(WaitsFor::Other);
                     }
@@ -145,10 +145,10 @@ fn record_if_stuck(
     let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
     if waits == WaitsFor::Other {
-        // Readable by root only, and behind a lock that a process in `execve` holds. Skip it if the
-        // name is enough.
+        // Read `stack` only if the name and the wait channel do not tell. Only root can read it,
+        // and the read waits for a lock that a process in `execve` holds.
         let stack = text("stack").filter(|stack| !stack.is_empty());
-        // The kernel shows 0 to unprivileged readers.
+        // The kernel shows 0 as the wait channel to unprivileged readers.
         let is_hidden = stack.is_none() && matches!(wait_channel.as_str(), "" | "0");
         waits = match waits_for(stat.name, &wait_channel, stack.as_deref().unwrap_or("")) {
             WaitsFor::Other if on_gpu && is_hidden => WaitsFor::Unknown,
@@ -169,13 +169,13 @@ struct Stat<'a> {
 }
 
 impl<'a> Stat<'a> {
-    /// The name may contain spaces and parentheses; it ends at the last one.
+    /// The name may contain spaces and parentheses. It ends at the last closing parenthesis.
     fn parse(line: &'a str) -> Option<Self> {
         let (number, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ');
         let state = fields.next()?;
-        // The start time is field 22; the state was field 3.
+        // The start time is field 22, and the state is field 3.
         let started = fields.nth(18)?.parse().ok()?;
         Some(Self { number: number.trim().parse().ok()?, name, state, started })
     }

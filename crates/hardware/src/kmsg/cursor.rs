@@ -1,4 +1,4 @@
-//! Tracks which records were delivered, and how many are missing between two.
+//! Tracks which records were delivered, and how many are missing between two records.
 
 use super::KernelLog;
 use super::record::{self, KmsgRecord};
@@ -6,9 +6,9 @@ use super::record::{self, KmsgRecord};
 /// Position in the log.
 #[derive(Debug)]
 pub(super) struct Cursor {
-    /// Records up to this one were delivered before.
+    /// Records up to this sequence number were delivered before.
     skip_to: Option<u64>,
-    /// The last record read.
+    /// Sequence number of the last record delivered.
     last: Option<u64>,
 }
 
@@ -17,18 +17,18 @@ impl Cursor {
         Self { skip_to: after, last: after }
     }
 
-    /// The log is read again from its beginning.
+    /// Prepares for reading the log from its beginning again.
     pub(super) fn rewind(&mut self) {
         self.skip_to = self.last;
     }
 
-    /// A different log: its sequence numbers are unrelated.
+    /// Prepares for another log, whose sequence numbers are unrelated.
     pub(super) fn reset(&mut self) {
         *self = Self { skip_to: None, last: None };
     }
 
-    /// Delivers a record unless it was delivered before, preceded by the size of a gap. Malformed
-    /// input is ignored.
+    /// Delivers a record unless it was delivered before. If records are missing before it, first
+    /// delivers their number. Ignores malformed input.
     pub(super) fn deliver(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
         let Some(KmsgRecord { seq, since_boot_us, level, text }) = record::parse(bytes) else {
             return;

@@ -9,10 +9,11 @@ use super::cursor::Cursor;
 use super::wait::readable;
 use super::{KernelLog, STOP_POLL};
 
-/// A record with its keys is at most 8 KiB in any kernel so far (`CONSOLE_EXT_LOG_MAX`,
-/// `PRINTK_MESSAGE_MAX`).
+/// Initial size of the read buffer. A record with its keys has at most 8 KiB in any kernel so far
+/// (`CONSOLE_EXT_LOG_MAX`, `PRINTK_MESSAGE_MAX`).
 const RECORD_BYTES: usize = 16 << 10;
-/// Larger than the ring buffer of most nodes, so no record needs it.
+/// Maximum size of the read buffer. It is larger than the ring buffer of most nodes, so no record
+/// is longer.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ fn step(
     sink: &mut dyn FnMut(KernelLog),
 ) -> io::Result<Step> {
     match log.read(buffer) {
-        // The device never reports end-of-file, so this is something else.
+        // The kernel log device never reports end-of-file, so this is another file.
         Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "unexpected end of the kernel log")),
         Ok(length) => {
             cursor.deliver(&buffer[..length], sink);
@@ -74,7 +75,7 @@ fn step(
         }
         Err(err) => match (err.kind(), err.raw_os_error()) {
             (ErrorKind::WouldBlock, _) => Ok(Step::Empty),
-            // The record at our position was overwritten. The kernel moved on to the oldest
+            // The record at the read position was overwritten. The kernel moved on to the oldest
             // remaining record, whose sequence number tells how many are missing.
             (ErrorKind::Interrupted, _) | (_, Some(libc::EPIPE)) => Ok(Step::More),
             // The record is larger than the buffer. The kernel moved on to the next one, so this
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers reads as the device does.
+    /// Returns the results of reads as the device does.
     struct Script(VecDeque<Result<&'static str, i32>>);
 
     impl Read for Script {

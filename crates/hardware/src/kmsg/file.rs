@@ -1,4 +1,4 @@
-//! An appended file in kmsg format: the kernel log of a simulated node.
+//! A file in kmsg format that grows: the kernel log of a simulated node.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -11,13 +11,15 @@ use super::KernelLog;
 use super::cursor::Cursor;
 use super::wait::FileWatch;
 
-/// Polling interval if inotify is unavailable. A line must reach a finding within 50 ms, and this
-/// is the largest part.
+/// Polling interval if inotify is unavailable. A line must become a finding within 50 ms, and this
+/// is the largest share of that time.
 const FILE_POLL: Duration = Duration::from_millis(20);
-/// Polling interval with inotify: some file systems do not report every change.
+/// Polling interval with inotify. It is needed because some file systems do not report every
+/// change.
 const INOTIFY_POLL: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
-/// The kernel's own records have at most 8 KiB; a longer line is not a record.
+/// Maximum length of a line. The kernel's own records have at most 8 KiB, so a longer line is not a
+/// record.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Follows the file until `stop` is set or the file is replaced.
@@ -57,17 +59,18 @@ pub(super) fn follow(
         }
         let now = fs::metadata(path)?;
         if now.len() < position {
-            // Truncated and perhaps rewritten: a different log.
+            // The file was truncated, and perhaps rewritten, so this is another log.
             cursor.reset();
             return Ok(());
         }
         if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
-            // Replaced by a file at least as long: the same log with more records.
+            // The file was replaced by one at least as long, so this is the same log with more
+            // records.
             return Ok(());
         }
         if now.len() == position {
             match &changes {
-                // Changes from before the watch show up in the next iteration.
+                // The next iteration finds changes that were made before the watch started.
                 None => changes = Some(FileWatch::watch(path)),
                 Some(Ok(changes)) => drop(changes.wait(INOTIFY_POLL)?),
                 Some(Err(_)) => std::thread::sleep(FILE_POLL),
@@ -77,7 +80,7 @@ pub(super) fn follow(
     Ok(())
 }
 
-/// Reads the current contents; an unterminated last line is incomplete and skipped.
+/// Reads the current contents. Skips a last line without a newline, because it is incomplete.
 pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let mut cursor = Cursor::after(None);
     let mut lines = Lines::default();
@@ -96,16 +99,16 @@ pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<(
     }
 }
 
-/// Splits chunks into complete lines. The last one waits for its newline.
+/// Splits chunks into complete lines. A line without a newline waits for the next chunk.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,
-    /// The current line is too long and is dropped up to its end.
+    /// The current line is too long, and the rest of it is dropped.
     too_long: bool,
 }
 
 impl Lines {
-    /// Emits each line completed by the chunk; `None` for one that was too long.
+    /// Emits each line that the chunk completes. `None` stands for a line that was too long.
     fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(Option<&[u8]>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {

@@ -32,11 +32,11 @@ use crate::root::outcome;
 /// `/dev/kmsg` is device 1:11 (Linux `Documentation/admin-guide/devices.txt`).
 const KMSG: (u32, u32) = (1, 11);
 
-/// Permissions on the log change only by an administrator's action, so frequent retries gain
-/// nothing.
+/// Retry interval for an unreadable log. Frequent retries gain nothing, because permissions change
+/// only when an administrator changes them.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Sanity limit: more lines add no information about a GPU.
+/// Maximum lines returned. More lines add no information about a GPU.
 const LINES_MAX: usize = 4096;
 
 /// Maximum delay until a stop request is noticed.
@@ -46,7 +46,7 @@ const STOP_POLL: Duration = Duration::from_secs(1);
 pub struct KmsgSettings {
     /// The device, or a simulated node's file.
     pub path: PathBuf,
-    /// The last record processed in this boot; records up to it are skipped. Sequence numbers
+    /// The last record processed in this boot. Records up to it are skipped. Sequence numbers
     /// restart with each boot, so a cursor from another boot must not be used.
     pub after: Option<u64>,
     /// Retry interval for an unreadable log.
@@ -70,15 +70,16 @@ pub enum KernelLog {
         since_boot_us: u64,
         /// 0 emergency to 7 debug.
         level: u8,
-        /// The message with the kernel's escapes decoded; may contain newlines and invalid UTF-8.
+        /// The message with the kernel's escapes decoded. It may contain newlines and invalid
+        /// UTF-8.
         text: Vec<u8>,
     },
     /// Records were overwritten before they were read.
     Lost { lines: u64 },
-    /// The log cannot be read; sent once until it can.
+    /// The log cannot be read. Sent once, until the log can be read again.
     Unreadable { why: String },
-    /// All existing records were delivered; sent once after each start of reading, including when
-    /// the log becomes readable again.
+    /// All existing records were delivered. Sent once each time that reading starts, also when the
+    /// log becomes readable again.
     CaughtUp,
 }
 
@@ -102,8 +103,8 @@ pub fn run(settings: &KmsgSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Kern
     run_with_pulse(settings, stop, &|| (), sink);
 }
 
-/// Like [`run`], calling `pulse` at least every second unless stuck, even if the log is quiet or
-/// unreadable.
+/// Like [`run`], but also calls `pulse` at least every second, even if the log is quiet or
+/// unreadable. A stuck read stops these calls.
 pub fn run_with_pulse(
     settings: &KmsgSettings,
     stop: &AtomicBool,
@@ -177,7 +178,7 @@ pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     Ok((Vec::from(lines).concat(), dropped))
 }
 
-/// The matching lines currently in the log; the newest ones if there are too many.
+/// The matching lines that are now in the log. If there are too many, only the newest ones.
 pub(crate) fn lines(log: &File, matches: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
     let mut lines = VecDeque::new();
     let mut collect = |event| {
@@ -194,7 +195,7 @@ pub(crate) fn lines(log: &File, matches: impl Fn(&[u8]) -> bool) -> Reading<Vec<
     outcome(read.map(|()| Vec::from(lines)))
 }
 
-/// Delivers every record currently in the log.
+/// Delivers every record that is now in the log.
 fn read_now(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let meta = log.metadata()?;
     if meta.file_type().is_char_device() && device_number(&meta) == KMSG {

@@ -9,7 +9,7 @@ pub(super) struct KmsgRecord {
     pub(super) text: Vec<u8>,
 }
 
-/// Parses the first line of a record; `None` if it is not a record.
+/// Parses the first line of a record. `None` if it is malformed.
 pub(super) fn parse(bytes: &[u8]) -> Option<KmsgRecord> {
     let line = bytes.split(|byte| *byte == b'\n').next()?;
     let head_end = memchr::memchr(b';', line)?;
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// As the kernel's `msg_add_ext_text` writes it.
+    /// Escapes text as the kernel's `msg_add_ext_text` does.
     fn escape(text: &[u8]) -> Vec<u8> {
         text.iter()
             .flat_map(|byte| match byte {

@@ -15,7 +15,7 @@ struct LogReader {
     events: Receiver<KernelLog>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Of the reader thread.
+    /// `status` file of the reader thread in `/proc`.
     status: PathBuf,
 }
 
@@ -94,7 +94,7 @@ fn idle_file_is_not_polled() {
     let (before, start) = (reading.sleeps(), Instant::now());
     std::thread::sleep(Duration::from_millis(900));
     let sleeps = reading.sleeps() - before;
-    // Five per second, however long this thread had to wait for the CPU.
+    // At most five per second, however long this thread had to wait for the CPU.
     let seconds = start.elapsed().as_secs() + 1;
     assert!(u64::from(sleeps) <= 5 * seconds, "{sleeps} times in {seconds} s");
     append(&path, "6,2,20,-;two\n");
@@ -113,7 +113,7 @@ fn truncated_or_replaced_file_is_followed() {
     fs::rename(&next, &path).unwrap();
     assert_eq!(reading.texts(2), ["three", "CaughtUp"]);
     fs::write(&path, "6,0,1,-;new\n").unwrap();
-    // It may be observed empty, before the new line is written.
+    // The reader may see the file empty before the new line is written.
     let mut texts = reading.texts(2);
     texts.sort();
     assert_eq!(texts, ["CaughtUp", "new"]);

@@ -29,7 +29,8 @@ pub(super) struct FileWatch {
 }
 
 impl FileWatch {
-    /// Watches the file currently at a path. Replacing it unlinks it, which is an attribute change.
+    /// Watches the file that is now at a path. If the file is replaced, it is unlinked, which
+    /// inotify reports as an attribute change.
     pub(super) fn watch(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the call takes no pointer.
@@ -48,7 +49,7 @@ impl FileWatch {
         Ok(Self { queue: queue.into() })
     }
 
-    /// Waits up to a limit for a change since the last call. Returns whether there was one.
+    /// Waits up to a limit for a change since the last call. Returns whether there was a change.
     pub(super) fn wait(&self, limit: Duration) -> io::Result<bool> {
         readable(self.queue.as_fd(), limit)?;
         // The kind of change does not matter. A watch on a file delivers no names, so events are
@@ -79,7 +80,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kmsg");
         fs::write(&path, "one\n").unwrap();
-        // Keep it open like the reader does, so that a replaced file still exists.
+        // Keep the file open like the reader does, so that it still exists after it is replaced.
         let _log = fs::File::open(&path).unwrap();
         let changes = FileWatch::watch(&path).unwrap();
         assert!(!changes.wait(Duration::ZERO).unwrap());

@@ -1,5 +1,5 @@
-//! Calls into NVML. Each function is looked up on use: an older library lacks some, which must not
-//! affect the others.
+//! Calls into NVML. Each function is looked up when it is called, because an older library lacks
+//! some functions, which must not affect the others.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -24,7 +24,7 @@ pub(super) struct Caller<'a> {
 /// The library is too old to have a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MissingCall {
-    /// `None` if the caller looked it up by a dynamic name.
+    /// `None` if the name of the function is not a literal at the place of the call.
     pub(super) name: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct LoadError(libloading::Error);
 
 impl fmt::Display for LoadError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The loader's message is the source; the error itself only says that loading failed.
+        // The loader's message is the source. The error itself only says that loading failed.
         match self.0.source() {
             Some(source) => fmt::Display::fmt(source, out),
             None => fmt::Display::fmt(&self.0, out),
@@ -43,7 +43,7 @@ impl fmt::Display for LoadError {
 
 impl Error for LoadError {}
 
-/// A return code, or that the library lacks the function.
+/// A return code, or an error if the library lacks the function.
 pub(super) type CallResult = Result<Return, MissingCall>;
 
 impl From<MissingCall> for ReadError {
@@ -58,7 +58,7 @@ impl fmt::Display for MissingCall {
     }
 }
 
-/// Looks up a function and calls it. Yields the return code, or that the library lacks it.
+/// Looks up a function and calls it. Yields a [`CallResult`].
 macro_rules! call {
     ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
         ($caller.on_call)($name);

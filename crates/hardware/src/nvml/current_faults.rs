@@ -1,4 +1,4 @@
-//! One-shot view of a GPU's faults.
+//! Reads a GPU's faults once.
 
 use std::ffi::c_uint;
 
@@ -111,7 +111,7 @@ impl Caller<'_> {
     }
 }
 
-/// Converts a call's outcome. A function that an older library lacks is absent.
+/// Converts a call's result. If an older library lacks the function, the value is absent.
 fn absent_if_missing<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Err(_) | Ok(ffi::FUNCTION_NOT_FOUND) => Reading::Absent,

@@ -45,7 +45,7 @@ pub(super) struct PciInfo {
     pub(super) bus_id: [c_char; 32],
 }
 
-/// `nvmlFieldValue_t`; the value is an eight-byte union.
+/// `nvmlFieldValue_t`. The value is an eight-byte union.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct FieldValue {
@@ -165,7 +165,7 @@ pub(super) struct EccSramErrorStatusV1 {
 }
 
 /// `nvmlUnrepairableMemoryStatus_v1_t`. One driver writes the flag into the first word, where
-/// bindings have the version. Two words are passed and either may carry the flag.
+/// bindings have the version. The call gets two words, and either may return the flag.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct UnrepairableMemory {
@@ -190,7 +190,7 @@ pub(super) struct GpmMetric {
     pub(super) names: [*const c_char; 3],
 }
 
-/// `NVML_GPM_METRIC_MAX` of nvidia-ml-py 13.615.71. The library fills only as many as requested.
+/// `NVML_GPM_METRIC_MAX` in nvidia-ml-py 13.615.71. The library fills only the requested metrics.
 pub(super) const GPM_METRICS_MAX: usize = 477;
 
 /// `nvmlGpmSample_t`
@@ -271,7 +271,7 @@ mod tests {
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<PciInfo>(), 68);
         assert_eq!(size_of::<FieldValue>(), 40);
-        // As nvml.h computes them.
+        // nvml.h computes these versions.
         assert_eq!(struct_version::<FabricInfoV2>(2), 0x0200_0024);
         assert_eq!(struct_version::<AddressingModeV1>(1), 0x0100_0008);
         assert_eq!(struct_version::<MemoryV2>(2), 0x0200_0028);

@@ -5,9 +5,9 @@
 //!                   <──── one JSON line before each call, one with the result
 //! ```
 //!
-//! A call into a wedged driver never returns, and its process cannot be killed. So the parent makes
-//! no calls itself and waits for the child only until a deadline. The child exits with its parent
-//! as far as the kernel allows.
+//! A call into a wedged driver never returns, and the calling process cannot be killed. So the
+//! parent makes no calls itself and waits for the child only until a deadline. The child exits when
+//! its parent exits, unless it is stuck in the kernel.
 
 mod caller;
 mod control;

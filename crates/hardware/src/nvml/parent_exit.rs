@@ -1,14 +1,14 @@
-//! Parent-death handling for probe children: a child that hangs in a library must not outlive the
-//! process that spawned it.
+//! Ends a probe child when its parent exits, because a child that hangs in a library must not
+//! outlive the process that spawned it.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Asks the kernel to kill this process when its parent exits (`PR_SET_PDEATHSIG`), and returns
-/// whether the parent is still alive: a parent that exited earlier sends no signal. A process stuck
-/// in the kernel dies only when it leaves the kernel.
+/// Asks the kernel to kill this process when its parent exits (`PR_SET_PDEATHSIG`). Returns whether
+/// the parent is still alive, because the kernel sends no signal for a parent that exited earlier.
+/// A process stuck in the kernel dies only when it leaves the kernel.
 ///
-/// The signal is tied to the thread that spawned this process, so that thread must live as long as
-/// results are needed.
+/// The kernel sends the signal when the thread that spawned this process ends, so that thread must
+/// live as long as results are needed.
 pub fn exit_with_parent(output: &impl AsFd) -> bool {
     // SAFETY: the call takes two integers and no pointers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -16,7 +16,7 @@ pub fn exit_with_parent(output: &impl AsFd) -> bool {
     // SAFETY: `poll` is one live structure and the count is one; the descriptor is open while
     // borrowed.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    // `POLLERR` on a pipe without readers is reported even if not requested.
+    // The kernel reports `POLLERR` on a pipe without readers even if it is not requested.
     ready <= 0 || poll.revents & libc::POLLERR == 0
 }
 

@@ -1,4 +1,4 @@
-//! Parent side of the one-shot NVML probe.
+//! The parent of the child process that reads NVML once.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -14,23 +14,24 @@ use serde::{Deserialize, Serialize};
 pub enum ProbeMessage {
     /// This function is called next.
     Call(String),
-    /// System-wide values; the GPUs follow.
+    /// System-wide values. The GPUs follow.
     System(Nvml),
     Device(Box<NvmlDevice>),
     /// The final reading.
     Answer(NvmlReading),
 }
 
-/// The output for 1,024 devices is about 2 MB.
+/// Maximum size of the output. For 1,024 devices it has about 2 MB.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 
-/// How long to wait for a killed child to exit. One stuck in the driver never does.
+/// How long to wait for a killed child to exit. A child stuck in the driver never exits.
 const REAP: Duration = Duration::from_millis(200);
 
 /// Runs the probe and waits for its result until `deadline`.
 pub fn probe(mut command: Command, deadline: Duration) -> NvmlReading {
     let until = Instant::now() + deadline;
-    // Inherit no descriptors: a child that never exits must not keep our caller's pipe open.
+    // The child inherits no descriptors, because a child that never exits must not keep our
+    // caller's pipe open.
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = match spawned {
         Ok(child) => child,
@@ -87,7 +88,7 @@ pub fn probe(mut command: Command, deadline: Duration) -> NvmlReading {
     }
 }
 
-/// Reaps a child that exits soon; gives up on one that does not.
+/// Reaps a child that exits soon. Gives up on a child that does not.
 fn reap(child: &mut Child) {
     let until = Instant::now() + REAP;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
@@ -111,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any test should run; children that must not be waited for sleep longer.
+    /// Longer than any test should run. Children that a test must not wait for sleep longer.
     const LONG: Duration = Duration::from_secs(300);
 
     fn shell(script: &str) -> Command {
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn hang_names_the_call() {
         let script = "echo '{\"call\":\"nvmlInit_v2\"}'; exec sleep 900";
-        // Long enough for a shell to start on a busy machine.
+        // The deadline is long enough for a shell to start on a busy machine.
         let hung = probe(shell(script), Duration::from_secs(5));
         let during = "nvmlInit_v2".to_owned();
         assert_eq!(hung, NvmlReading::Hung { after_s: 5, during, read: None });

@@ -1,4 +1,4 @@
-//! One NVML snapshot for a node check.
+//! Reads NVML once, for a node check.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
@@ -12,7 +12,7 @@ use super::ffi::{self, Device};
 use super::probe::ProbeMessage;
 use super::watch::DriverCall;
 
-/// Sanity limit: a larger device count comes from a broken library.
+/// Maximum devices. A larger count comes from a broken library.
 pub(super) const DEVICES_MAX: u32 = 1024;
 
 /// Loads the library and reads everything. `emit` is called before each NVML call and after each

@@ -12,12 +12,13 @@
 
 use super::OwnerKind;
 
-/// A container id is a SHA-256 in hexadecimal; shorter ids are accepted inside a pod.
+/// Digits of a container id, which is a SHA-256 in hexadecimal. Inside a pod, shorter ids are
+/// accepted.
 const CONTAINER_DIGITS: usize = 64;
 const CONTAINER_DIGITS_MIN: usize = 12;
 
 /// The owner from the lines of `/proc/PID/cgroup`, and the path that shows it. With cgroup v1 the
-/// hierarchies may differ: a scheduler takes precedence over a container, and a container over
+/// hierarchies may differ. Then a scheduler takes precedence over a container, and a container over
 /// systemd.
 pub(super) fn owner_from_cgroup(text: &str) -> (OwnerKind, Option<String>) {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -44,7 +45,8 @@ fn precedence(kind: &OwnerKind) -> u8 {
 }
 
 fn owner_from_path(path: &str) -> OwnerKind {
-    // containerd without the systemd cgroup driver: `kubepods-podUID.slice:cri-containerd:ID`.
+    // Without the systemd cgroup driver, containerd uses colons:
+    // `kubepods-podUID.slice:cri-containerd:ID`.
     let parts: Vec<&str> = path.split(['/', ':']).filter(|part| !part.is_empty()).collect();
     slurm(&parts)
         .or_else(|| pod(&parts))
@@ -65,14 +67,14 @@ fn slurm(parts: &[&str]) -> Option<OwnerKind> {
 fn pod(parts: &[&str]) -> Option<OwnerKind> {
     let (place, uid) =
         parts.iter().enumerate().rev().find_map(|(place, part)| Some((place, pod_uid(part)?)))?;
-    // With colons the runtime's name comes in between.
+    // If the path has colons, the name of the runtime comes between pod and container.
     let mut below = parts.iter().skip(place + 1).take(2);
     let container = below.find_map(|part| container_id(part, CONTAINER_DIGITS_MIN));
     Some(OwnerKind::Pod { uid, container })
 }
 
-/// `podUID` or `kubepods-burstable-podUID.slice`, where systemd writes `_` for `-`. Static pods
-/// have a plain hash as UID.
+/// The UID in `podUID` or `kubepods-burstable-podUID.slice`, where systemd writes `_` for `-`. The
+/// UID of a static pod is a plain hash.
 fn pod_uid(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let (_, uid) = part.rsplit_once("pod")?;
@@ -88,7 +90,8 @@ fn container(parts: &[&str]) -> Option<OwnerKind> {
     Some(OwnerKind::Container { id })
 }
 
-/// `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope`.
+/// The ID in `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope` or
+/// `libpod-ID.scope`.
 fn container_id(part: &str, digits_min: usize) -> Option<String> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let id = part.rsplit('-').next()?;
@@ -126,8 +129,8 @@ mod tests {
         OwnerKind::Unit { name: name.to_owned() }
     }
 
-    /// Forms seen on real nodes; `ID` and `UID` stand for the values above, `U_ID` for systemd's
-    /// spelling.
+    /// Forms from real nodes. `ID` and `UID` stand for the values above, and `U_ID` for systemd's
+    /// spelling of the UID.
     #[test]
     fn real_cgroup_paths_are_parsed() {
         let container = || OwnerKind::Container { id: ID.to_owned() };

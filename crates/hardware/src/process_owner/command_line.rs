@@ -6,9 +6,9 @@ use farrier_facts::node::{ReadError, Reading};
 
 use crate::root::Root;
 
-/// Read limit; a command line may be megabytes long.
+/// Maximum bytes to read. A command line may have megabytes.
 const READ_BYTES: u64 = 4096;
-/// Display limit.
+/// Maximum characters to display.
 const SHOWN_CHARACTERS: usize = 200;
 
 /// Words in an option or variable name whose value is secret.
@@ -57,8 +57,8 @@ fn is_secret(name: &str) -> bool {
     words().any(|word| SECRETS.contains(&word) || word.ends_with("password"))
 }
 
-/// Replaces characters that move the cursor or reverse the text direction: a process chooses its
-/// own name.
+/// Replaces characters that move the cursor or reverse the text direction, because a process may
+/// choose any name.
 pub(super) fn sanitize(text: &str) -> String {
     let odd = |letter: char| {
         letter.is_control()

@@ -24,7 +24,7 @@ pub struct ProcessOwner {
     pub command: Option<String>,
     /// Real user id.
     pub uid: Option<u32>,
-    /// The user who logged in to start it.
+    /// The user in whose login session the process was started.
     pub login_uid: Option<u32>,
     pub kind: OwnerKind,
     /// The cgroup from which the owner was derived.
@@ -42,7 +42,7 @@ pub enum OwnerKind {
     Pod {
         /// With dashes.
         uid: String,
-        /// The container in it.
+        /// Id of the container in the pod.
         container: Option<String>,
     },
     /// A container outside Kubernetes.
@@ -73,9 +73,9 @@ impl fmt::Display for OwnerKind {
     }
 }
 
-/// Determines the owner of a process. The command line is read from the process's memory, behind a
-/// lock that a thread stuck in the driver may hold, so it is left out if any thread is stuck.
-/// Callers should ask once, when the process appears.
+/// Determines the owner of a process. The command line is in the memory of the process, and reading
+/// it needs a lock that a thread stuck in the driver may hold. So it is left out if any thread is
+/// stuck. Callers should call this once, when the process appears.
 pub fn process_owner(root: &Root, pid: u32) -> ProcessOwner {
     let dir = format!("/proc/{pid}");
     let name = root.trimmed(&format!("{dir}/comm"));
@@ -99,13 +99,13 @@ pub fn process_owner(root: &Root, pid: u32) -> ProcessOwner {
     }
 }
 
-/// Start time of a process in clock ticks since boot; with the PID it identifies the process within
-/// the boot. Read without a lock of the process.
+/// Start time of a process in clock ticks since boot. Together with the PID it identifies the
+/// process within the boot. Reading it needs no lock of the process.
 pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
     let stat = root.bytes(&format!("/proc/{pid}/stat"));
     let line = String::from_utf8_lossy(stat.value()?).into_owned();
-    // The name may contain spaces and parentheses; the state after it is field 3, the start time
-    // field 22.
+    // The name may contain spaces and parentheses. The state after it is field 3, and the start
+    // time is field 22.
     let (_, rest) = line.rsplit_once(") ")?;
     rest.split_whitespace().nth(22 - 3)?.parse().ok()
 }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(found.kind.to_string(), "Slurm job 7.0");
         write("loginuid", "4294967295");
         assert_eq!(process_owner(&root, 42).login_uid, None);
-        // With a thread stuck in the driver, the memory of the process is not touched.
+        // If a thread is stuck in the driver, the memory of the process is not read.
         write("task/42/stat", "42 (python3) S 1 1\n");
         write("task/43/stat", "43 (a) S (b) D 1 1\n");
         let stuck = process_owner(&root, 42);
@@ -191,8 +191,8 @@ mod tests {
     #[test]
     fn own_process_is_found() {
         let found = process_owner(&Root::unrecorded("/"), std::process::id());
-        // The command is not checked: another test's thread may be in disk sleep, and then it is
-        // not read.
+        // The command is not checked, because it is not read if the thread of another test is in
+        // disk sleep.
         assert!(found.name.is_some() && found.uid.is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The actuator: reads and changes settings. The only interface between a plan and a node.
+//! The actuator reads and changes settings. A plan reaches a node only through it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use crate::root::Root;
 pub enum SettingActuatorError {
     #[error("NVML refused: {0}")]
     Refused(GpuSetError),
-    /// NVML stopped answering; whether the change took effect is unknown.
+    /// NVML stopped answering. Whether the change took effect is unknown.
     #[error("lost contact with NVML: {0}")]
     Lost(ProbeError),
     #[error("failed to write `{path}`")]
@@ -28,7 +28,7 @@ pub enum SettingActuatorError {
     },
     #[error("`{line}` failed: {why}")]
     Command { line: String, why: CommandFailure },
-    /// A command timed out; its work may still be in progress.
+    /// A command timed out. Its work may still be in progress.
     #[error("`{line}` did not finish within {limit_s} s")]
     TimedOut { line: String, limit_s: u64 },
     /// The value's type does not match the target.
@@ -41,10 +41,10 @@ pub enum CommandFailure {
     /// The command could not be run.
     #[error("{0}")]
     NotRun(io::Error),
-    /// The last line of its stderr.
+    /// The last line of the command's stderr.
     #[error("{0}")]
     Stderr(String),
-    /// It failed without output on stderr.
+    /// The command failed without output on stderr.
     #[error("{0}")]
     Status(ExitStatus),
 }
@@ -99,7 +99,8 @@ pub trait SettingActuator {
     fn write(&mut self, target: &Target, value: &Value) -> Result<(), SettingActuatorError>;
     /// Directories that a write would have to create, outermost first.
     fn missing_directories(&mut self, target: &Target) -> Vec<String>;
-    /// Removes what an interrupted change left next to the target, and empty directories.
+    /// Removes the temporary file that an interrupted change left next to the target, and the empty
+    /// directories among `folders`.
     fn clean_up(&mut self, target: &Target, folders: &[String])
     -> Result<(), SettingActuatorError>;
 }
@@ -109,18 +110,18 @@ pub trait SettingActuator {
 pub struct NodeSettingActuator {
     root: Root,
     controls: GpuControls,
-    /// `None` below another root, where no command is run.
+    /// `None` if the root is not this machine. Then no command is run.
     commands: Option<SystemCommands>,
 }
 
 impl NodeSettingActuator {
-    /// For the files below `root` and the GPUs that `controls` reaches.
+    /// Uses the files below `root` and the GPUs that `controls` reaches.
     pub fn new(root: Root, controls: GpuControls) -> Self {
         let commands = root.is_this_machine().then(SystemCommands::default);
         Self { root, controls, commands }
     }
 
-    /// For the files below `root`, treated as this machine's.
+    /// Uses the files below `root` as if they were this machine's.
     #[cfg(test)]
     pub(super) fn with_commands(
         root: Root,
@@ -130,7 +131,7 @@ impl NodeSettingActuator {
         Self { root, controls, commands: Some(commands) }
     }
 
-    /// NVML indices of the GPUs by UUID; empty if NVML does not answer.
+    /// NVML indices of the GPUs by UUID. Empty if NVML does not answer.
     pub fn gpu_indices(&mut self) -> BTreeMap<String, u32> {
         let GpusSeen::Answered(gpus) = self.controls.list() else { return BTreeMap::new() };
         let index_of = |gpu: GpuReadings| Some((gpu.uuid.value()?.clone(), gpu.index));
@@ -209,7 +210,7 @@ impl SettingActuator for NodeSettingActuator {
     ) -> Result<(), SettingActuatorError> {
         let part = match target {
             Target::File { path } => Some(path.as_str()),
-            // Below another root these are replaced as whole files.
+            // If the root is not this machine, these are changed by replacing a file.
             Target::Kernel { path } if self.commands.is_none() => Some(path.as_str()),
             Target::Hold { .. } if self.commands.is_none() => Some("/var/lib/dpkg/status"),
             _ => None,

@@ -1,5 +1,5 @@
-//! The actuator with scripts in place of system commands: which commands it runs, and what they
-//! change.
+//! The actuator with scripts in place of system commands. Tests which commands it runs and what
+//! they change.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -116,8 +116,8 @@ impl TestNode {
     }
 }
 
-/// Retries while in use: another test that spawns a process holds our locks between its fork and
-/// its exec.
+/// Opens the journal. Retries while it is in use, because another test that spawns a process holds
+/// our locks between its fork and its exec.
 fn journal(state: &Path) -> Journal {
     loop {
         match Journal::open(state, Failpoint::default()) {
@@ -138,7 +138,7 @@ stop) : > "ROOT/sys/fs/cgroup/system.slice/$2/cgroup.procs" ;;
 esac
 "#;
 
-/// Handles a package of the named architecture; amd64 by default.
+/// A fake `apt-mark`. Without an architecture in the package name, it uses amd64.
 const APT_MARK: &str = r#"
 status="ROOT/var/lib/dpkg/status"
 name="${2%%:*}"; architecture="${2##*:}"; [ "$architecture" = "$2" ] && architecture=amd64
@@ -214,7 +214,8 @@ fn failed_and_timed_out_commands_are_reported() {
     let failed = node.apply(target.clone(), Value::Switch(true));
     assert!(matches!(&failed, Outcome::Failed { why, .. } if why.ends_with("E: dpkg is locked")));
     assert_eq!(node.revert(), []);
-    // It may still be running: the outcome is unknown and stays in the journal.
+    // The command may still be running, so the outcome is unknown, and the change stays in the
+    // journal.
     node.script("apt-mark", "exec sleep 60");
     let late = node.apply_within(target, Value::Switch(true), Duration::from_millis(50));
     assert!(matches!(&late, Outcome::Unknown(why) if why.contains("did not finish")), "{late:?}");
@@ -228,7 +229,7 @@ fn kernel_gets_the_bare_word() {
     let mut actuator = node.actuator(Duration::from_secs(20));
     assert_eq!(actuator.read(&target), Reading::Value(Value::Word("always".to_owned())));
     actuator.write(&target, &Value::Word("madvise".to_owned())).unwrap();
-    // Like a write to sysfs: from the first byte, without truncation.
+    // A write to sysfs starts at the first byte and does not truncate.
     let text = fs::read_to_string(node.path(&PAGES[1..])).unwrap();
     assert!(text.starts_with("madvise") && text.len() == "[always] madvise never\n".len());
     // Symlinks do not lead out of the root.

@@ -1,4 +1,4 @@
-//! `applied.json`: the profile that was last applied to a node, the baseline for drift detection.
+//! `applied.json`: the profile that was last applied to a node. Drift detection compares with it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::journal::sync_directory;
 use super::permissions;
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "applied.json";
 
 /// State directory of this file and the journal.
 ///
-/// Owned by root, because `revert` writes its contents into `/etc`; the agent's own directory
-/// belongs to the agent's user.
+/// Root owns it, because `revert` writes values from it into `/etc`. It is not the agent's state
+/// directory, which belongs to the agent's user.
 pub const STATE_DIR: &str = "/var/lib/farrier-tune";
 
-/// A profile is a few kilobytes.
+/// Maximum size of the file. A profile has a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Format version. The first format had no version field.
 const VERSION: u32 = 1;
@@ -29,7 +29,8 @@ const VERSION: u32 = 1;
 /// The profile last applied to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedProfile {
-    /// A copy: a newer farrier may define a profile of this name differently.
+    /// A copy of the profile, because a newer farrier may define a profile of this name
+    /// differently.
     pub profile: Profile,
     /// Whether settings without a confirming source were included.
     pub unverified: bool,
@@ -60,7 +61,7 @@ pub struct AppliedProfileError {
 }
 
 impl AppliedProfile {
-    /// The applied profile; `None` if none was applied or it was reverted.
+    /// The applied profile. `None` if none was applied, or if it was reverted.
     pub fn read(dir: &Path) -> Result<Option<Self>, AppliedProfileError> {
         let path = dir.join(FILE);
         let read = permissions::check_directory(dir).and_then(|()| {
@@ -88,8 +89,8 @@ impl AppliedProfile {
         Ok(Self { profile, unverified })
     }
 
-    /// Modification time; `None` if no profile is stored. It changes when a profile is applied
-    /// again.
+    /// Modification time of the file. `None` if no profile is stored. It changes when a profile is
+    /// applied again.
     pub fn modified_at(dir: &Path) -> Option<SystemTime> {
         fs::metadata(dir.join(FILE)).and_then(|meta| meta.modified()).ok()
     }
@@ -107,7 +108,7 @@ impl AppliedProfile {
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
             let Self { profile, unverified } = self.clone();
             file.write_all(&serde_json::to_vec(&AppliedFile { v: VERSION, profile, unverified })?)?;
-            // Regardless of the umask: an agent that runs as another user reads it.
+            // Ignore the umask, because an agent that runs as another user reads the file.
             file.set_permissions(fs::Permissions::from_mode(0o644))?;
             file.sync_all()?;
             fs::rename(&new, &path)?;

@@ -11,8 +11,8 @@ use super::actuator::{SettingActuator, SettingActuatorError};
 use super::failpoint::FailpointSite;
 use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
 
-/// Makes the changes of the steps, in order. A failed step does not prevent the others; a journal
-/// that cannot be written and a lost NVML do.
+/// Makes the changes of the steps, in order. After a failed step, the other steps continue. If the
+/// journal cannot be written or contact with NVML is lost, the remaining steps are not done.
 pub fn apply(
     profile: &str,
     steps: &[Step],
@@ -36,7 +36,7 @@ pub fn apply(
                 Err(err) => {
                     let why = error_chain(&err);
                     lost = Some(why.clone());
-                    // A change that was begun is in the journal and can be reverted.
+                    // If the change was begun, it is in the journal and can be reverted.
                     let is_this_change =
                         |open: &OpenChange| open.number >= number && !open.is_side_effect;
                     let begun = journal.open_changes().iter().any(is_this_change);
@@ -103,7 +103,7 @@ fn one(
                 || "the write succeeded but changed nothing".to_owned(),
                 |err| error_chain(err),
             );
-            // Nothing was changed, so only directories need to be cleaned up.
+            // The value did not change, so only temporary files and directories need to be removed.
             if actuator.clean_up(&change.target, &folders).is_ok() {
                 journal.write(at, JournalEntry::Failed { number, why: why.clone() })?;
             }
@@ -127,8 +127,8 @@ fn one(
     Ok((outcome, written.err()))
 }
 
-/// Directories to remove on revert if they are empty: those created for this change, and those
-/// created for other open changes, which may be reverted before this one.
+/// Directories that a revert removes if they are empty: those created for this change, and those
+/// created for other open changes. The other changes may be reverted before this one.
 fn cleanup_directories(
     target: &Target,
     actuator: &mut dyn SettingActuator,
@@ -139,14 +139,14 @@ fn cleanup_directories(
         let ours = journal.open_changes().iter().flat_map(|open| &open.folders);
         folders.extend(ours.filter(|dir| Path::new(path).starts_with(dir)).cloned());
     }
-    // Outermost first: a parent sorts before its children.
+    // Sorting puts the outermost directory first, because a parent sorts before its children.
     folders.sort_unstable();
     folders.dedup();
     folders
 }
 
-/// Records the old values of possible side effects, before the change itself, so that they are
-/// reverted after it. Returns a reason if one cannot be read.
+/// Records the old values of possible side effects. They are recorded before the change itself, so
+/// that they are reverted after it. Returns a reason if a value cannot be read.
 fn record_side_effects(
     profile: &str,
     change: &Change,
@@ -188,7 +188,7 @@ fn record_side_effects(
     Ok(None)
 }
 
-/// Ownership and mode are not part of what a profile requests.
+/// Compares values without owner and mode of a file, because a profile does not request these.
 fn is_equivalent(now: &Value, requested: &Value) -> bool {
     match (now, requested) {
         (Value::File(now), Value::File(requested)) => {

@@ -1,7 +1,7 @@
 //! Failpoints: named places at which a test crashes the process.
 //!
-//! `FARRIER_TUNE_CRASH_AT=tune-begun:2` aborts when that point is reached for the second time. The
-//! variable is read once; if it is unset, a failpoint costs one comparison.
+//! `FARRIER_TUNE_CRASH_AT=tune-begun:2` aborts when `tune-begun` is reached for the second time.
+//! The variable is read once. If it is not set, a failpoint costs one comparison.
 
 use std::cell::Cell;
 
@@ -11,13 +11,13 @@ pub enum FailpointSite {
     HalfWritten,
     /// A journal line is in the file but not synced.
     Written,
-    /// The begin entry is on disk; the change is not made.
+    /// The begin entry is on disk, but the change is not made.
     Begun,
-    /// The change is made; the end entry is not on disk.
+    /// The change is made, but the end entry is not on disk.
     Acted,
     /// The end entry is on disk.
     Ended,
-    /// The old value is restored; the revert entry is not on disk.
+    /// The old value is restored, but the revert entry is not on disk.
     GivenBack,
 }
 
@@ -25,7 +25,7 @@ impl FailpointSite {
     pub const ALL: [Self; 6] =
         [Self::HalfWritten, Self::Written, Self::Begun, Self::Acted, Self::Ended, Self::GivenBack];
 
-    /// Its name in the variable.
+    /// The name in `FARRIER_TUNE_CRASH_AT`.
     pub fn name(self) -> &'static str {
         match self {
             Self::HalfWritten => "tune-half-written",
@@ -50,7 +50,7 @@ pub struct Failpoint {
 }
 
 impl Failpoint {
-    /// As set in `FARRIER_TUNE_CRASH_AT`.
+    /// Parses `FARRIER_TUNE_CRASH_AT`.
     pub fn from_environment() -> Self {
         std::env::var("FARRIER_TUNE_CRASH_AT")
             .map_or_else(|_| Self::default(), |text| Self::parse(&text))
@@ -63,13 +63,13 @@ impl Failpoint {
         Self { at: point.map(|point| (point, Cell::new(times))), panics: false }
     }
 
-    /// Panics when the point is reached for the given time.
+    /// Panics when the point is reached for the `times`-th time.
     #[cfg(test)]
     pub(crate) fn panic_at(point: FailpointSite, times: u32) -> Self {
         Self { at: Some((point, Cell::new(times))), panics: true }
     }
 
-    /// Counts a pass and returns whether it is the one to crash at.
+    /// Counts a pass through `point`. Returns whether the process has to crash there.
     pub(crate) fn is_due(&self, point: FailpointSite) -> bool {
         let Some((armed, passes_left)) = &self.at else { return false };
         if *armed != point {
@@ -87,7 +87,7 @@ impl Failpoint {
         std::process::abort()
     }
 
-    /// Crashes here if due.
+    /// Crashes here if this pass is due.
     pub(crate) fn hit(&self, point: FailpointSite) {
         if self.is_due(point) {
             self.trigger();

@@ -10,13 +10,15 @@ use farrier_facts::tune::{Choice, Content, FileContent, Value};
 
 use crate::root::{Root, outcome};
 
-/// Suffix of a file while it is written. Nothing that reads these directories accepts it.
+/// Suffix of a file while it is written. Programs that read these directories ignore files with
+/// this suffix.
 const TEMPORARY_SUFFIX: &str = ".farrier-part";
 
-/// The limit of [`Root`]: below another root, dpkg's status file is the largest.
+/// Maximum size of a file, the same as in [`Root`]. The largest file is dpkg's status file, which
+/// is written if the root is not this machine.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Reads a file, or that it does not exist. A symlink is an error.
+/// Reads a file. If it does not exist, the value is [`Value::NoFile`]. A symlink is an error.
 pub(super) fn read(root: &Root, path: &str) -> Reading<Value> {
     let real = match root.resolve_parent(path) {
         Ok(real) => real,
@@ -69,7 +71,7 @@ pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
             for dir in missing_directories(root, path) {
                 let real = root.resolve_parent(&dir)?;
                 fs::create_dir(&real)?;
-                // Regardless of the umask: jobs must be able to enter.
+                // Ignore the umask, because jobs must be able to enter the directory.
                 fs::set_permissions(&real, fs::Permissions::from_mode(0o755))?;
                 sync_parent(&real)?;
             }
@@ -133,7 +135,8 @@ fn sync_parent(real: &Path) -> io::Result<()> {
     real.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The selected word and all words of a text such as `always [madvise] never`, or of a single word.
+/// The selected word and all words of a text such as `always [madvise] never`. A single word is
+/// selected without brackets.
 pub(super) fn choice(text: &str) -> (Option<String>, Vec<String>) {
     let strip = |word: &str| word.trim_matches(['[', ']']).to_owned();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -142,7 +145,7 @@ pub(super) fn choice(text: &str) -> (Option<String>, Vec<String>) {
     (chosen.or(only), words.into_iter().map(strip).collect())
 }
 
-/// A choice whose words are listed in the file itself or in another one.
+/// Reads a choice whose words are listed in the file itself or in the file `available`.
 pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> Reading<Choice> {
     root.text(path).map(|text| {
         let (current, words) = choice(&text);
@@ -160,8 +163,8 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
     })
 }
 
-/// Selects a word. The kernel takes the bare word; below another root there is no kernel, so the
-/// text it would show is written.
+/// Selects a word. The kernel takes the bare word. If the root is not this machine, there is no
+/// kernel, so this writes the text that the kernel would show.
 pub(super) fn choose(root: &Root, path: &str, word: &str, is_kernel: bool) -> io::Result<()> {
     let real = root.resolve_existing(path)?;
     if is_kernel {

@@ -1,7 +1,7 @@
 //! `journal.jsonl`: records the old value of each change on disk before the change is made.
 //!
-//! A malformed line may be the one with the old value, so such a journal is rejected. Only an
-//! unterminated last line was never acted on; it is truncated.
+//! A journal with a malformed line is rejected, because that line may contain an old value. Only a
+//! last line without a newline is truncated, because no change was made after it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use super::failpoint::{Failpoint, FailpointSite};
 use super::permissions;
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "journal.jsonl";
-/// Locked by the writer.
+/// Name of the file that the writer locks.
 const LOCK: &str = "lock";
-/// Format version. Version 2 records what a card made of a value.
+/// Format version. Version 2 records the value that a GPU made of the requested one.
 const VERSION: u32 = 2;
-/// A change is about a kilobyte; a larger file is not a journal.
+/// Maximum size of the file. A change has about a kilobyte, so a larger file is not a journal.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum JournalError {
         #[source]
         err: io::Error,
     },
-    /// Another user may have written it.
+    /// Another user may have written the journal.
     #[error("refusing to read old values from `{}`", path.display())]
     Untrusted {
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum JournalError {
         /// The lock file.
         path: PathBuf,
     },
-    /// Old values are unknown.
+    /// A line is malformed, so old values are unknown.
     #[error("line {line} of `{}` is malformed: the value before a change is unknown", path.display())]
     Damaged { path: PathBuf, line: usize },
     #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
@@ -87,11 +87,11 @@ pub(super) enum JournalEntry {
     Begun(OpenChange),
     /// The change was made as requested.
     Ended { number: u64 },
-    /// The change was accepted, but the resulting value differs: cards round.
+    /// The change was accepted, but the resulting value differs, because GPUs round some values.
     Made { number: u64, now: Value },
-    /// The change was not made, which was verified.
+    /// The change was not made. This was verified by reading the value.
     Failed { number: u64, why: String },
-    /// The old value is restored; or the target no longer exists and the user asked to drop the
+    /// The old value is restored, or the target no longer exists and the user asked to drop the
     /// entry.
     Reverted { number: u64 },
 }
@@ -110,16 +110,16 @@ pub struct OpenChange {
     /// outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
-    /// The resulting value; `None` if it could not be read, including after a crash.
+    /// The resulting value. `None` if it could not be read, for example because of a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<Value>,
-    /// A possible side effect of another change rather than a requested one.
+    /// `true` for a possible side effect of another change, which the profile does not request.
     #[serde(rename = "is_beside", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_side_effect: bool,
 }
 
 impl OpenChange {
-    /// Whether a profile could have produced it.
+    /// Whether a profile could have requested this change.
     fn is_nameable(&self) -> bool {
         let leads = |dir: &String| match &self.target {
             Target::File { path } => Path::new(path).starts_with(dir),
@@ -151,7 +151,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal for writing; creates it if necessary.
+    /// Opens the journal for writing. Creates it if necessary.
     pub fn open(dir: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
         let path = dir.join(FILE);
         let failed = |err| JournalError::from_io(&path, err);
@@ -179,7 +179,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads the journal without changing it. A missing file has no changes.
+    /// Reads the journal without changing it. If the file is missing, there are no changes.
     pub fn read(dir: &Path) -> Result<Self, JournalError> {
         #[derive(Deserialize)]
         struct VersionOnly {
@@ -258,7 +258,7 @@ impl Journal {
         self.open.iter_mut().find(|change| change.number == number)
     }
 
-    /// Appends an entry; it is on disk when this returns.
+    /// Appends an entry. It is on disk when this returns.
     pub(super) fn write(&mut self, at: Timestamp, entry: JournalEntry) -> Result<(), JournalError> {
         self.append(at, &entry)
             .map_err(|err| JournalError::File { path: self.path.clone(), err })?;
@@ -287,7 +287,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes every write fail as on a full disk, or ends that.
+    /// Makes every write fail as on a full disk, or succeed again.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self, full: bool) {
         let path = if full { Path::new("/dev/full") } else { &self.path };
@@ -297,7 +297,7 @@ impl Journal {
         }
     }
 
-    /// Truncates the journal once no change is open, so that it does not grow forever.
+    /// Truncates the journal if no change is open, so that it does not grow forever.
     pub(super) fn compact(&mut self) -> Result<(), JournalError> {
         let failed = |err| JournalError::File { path: self.path.clone(), err };
         if !self.open.is_empty() || self.bytes == 0 {
@@ -311,7 +311,7 @@ impl Journal {
     }
 }
 
-/// A file's bytes; empty if it does not exist.
+/// The bytes of a file. Empty if it does not exist.
 fn read_all(path: &Path) -> io::Result<Vec<u8>> {
     let file = match permissions::open(path, OpenOptions::new().read(true)) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Node settings: read, changed under a journal, reverted.
+//! Reads node settings, changes them under a journal, and reverts the changes.
 //!
 //! ```text
 //! read_settings ─> Readings ─ farrier_facts::tune::plan ─> [Step]
@@ -6,9 +6,9 @@
 //! revert: newest first ─ still ours? ─ write old value ─ Reverted (fsync)
 //! ```
 //!
-//! A change that was begun and not ended may or may not have been made; revert checks the actual
-//! value. [`SettingActuator`] is the test seam; [`NodeSettingActuator`] works on a real node or below
-//! another root.
+//! A change that was begun and not ended may or may not have been made, so revert checks the actual
+//! value. Tests implement [`SettingActuator`]. [`NodeSettingActuator`] works on a real node or
+//! below another root.
 
 mod actuator;
 mod applied_profile;

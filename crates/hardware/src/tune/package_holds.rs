@@ -1,4 +1,5 @@
-//! Held packages: through apt-mark on this machine, in dpkg's status file below another root.
+//! Held packages. On this machine, `apt-mark` holds and releases packages. Below another root, the
+//! code edits dpkg's status file instead.
 
 use std::io;
 
@@ -27,7 +28,8 @@ pub(super) fn read(root: &Root, package: &str) -> Reading<bool> {
     })
 }
 
-/// The record of a package. With an architecture, that one's: dpkg may have several of a name.
+/// The record of a package. If `package` has an architecture, the record must have it too, because
+/// dpkg may have several packages of one name.
 fn record<'a>(text: &'a str, package: &str) -> Option<&'a str> {
     let (name, architecture) =
         package.split_once(':').map_or((package, None), |(name, suffix)| (name, Some(suffix)));

@@ -1,20 +1,20 @@
-//! Ownership and permission checks for files that revert acts on: a journal that another user could
-//! plant would be a privilege escalation.
+//! Ownership and permission checks for files that revert acts on. Without them, another user could
+//! plant a journal and so change files as root.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The sticky bit: other users may create entries but not replace those of others.
+/// The sticky bit. With it, users may create entries but not replace those of other users.
 const STICKY: u32 = 0o1000;
 
-/// Checks a directory and its existing ancestors: each must belong to us or root and be writable by
-/// no one else.
+/// Checks a directory and its existing ancestors. Each must belong to this user or root, and no one
+/// else may write to it.
 pub(super) fn check_directory(dir: &Path) -> io::Result<()> {
     let absolute = std::path::absolute(dir)?;
     let mut paths: Vec<PathBuf> = absolute.ancestors().map(Path::to_owned).collect();
-    // Symlinks on the path are checked as links, and so are the directories they lead to.
+    // Check the owners of symlinks on the path, and also the directories that they lead to.
     if let Some(there) = absolute.ancestors().find(|ancestor| ancestor.exists()) {
         paths.extend(there.canonicalize()?.ancestors().map(Path::to_owned));
     }
@@ -29,7 +29,8 @@ pub(super) fn check_directory(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a regular file, not a symlink, that belongs to us or root and that no one else can write.
+/// Opens a regular file, not a symlink, that belongs to this user or root and that no one else can
+/// write.
 pub(super) fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
     let file = how.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let meta = file.metadata()?;
@@ -98,7 +99,7 @@ mod tests {
         check_directory(&state).unwrap();
         mode(&parent, 0o777);
         assert!(is_untrusted(&check_directory(&state).unwrap_err()));
-        // Like /tmp.
+        // This mode is the mode of `/tmp`.
         mode(&parent, 0o1777);
         check_directory(&state).unwrap();
         mode(&state, 0o757);

@@ -15,7 +15,8 @@ use crate::{containers, driver, packages};
 const CPUS: &str = "/sys/devices/system/cpu";
 const APT: &str = "/etc/apt/apt.conf.d";
 
-/// Reads what the settings of a profile need. `is_machine`: services can be started.
+/// Reads the values that the settings of a profile need. `is_machine` says that services can be
+/// started.
 pub fn read_settings(
     root: &Root,
     controls: &mut GpuControls,
@@ -27,7 +28,7 @@ pub fn read_settings(
         profile.setting.iter().filter_map(|setting| SettingKind::from_name(&setting.name).ok());
     let paths = kinds.filter_map(|kind| kind.file());
     let file = |path: String| {
-        // Job environment files may well be the container's own.
+        // The environment files for jobs may be the container's own.
         let read = if path.starts_with(ENVIRONMENTS) || hidden.is_none() {
             files::read(root, &path)
         } else {
@@ -53,7 +54,7 @@ pub fn read_settings(
     }
 }
 
-/// Why the host's files are not visible: a container has its own.
+/// Why the host's files are not visible, if this is a container, which has its own files.
 fn host_hidden_reason(root: &Root) -> Option<&'static str> {
     (containers::inside(root) == Reading::Value(true)).then_some(
         "this is a container, the host's files are not visible; pass the host's root with --root",
@@ -64,7 +65,8 @@ fn hidden_from_container<T>(why: Option<&'static str>) -> Reading<T> {
     Reading::Unreadable(ReadError::unavailable(why.unwrap_or_default()))
 }
 
-/// A cpufreq policy covers one CPU or several; a host without policies has one file per CPU.
+/// Governors by file. A cpufreq policy covers one CPU or several. A host without policies has one
+/// file per CPU.
 fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
     let policies = dirs(root, &format!("{CPUS}/cpufreq"), "policy");
     let dirs = match policies {

@@ -18,8 +18,8 @@ pub struct RevertedChange {
     pub outcome: RevertOutcome,
 }
 
-/// Reverts all open changes. A value that was changed by someone else since is left alone, unless
-/// `force`.
+/// Reverts all open changes. A value that someone else has changed since is left alone, unless
+/// `force` is set.
 pub fn revert(
     actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
@@ -30,8 +30,8 @@ pub fn revert(
     let mut reverted: Vec<RevertedChange> = Vec::new();
     let mut lost: Option<String> = None;
     for change in changes {
-        // An older change of the same target restores the value from before both. Skip it if the
-        // newer one was left alone.
+        // An older change of the same target would restore the value from before both changes. Skip
+        // it if the newer change was not reverted.
         let newer = reverted
             .iter()
             .any(|newer| newer.change.target == change.target && !newer.outcome.is_back());
@@ -54,7 +54,7 @@ pub fn revert(
         };
         reverted.push(RevertedChange { change, outcome });
     }
-    // Not fatal: the file merely keeps its size.
+    // Ignore an error, because the file only keeps its size.
     let _ = journal.compact();
     reverted
 }
@@ -123,8 +123,8 @@ fn one(
     Ok((outcome, None))
 }
 
-/// Whether the value is what the change produced, would have produced, or produced in part: a
-/// service is changed in two steps.
+/// Whether the value comes from the change. A service is changed in two steps, so it may have the
+/// result of only one of them.
 fn is_ours(now: &Value, change: &OpenChange) -> bool {
     match (now, &change.old, &change.new) {
         (
@@ -145,13 +145,13 @@ fn is_ours(now: &Value, change: &OpenChange) -> bool {
     }
 }
 
-/// Whether a card may have rounded the value and the result was not recorded.
+/// Whether the GPU may have rounded the value. Called only if the resulting value was not recorded.
 fn may_be_rounded(change: &OpenChange) -> bool {
     let rounding = [GpuControl::PowerLimit, GpuControl::ApplicationClocks];
     matches!(&change.target, Target::Gpu { control, .. } if rounding.contains(control))
 }
 
-/// Compares with mode and owner of a file as well.
+/// Compares values, including mode and owner of a file.
 fn is_identical(now: &Value, old: &Value) -> bool {
     match (now, old) {
         (Value::File(now), Value::File(old)) => {

@@ -13,7 +13,7 @@ use crate::root::Root;
 use crate::services;
 
 const WANTS: &str = "/etc/systemd/system/multi-user.target.wants";
-/// Its state; absent if it is not installed.
+/// State of a service. Absent if it is not installed.
 pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<ServiceState> {
     let Some(service) = services::read(root).remove(unit) else { return Reading::Absent };
     match service.unit {
@@ -28,7 +28,8 @@ pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<Service
     };
     let running = match service.running {
         Reading::Value(running) => running,
-        // Below another root nothing is started or stopped, so the state does not matter.
+        // If the root is not this machine, no service is started or stopped, so the state does not
+        // matter.
         _ if !is_machine => false,
         Reading::Absent => false,
         Reading::Unreadable(why) => return Reading::Unreadable(why),
@@ -36,15 +37,15 @@ pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<Service
     is_static(root, unit).map(|is_static| ServiceState { enabled, running, is_static })
 }
 
-/// Whether the unit is static: `systemctl enable` does nothing for a unit without `[Install]`
-/// (systemctl(1)).
+/// Whether the unit is static, which means that it has no `[Install]` section. `systemctl enable`
+/// does nothing for such a unit (systemctl(1)).
 fn is_static(root: &Root, unit: &str) -> Reading<bool> {
     let Some(dir) = unit_directory(root, unit) else { return Reading::Value(false) };
     let text = root.text(&format!("{dir}/{unit}.service"));
     text.map(|text| !text.lines().any(|line| line.trim() == "[Install]"))
 }
 
-/// The directory of its unit file, in systemd's lookup order.
+/// The first directory with the unit file, in systemd's lookup order.
 fn unit_directory(root: &Root, unit: &str) -> Option<&'static str> {
     let has = |dir: &&&str| root.exists(&format!("{dir}/{unit}.service")) == Reading::Value(true);
     services::UNIT_DIRS.iter().find(has).copied()
@@ -62,7 +63,7 @@ pub(super) fn write(
         return link(root, unit, enabled).map_err(|err| SettingActuatorError::from_io(&path, err));
     };
     let name = format!("{unit}.service");
-    // Do not enable or disable a unit whose state would not change: a static unit cannot be
+    // Do not enable or disable a unit whose state would not change, because a static unit cannot be
     // enabled.
     let now = read(root, unit, true).value().copied();
     if now.is_none_or(|now| now.enabled != enabled) {
@@ -71,7 +72,7 @@ pub(super) fn write(
     commands.systemctl(&[if running { "start" } else { "stop" }, &name])
 }
 
-/// What `systemctl enable` does for a unit wanted by `multi-user.target`.
+/// Enables or disables a unit as `systemctl` does if `multi-user.target` wants it.
 fn link(root: &Root, unit: &str, enabled: bool) -> io::Result<()> {
     let name = format!("{unit}.service");
     let place = root.resolve_existing(WANTS)?.join(&name);

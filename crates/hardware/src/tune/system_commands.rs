@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::actuator::{CommandFailure, SettingActuatorError};
 
-/// Services may be slow to start; anything slower than this is reported.
+/// Timeout of a command. Services may be slow to start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often to check whether a command has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);
@@ -37,7 +37,7 @@ impl SystemCommands {
         self.run(&self.apt_mark, words)
     }
 
-    /// Runs a command; a failure includes its stderr.
+    /// Runs a command. The error of a failed command includes its stderr.
     pub(super) fn run(&self, program: &OsStr, words: &[&str]) -> Result<(), SettingActuatorError> {
         let line = format!("{} {}", program.display(), words.join(" "));
         let failed =
@@ -48,8 +48,8 @@ impl SystemCommands {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|err| failed(CommandFailure::NotRun(err)))?;
         let pipe = child.stderr.take();
-        // Drain stderr in the background, so that a verbose command does not block. Its own
-        // children may keep the pipe open.
+        // Drain stderr in the background, so that a verbose command does not block. Child processes
+        // of the command may keep the pipe open.
         let (sender, stderr) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -65,7 +65,8 @@ impl SystemCommands {
                 Ok(None) if Instant::now() < until => std::thread::sleep(EXIT_POLL),
                 Ok(None) => {
                     let _ = child.kill();
-                    // Reap it in the background: it may be stuck, and must not stay a zombie.
+                    // Reap the child in the background, because it may be stuck and must not stay a
+                    // zombie.
                     std::thread::spawn(move || child.wait());
                     return Err(SettingActuatorError::TimedOut {
                         line,

@@ -30,11 +30,11 @@ enum GpuRefusal {
     Lost,
 }
 
-/// A real actuator for files; GPUs are in memory and survive a crash, as cards do.
+/// A real actuator for files, with GPUs in memory. The GPUs survive a crash, as real ones do.
 struct FakeActuator {
     node: NodeSettingActuator,
     gpus: Gpus,
-    /// GPUs that refuse, with the reason; a lost one refuses reads as well.
+    /// GPUs that refuse changes, with the reason. A lost GPU refuses reads as well.
     refusing: BTreeMap<String, GpuRefusal>,
     /// Power limits are rounded down to multiples of this.
     step_mw: u32,
@@ -55,7 +55,7 @@ impl FakeActuator {
         }
     }
 
-    /// A card that rounds power limits.
+    /// A GPU that rounds power limits.
     fn rounding(root: &Path, gpus: &Gpus) -> Self {
         Self { step_mw: 40_000, ..Self::new(root, gpus) }
     }
@@ -245,7 +245,7 @@ fn crash() -> impl Strategy<Value = (FailpointSite, u32)> {
     (prop::sample::select(FailpointSite::ALL.to_vec()), 1..24_u32)
 }
 
-/// Runs work that may crash at a failpoint, and for no other reason.
+/// Runs work that may crash at a failpoint. A panic for another reason fails the test.
 fn run_until_crash(work: impl FnOnce()) {
     if let Err(cause) = catch_unwind(AssertUnwindSafe(work))
         && cause.downcast_ref::<&str>() != Some(&failpoint::INJECTED)
@@ -254,8 +254,8 @@ fn run_until_crash(work: impl FnOnce()) {
     }
 }
 
-/// Opens a journal. Retries while in use: another test that spawns a process holds our locks
-/// between its fork and its exec.
+/// Opens a journal. Retries while it is in use, because another test that spawns a process holds
+/// our locks between its fork and its exec.
 fn open_journal(state: &Path, interrupt: impl Fn() -> Failpoint) -> Journal {
     for _ in 0..1_000_000 {
         match Journal::open(state, interrupt()) {
@@ -266,7 +266,8 @@ fn open_journal(state: &Path, interrupt: impl Fn() -> Failpoint) -> Journal {
     panic!("the journal stays in use");
 }
 
-/// A directory in memory if available: every journal line is synced, which is slow on a disk.
+/// A directory in memory if available, because every journal line is synced, which is slow on a
+/// disk.
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -295,7 +296,8 @@ proptest! {
         if dir {
             fs::create_dir_all(root.join("etc/farrier")).unwrap();
         }
-        // Files of other users keep their owner; only root can create some.
+        // A file of another user must keep its owner. Only root can create such files, so ignore
+        // errors.
         for path in [GOVERNOR, HUGEPAGES, MEMLOCK, "/var/lib/dpkg/status"] {
             let _ = std::os::unix::fs::chown(root.join(&path[1..]), Some(4242), Some(4243));
         }
@@ -411,7 +413,7 @@ fn lost_nvml_leaves_the_rest_undone_and_revertible() {
     actuator.refusing.insert("GPU-1".to_owned(), GpuRefusal::Lost);
     let outcomes = node_under_test.apply(&steps(), &mut actuator);
     assert_eq!(outcomes[0], Outcome::Done);
-    // It cannot be read, so the change is not begun.
+    // The value cannot be read, so the change is not begun.
     assert!(matches!(&outcomes[1], Outcome::NotDone(why) if why.contains("failed to read")));
     assert_eq!(outcomes[2], Outcome::Done);
     assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
@@ -619,7 +621,7 @@ fn malformed_journal_is_rejected() {
         node_under_test.place.path().join("state").join(FILE),
     );
     let good = fs::read_to_string(&path).unwrap();
-    // An unterminated last line was never acted on.
+    // No change was made after a last line without a newline.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\"")).unwrap();
     assert_eq!(node_under_test.journal().open_changes().len(), 3);
     assert_eq!(fs::read_to_string(&path).unwrap(), good);
@@ -723,7 +725,7 @@ fn rounded_value_is_reverted() {
     );
     assert_eq!(node_under_test.gpus.borrow()[&limit], Value::Number(640_000));
     assert_eq!(node_under_test.journal().open_changes()[0].made, Some(Value::Number(640_000)));
-    // What someone sets afterwards is left alone.
+    // A value that someone sets afterwards is left alone.
     node_under_test.gpus.borrow_mut().insert(limit.clone(), Value::Number(610_000));
     assert_eq!(node_under_test.revert(false), [RevertOutcome::Foreign("610 W".to_owned())]);
     node_under_test.gpus.borrow_mut().insert(limit, Value::Number(640_000));
@@ -760,7 +762,7 @@ fn side_effects_of_a_service_are_reverted() {
             node_under_test.apply(&[step], &mut node_under_test.actuator()),
             [Outcome::Done]
         );
-        // The daemon enabled it; the state after it exits is undefined.
+        // The daemon has enabled the mode. The mode after the daemon exits is undefined.
         node_under_test.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
         let outcomes = node_under_test.revert(false);
         assert!(outcomes.len() == 2 && outcomes.iter().all(RevertOutcome::is_back), "{outcomes:?}");

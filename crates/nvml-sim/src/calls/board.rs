@@ -39,7 +39,7 @@ device_calls! {
     nvmlDeviceGetModuleId(module: OutPtr<c_uint>) |gpu| module.put(gpu.board.module_id);
     nvmlDeviceGetBoardId(board: OutPtr<c_uint>) |gpu| board.put(gpu.pci.domain << 16 | gpu.pci.bus << 8 | gpu.pci.device);
     nvmlDeviceGetMultiGpuBoard(multi: OutPtr<c_uint>) |_gpu| multi.put(0);
-    // NVML_BRAND_NVIDIA since Ampere; older data-centre GPUs are NVML_BRAND_TESLA.
+    // `NVML_BRAND_NVIDIA` since Ampere. Older data-centre GPUs have `NVML_BRAND_TESLA`.
     nvmlDeviceGetBrand(brand: OutPtr<c_uint>) |gpu| brand.put(if gpu.board.compute_capability[0] >= 8 { 14 } else { 2 });
     nvmlDeviceGetBusType(bus: OutPtr<c_uint>) |_gpu| bus.put(2);
     nvmlDeviceGetIrqNum(number: OutPtr<c_uint>) |gpu| number.put(gpu.pci.irq);
@@ -98,7 +98,7 @@ device_calls! {
         unprotected_kib: gpu.memory.total_bytes.saturating_sub(gpu.memory.reserved_bytes) / 1024,
     });
     nvmlDeviceGetConfComputeProtectedMemoryUsage(usage: OutPtr<Memory>) |_gpu| usage.put(Memory { total: 0, free: 0, used: 0 });
-    // Only vGPUs need licences: none supported, none listed.
+    // Only vGPUs need licences, so licences are not supported and none is listed.
     nvmlDeviceGetGridLicensableFeatures(head: OutPtr<[u32; 2]>) |_gpu| head.put([0, 0]);
     nvmlDeviceGetGridLicensableFeatures_v2(head: OutPtr<[u32; 2]>) |_gpu| head.put([0, 0]);
     nvmlDeviceGetGridLicensableFeatures_v3(head: OutPtr<[u32; 2]>) |_gpu| head.put([0, 0]);
@@ -123,7 +123,8 @@ fn architecture_number(name: &str) -> u32 {
     }
 }
 
-/// Versions 1 and 2 have the same layout. A real GPU treats any other version as 2.
+/// Writes the platform information. Versions 1 and 2 of the struct have the same layout. A real GPU
+/// treats any other version as 2.
 fn platform(gpu: &GpuView, info: OutPtr<PlatformInfo>) -> NvmlResult {
     let requested = info.version()?;
     let version = if requested == struct_version::<PlatformInfo>(1) {

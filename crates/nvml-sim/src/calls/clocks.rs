@@ -85,7 +85,7 @@ device_calls! {
     };
 }
 
-/// `NVML_PSTATE_UNKNOWN`, which pads the list of P-states.
+/// `NVML_PSTATE_UNKNOWN`, which fills the rest of the list of P-states.
 const UNKNOWN_STATE: u32 = 32;
 
 fn current(clocks: &Clocks, clock: u32) -> Result<u32, ErrorCode> {
@@ -135,7 +135,7 @@ fn boost(clocks: &Clocks, clock: u32) -> Result<u32, ErrorCode> {
     }
 }
 
-/// One P-state per memory clock: 0 is the fastest, then 2.
+/// The supported P-states, one per memory clock. 0 is the fastest, followed by 2.
 fn performance_states(clocks: &Clocks) -> Vec<u32> {
     [0, 2, 5, 8].into_iter().take(clocks.supported_memory_mhz.len().max(1)).collect()
 }
@@ -144,7 +144,7 @@ fn range_in_state(clocks: &Clocks, clock: u32, state: u32) -> Result<(u32, u32),
     if clock > VIDEO || state >= UNKNOWN_STATE {
         return Err(ErrorCode::INVALID_ARGUMENT);
     }
-    // A real GPU returns this code too.
+    // A real GPU also returns `UNKNOWN` for a P-state that it does not support.
     let index = performance_states(clocks)
         .iter()
         .position(|supported| *supported == state)
@@ -176,7 +176,7 @@ fn no_offsets(min: OutPtr<i32>, max: OutPtr<i32>) -> NvmlResult {
     max.put(0)
 }
 
-/// Violation time of a policy, from the throttle counters.
+/// Violation time of a policy. It is computed from the throttle counters.
 pub(crate) fn violation_ns(gpu: &GpuView, policy: u32) -> Result<u64, ErrorCode> {
     let throttled = gpu.clock_events.throttled_at(gpu.now_unix_ms());
     let throttled_us = match policy {

@@ -11,7 +11,7 @@ use crate::structs::{EventData, EventDataV1};
 
 /// Event types of a data-centre GPU: all but 0x20 and 0x40.
 const SUPPORTED: u64 = 0xff9f;
-/// How often the files are polled while a client waits.
+/// Interval at which the files are polled while a client waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 static SETS: Registry<EventSet> = Registry::new();
@@ -24,7 +24,7 @@ struct EventSet {
 
 struct Subscription {
     types: u64,
-    /// Last event delivered to this set.
+    /// Sequence number of the last event delivered to this set.
     sequence: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
         if types & !SUPPORTED != 0 {
             return Err(ErrorCode::NOT_SUPPORTED);
         }
-        // Earlier events are not delivered.
+        // The set does not receive events from before the subscription.
         let sequence = gpu.events.last().map_or(0, |event| event.sequence);
         SETS.with(set, |set| {
             let subscription =
@@ -75,7 +75,7 @@ pub(crate) extern "C" fn nvmlEventSetWait_v2(
     timeout_ms: c_uint,
 ) -> c_int {
     wait("nvmlEventSetWait_v2", set, timeout_ms, |event| {
-        // Instance IDs exist only with MIG.
+        // There are no instance IDs, because MIG instances are not simulated.
         data.put(EventData {
             device: event.device,
             kind: event.kind,
@@ -95,7 +95,7 @@ pub(crate) extern "C" fn nvmlEventSetWait(
     wait("nvmlEventSetWait", set, timeout_ms, |event| data.put(event))
 }
 
-/// Polls until an event arrives or the timeout expires. Holds no lock in between.
+/// Polls until an event arrives or the timeout expires. Holds no lock while it sleeps.
 fn wait(
     name: &str,
     set: OpaqueHandle,
@@ -129,7 +129,7 @@ fn next_event(
         let Some(subscription) = set.devices.get_mut(index) else {
             continue;
         };
-        // A recreated file restarts the sequence.
+        // If the file was recreated, the sequence numbers have restarted.
         if gpu.events.last().map_or(0, |event| event.sequence) < subscription.sequence {
             subscription.sequence = 0;
         }

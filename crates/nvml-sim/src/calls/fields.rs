@@ -12,7 +12,7 @@ use crate::error_code::{ErrorCode, NvmlResult};
 use crate::library::GpuView;
 use crate::structs::FieldValue;
 
-/// Limit per call; a larger count is a caller's bug.
+/// Maximum fields per call. A larger count is a bug of the caller.
 const FIELDS_MAX: usize = 4096;
 
 device_calls! {
@@ -52,8 +52,8 @@ fn for_each_field(
     Ok(())
 }
 
-/// Maps a field number to the numbering since driver 580.82. Before, 251 to 255 were the clock
-/// event counters, which are 269 to 273 now, and power smoothing followed them.
+/// Maps a field number to the numbering since driver 580.82. In older drivers, 251 to 255 were the
+/// clock event counters, which are now 269 to 273. The power smoothing fields followed them.
 fn canonical(driver: [u32; 3], field: u32) -> u32 {
     if driver >= [580, 82, 0] {
         return field;
@@ -84,7 +84,7 @@ impl TypedValue {
         }
     }
 
-    /// Content of the value union.
+    /// The bits of the value union in NVML's struct.
     fn bits(&self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -95,7 +95,7 @@ impl TypedValue {
     }
 }
 
-/// Why a field has no value, and the type that NVML reports anyway.
+/// Why a field has no value, and the type that NVML reports in spite of that.
 struct FieldError {
     kind: u32,
     code: ErrorCode,
@@ -109,7 +109,7 @@ fn flag(on: bool) -> TypedValue {
     TypedValue::Unsigned(u32::from(on))
 }
 
-/// The driver reports only the low half of this counter.
+/// The low 32 bits of a counter, because the driver reports no more.
 fn low_32_bits(count: u64) -> TypedValue {
     TypedValue::Unsigned(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(u32::MAX))
 }
@@ -172,7 +172,7 @@ fn retired(gpu: &GpuView, field: u32) -> Result<TypedValue, FieldError> {
     }))
 }
 
-/// The policies of fields 74 to 81, whose numbering has a gap.
+/// Violation time for one of the fields 74 to 81. The numbers of their policies have a gap.
 fn policy(gpu: &GpuView, offset: u32) -> TypedValue {
     let policy = if offset < 6 { offset } else { offset + 4 };
     TypedValue::Long(violation_ns(gpu, policy).unwrap_or(0))
@@ -202,7 +202,7 @@ fn pcie(gpu: &GpuView, field: u32) -> TypedValue {
     })
 }
 
-/// Scope 0 is the GPU, 1 the module, 2 the memory. Modelled on a real H200.
+/// Power fields, as on a real H200. Scope 0 is the GPU, 1 the module and 2 the memory.
 fn power(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     let power = &gpu.power;
     match (scope, field) {
@@ -231,8 +231,8 @@ fn throttled(gpu: &GpuView, field: u32) -> TypedValue {
     TypedValue::Long(throttled_us.saturating_mul(1000))
 }
 
-/// NVLink fields. The link is given by the field number or by the scope, or the field covers all
-/// links.
+/// NVLink fields. Depending on the field, the field number or the scope selects the link, or the
+/// field covers all links.
 fn nvlink(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     let links = &gpu.nvlink.links;
     if field == 147 {

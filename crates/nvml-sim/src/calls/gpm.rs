@@ -15,10 +15,10 @@ static SAMPLES: Registry<Option<GpmSample>> = Registry::new();
 
 /// Exclusive upper bound of the metric IDs.
 const METRICS_END: u32 = 332;
-/// More than the capacity in any header version.
+/// Maximum metrics per request. It is more than any version of NVML's header has room for.
 const METRICS_REQUESTED_MAX: u32 = 1024;
 
-/// A sample: the rates in effect until the next one.
+/// The rates at the time of a sample. Metrics use only the second of two samples.
 #[derive(Clone)]
 struct GpmSample {
     gpu_percent: f64,
@@ -78,7 +78,7 @@ impl GpmSample {
             2 => self.sm_percent,
             3 => self.occupancy_percent,
             4 => self.integer_percent,
-            // All tensor core activity counts as HMMA.
+            // The simulation counts all tensor core activity as HMMA.
             5 | 7 => self.tensor_percent,
             10 => self.dram_percent,
             11 => self.fp64_percent,
@@ -91,7 +91,7 @@ impl GpmSample {
             50 | 51 => self.optical_flow_percent,
             60 => self.links.iter().map(|link| link.0).sum(),
             61 => self.links.iter().map(|link| link.1).sum(),
-            // Two metrics per link: receive, then transmit.
+            // Each link has two metrics: receive and then transmit.
             62..=97 => self
                 .links
                 .get((id as usize - 62) / 2)
@@ -138,7 +138,8 @@ pub(crate) extern "C" fn nvmlGpmSampleGet(device: DeviceHandle, sample: OpaqueHa
     })
 }
 
-/// The metrics array follows the head, which holds the count. Header versions differ in capacity.
+/// Writes the requested metrics. Their array follows the head, which holds the count. The capacity
+/// of the array differs between versions of NVML's header.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlGpmMetricsGet(request: OutPtr<GpmMetricsHead>) -> c_int {
     on_node("nvmlGpmMetricsGet", |_| {
@@ -184,7 +185,7 @@ struct MetricNames {
     unit: CString,
 }
 
-/// By metric ID. Static, since clients keep the pointers.
+/// Names by metric ID. They are static, because clients keep the pointers.
 static NAMES: LazyLock<Vec<MetricNames>> =
     LazyLock::new(|| (0..METRICS_END).map(metric_names).collect());
 

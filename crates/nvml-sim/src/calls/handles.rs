@@ -63,7 +63,7 @@ fn find(
     device.put(open_device(session, name, found.ok_or(ErrorCode::NOT_FOUND)?)?)
 }
 
-/// Finds a device by bus ID in any common form: `00000000:1B:00.0`, `0000:1b:00.0`, `1b:00.0`.
+/// Finds a device by its bus ID in any common form: `00000000:1B:00.0`, `0000:1b:00.0`, `1b:00.0`.
 fn find_by_bus(
     session: &Session,
     name: &str,

@@ -23,7 +23,8 @@ device_calls! {
         }
         link(gpu, number)?;
         match capability {
-            // P2P, system memory access, atomics for both, valid. Not an SLI bridge.
+            // Peer-to-peer access, system memory access, atomics for both, and a valid link. 4 is
+            // an SLI bridge, which these GPUs do not have.
             0..=3 | 5 => has.put(1),
             4 => has.put(0),
             _ => Err(ErrorCode::INVALID_ARGUMENT),
@@ -101,7 +102,7 @@ device_calls! {
 /// NVML's maximum number of links per GPU.
 const LINKS_MAX: u32 = 18;
 
-/// A link. On a GPU without NVLink links the call is not supported.
+/// Finds a link. A GPU without NVLink links does not support the calls that need one.
 fn link(gpu: &GpuView, number: u32) -> Result<&Link, ErrorCode> {
     if gpu.nvlink.links.is_empty() {
         return Err(ErrorCode::NOT_SUPPORTED);
@@ -109,7 +110,7 @@ fn link(gpu: &GpuView, number: u32) -> Result<&Link, ErrorCode> {
     gpu.nvlink.links.get(number as usize).ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// NVML's version number of an NVLink generation.
+/// NVML's version number for an NVLink generation.
 pub(crate) fn version_number(generation: u32) -> u32 {
     match generation {
         1 => 1,
@@ -122,7 +123,7 @@ pub(crate) fn version_number(generation: u32) -> u32 {
     }
 }
 
-/// PCI info of the remote device, which is assumed to be an NVSwitch.
+/// Writes the PCI info of the remote device, which is assumed to be an NVSwitch.
 fn remote(link: &Link, info: OutPtr<PciInfo>) -> NvmlResult {
     let parts: Vec<u32> = link
         .remote_address
@@ -143,7 +144,8 @@ fn remote(link: &Link, info: OutPtr<PciInfo>) -> NvmlResult {
     })
 }
 
-/// Outside of a fabric all values are 0 and the call succeeds.
+/// The fabric registration and the bytes of the cluster UUID. If the GPU is not in a fabric, all
+/// values are 0 and the call still succeeds.
 fn fabric(gpu: &Gpu) -> (Fabric, [u8; 16]) {
     let none =
         || Fabric { state: 0, status: 0, clique: 0, cluster_uuid: String::new(), health_mask: 0 };
@@ -168,7 +170,7 @@ fn fabric_versions(gpu: &GpuView, info: OutPtr<FabricInfoV2>) -> NvmlResult {
         info.put(two)
     } else if version == struct_version::<FabricInfoV3>(3) {
         info.put(two)?;
-        // 1 healthy, 2 unhealthy, 3 limited capacity; 0 without a fabric.
+        // 1 is healthy, 2 unhealthy and 3 limited capacity. 0 means that there is no fabric.
         let limited = health_mask & 0x3 == 1;
         let unhealthy = health_mask >> 4 & 0x3 == 1 || health_mask >> 8 & 0xf > 1;
         let summary = match (state, unhealthy, limited) {
@@ -187,7 +189,8 @@ fn ancestor(gpu: &Gpu, peer: &Gpu) -> u32 {
     if gpu.pci.numa_node == peer.pci.numa_node { 40 } else { 50 }
 }
 
-/// GPUs with active NVLink links have full peer-to-peer access, others none.
+/// Peer-to-peer status. GPUs with active NVLink links have full access to each other, and other
+/// GPUs have none.
 fn peer_status(gpu: &GpuView, peer_index: usize, peer: &Gpu, index: u32) -> u32 {
     const OK: u32 = 0;
     const CHIPSET_NOT_SUPPORTED: u32 = 1;

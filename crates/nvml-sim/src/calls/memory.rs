@@ -107,7 +107,7 @@ device_calls! {
     nvmlDeviceGetDramEncryptionMode(_current: OutPtr<VersionOnly>, _pending: OutPtr<VersionOnly>) |_gpu| Err(ErrorCode::NOT_SUPPORTED);
 }
 
-/// Error locations in use on current GPUs.
+/// NVML's error locations that current GPUs use.
 const DRAM: u32 = 2;
 const SRAM: u32 = 7;
 

@@ -26,7 +26,7 @@ device_calls! {
         if gpu.mig.is_some() { count.put(0) } else { Err(ErrorCode::NOT_SUPPORTED) }
     };
     nvmlDeviceGetGpuInstanceRemainingCapacity(id: c_uint, count: OutPtr<c_uint>) |gpu| count.put(layout_by_id(gpu, id)?.instances);
-    // Version 1 requires a buffer from the start.
+    // A call of version 1 without a buffer fails. The simulation rejects every call of version 1.
     nvmlDeviceGetGpuInstancePossiblePlacements(_id: c_uint, _placements: OutArray<[u32; 2]>, _count: OutPtr<c_uint>) |_gpu| {
         Err(ErrorCode::INVALID_ARGUMENT)
     };
@@ -35,7 +35,7 @@ device_calls! {
         if placements.is_null() {
             return count.put(layout.placements);
         }
-        // Placements start at multiples of their size.
+        // A placement starts at a multiple of its size.
         let size = layout.eighths;
         let all: Vec<[u32; 2]> = (0..layout.placements).map(|index| [index * size, size]).collect();
         placements.fill(count, &all)
@@ -59,7 +59,7 @@ struct ProfileLayout {
     media: bool,
 }
 
-/// By NVML profile number.
+/// Profiles by NVML's profile number.
 const LAYOUTS: [(u32, ProfileLayout); 7] = [
     (0, ProfileLayout { slices: 1, eighths: 1, id: 19, instances: 7, placements: 7, media: false }),
     (1, ProfileLayout { slices: 2, eighths: 2, id: 14, instances: 3, placements: 3, media: false }),
@@ -70,7 +70,7 @@ const LAYOUTS: [(u32, ProfileLayout); 7] = [
     (9, ProfileLayout { slices: 1, eighths: 2, id: 15, instances: 4, placements: 4, media: false }),
 ];
 
-/// Profile IDs of other GPU models.
+/// Profile IDs that only other GPU models have.
 const OTHER_GPU_IDS: [u32; 2] = [6, 10];
 
 fn layout_by_id(gpu: &GpuView, id: u32) -> Result<&'static ProfileLayout, ErrorCode> {
@@ -84,8 +84,8 @@ fn layout_by_id(gpu: &GpuView, id: u32) -> Result<&'static ProfileLayout, ErrorC
         .ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// Multiprocessors of a profile. A slice is an eighth; profiles with more memory than slices also
-/// get part of the remainder.
+/// Multiprocessors of a profile. A slice has an eighth of them. Profiles whose share of the memory
+/// is larger than their number of slices also get some of the remainder.
 fn multiprocessors(all: u32, layout: &ProfileLayout) -> u32 {
     let slice = all / 8;
     match (layout.slices, layout.eighths) {
@@ -125,7 +125,7 @@ fn profile_v2(gpu: &GpuView, number: u32, out: OutPtr<GpuInstanceProfileV2>) -> 
         return Err(ErrorCode::VERSION_MISMATCH);
     }
     out.put(GpuInstanceProfileV2 {
-        // A real GPU writes 0 here.
+        // A real GPU writes 0 as the version.
         version: 0,
         id: info.id,
         p2p: info.p2p,

@@ -64,7 +64,8 @@ device_calls! {
     nvmlDeviceGetPowerMizerMode_v1(modes: OutPtr<[u32; 3]>) |_gpu| modes.put([0, 0, 7]);
 }
 
-/// Fails with `code`. A real GPU checks the struct version first.
+/// Fails with `code`, or with `VERSION_MISMATCH` if the struct version is wrong, which a real GPU
+/// checks first.
 fn only_version(
     info: OutPtr<VersionOnly>,
     version: u32,

@@ -121,7 +121,7 @@ fn put_details(gpu: &GpuView, list: OutPtr<ProcessDetailList>) -> NvmlResult {
     request.processes.put(&details)
 }
 
-/// One sample per process, if it is newer than the last one the caller has.
+/// One sample per process, taken now. Fails if the caller's last sample is not older.
 fn utilisation_samples(
     gpu: &GpuView,
     last_seen_us: u64,

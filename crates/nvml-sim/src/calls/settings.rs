@@ -1,4 +1,4 @@
-//! Setters. A change is written to the GPU's file, if the caller has permission.
+//! Setters. If the caller has permission, a setter writes the change to the GPU's file.
 
 use std::ffi::{c_int, c_uint};
 
@@ -25,7 +25,7 @@ device_calls! {
         })
     };
     nvmlDeviceSetComputeMode(mode: c_uint) |gpu| {
-        // 1, exclusive thread, has been removed from NVML.
+        // Mode 1, exclusive thread, has been removed from NVML.
         if !matches!(mode, 0 | 2 | 3) {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
@@ -132,8 +132,8 @@ fn set_power_limit(gpu: &GpuView, limit_mw: u32) -> NvmlResult {
     })
 }
 
-/// Since Hopper the mode changes at once while the GPU is idle; older GPUs need a reset. The
-/// pending mode is stored and the call succeeds in either case.
+/// Sets the MIG mode. On Hopper and newer GPUs, the mode changes at once if the GPU is idle. Older
+/// GPUs need a reset. In all cases the pending mode is stored and the call succeeds.
 fn set_mig(gpu: &GpuView, mode: u32, activation: OutPtr<c_int>) -> NvmlResult {
     let on = switch(mode)?;
     gpu.session.may_write()?;

@@ -78,7 +78,7 @@ fn cuda_version(session: &library::Session, version: OutPtr<c_int>) -> NvmlResul
     version.put(c_int::try_from(number).map_err(|_| ErrorCode::UNKNOWN)?)
 }
 
-/// The name of a simulated process, or else of a real one.
+/// The name of the simulated process with this PID, or else of the real process.
 fn process_name(session: &library::Session, pid: u32) -> Result<String, ErrorCode> {
     for (_, gpu) in session.gpus() {
         let mut running = gpu.processes.iter();
@@ -98,14 +98,14 @@ pub(crate) fn cpu_list(text: &str) -> Vec<u32> {
     for part in text.split(',') {
         let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
         if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
-            // Capped against typing mistakes.
+            // The number of CPUs is limited, so that a typing mistake cannot exhaust the memory.
             cpus.extend((first..=last).take(4096));
         }
     }
     cpus
 }
 
-/// Writes a list of devices. Without a buffer it only writes the count, which is not an error.
+/// Writes a list of devices. Without a buffer, it writes only the count and succeeds.
 pub(crate) fn put_devices(
     found: &[DeviceHandle],
     count: OutPtr<u32>,

@@ -1,8 +1,8 @@
 //! Exported functions that data-centre GPUs do not support or that are not simulated: vGPU, fans
 //! and displays, MIG instance creation, and newer hardware.
 
-/// Exports functions that return `NOT_SUPPORTED`. In the C calling convention the caller cleans up
-/// the arguments, so a function without parameters may be called with any.
+/// Exports functions that return `NOT_SUPPORTED`. In the C calling convention, the caller cleans up
+/// the arguments. A function without parameters may therefore be called with any arguments.
 macro_rules! unsupported {
     ($($name:ident),* $(,)?) => {$(
         #[unsafe(no_mangle)]
@@ -12,7 +12,8 @@ macro_rules! unsupported {
     )*};
 }
 
-/// Likewise for functions whose first parameter is a device, which may be lost.
+/// Exports functions that return `NOT_SUPPORTED` for a device, or another error if the device is
+/// unknown or lost.
 macro_rules! unsupported_on_device {
     ($($name:ident),* $(,)?) => {$(
         #[unsafe(no_mangle)]

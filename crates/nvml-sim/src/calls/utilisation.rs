@@ -7,7 +7,7 @@ use crate::error_code::{ErrorCode, NvmlResult};
 use crate::library::GpuView;
 use crate::structs::{FbcStats, Sample, Utilization};
 
-/// Sampling period that the driver reports for engines.
+/// Sampling period that the driver reports for encoder, decoder and similar engines.
 const ENGINE_PERIOD_US: u32 = 100_000;
 
 device_calls! {
@@ -53,7 +53,7 @@ fn ring(gpu: &GpuView, kind: u32) -> Result<(u32, u64, Option<u32>), ErrorCode> 
         2 => (72, 200_000, Some(busy.memory_percent)),
         3 => (72, 200_000, Some(busy.encoder_percent)),
         4 => (72, 200_000, Some(busy.decoder_percent)),
-        // Clocks have a ring that is always empty.
+        // The rings of the clocks are always empty.
         5 | 6 => (100, 20_000, None),
         8 => (72, 200_000, Some(busy.jpeg_percent)),
         _ => return Err(ErrorCode::INVALID_ARGUMENT),
@@ -69,7 +69,7 @@ fn put_samples(
     samples: OutArray<Sample>,
 ) -> NvmlResult {
     let (length, period_us, value) = ring(gpu, kind)?;
-    // NVML_VALUE_TYPE_UNSIGNED_INT.
+    // `NVML_VALUE_TYPE_UNSIGNED_INT`.
     value_type.put(1)?;
     if samples.is_null() {
         return count.put(length);

@@ -49,7 +49,7 @@ pub(super) fn nvlink(
         let bus = SWITCH_BUSES[(number % sku.switches.max(1)) as usize % SWITCH_BUSES.len()];
         let switched = sku.switches > 0;
         Link {
-            // Without a switch the remote device is unknown.
+            // Without a switch, the simulation does not know the remote device.
             active: switched,
             remote: if switched { Remote::Switch } else { Remote::Unknown },
             remote_address: if switched {
@@ -78,7 +78,7 @@ pub(super) fn nvlink(
 }
 
 pub(super) fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> {
-    // GPUs register with the fabric since Hopper.
+    // Hopper and newer GPUs register with the fabric.
     let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
     registers.then(|| Fabric {
         state: 3,
@@ -91,7 +91,8 @@ pub(super) fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Opti
 
 pub(super) fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
     let mig = facts.mig.as_ref()?;
-    // Profile names hold the nominal size: `1g.18gb` is the smallest, `7g.141gb` the whole GPU.
+    // Profile names contain the nominal size. `1g.18gb` is the smallest profile, and `7g.141gb` is
+    // the whole GPU.
     let nominal_gb = |slices: &str| {
         let nominal =
             mig.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));

@@ -1,4 +1,4 @@
-//! Builds a node from GPU facts. Pure: the same seed gives the same node.
+//! Builds a node from GPU facts. The functions are pure, so the same seed gives the same node.
 
 mod links;
 
@@ -18,24 +18,28 @@ use crate::sku::Sku;
 pub(crate) const IDLE_GPU_C: i32 = 35;
 /// Memory temperature of an idle GPU.
 pub(crate) const IDLE_MEMORY_C: i32 = 39;
-/// An idle GPU draws about a tenth of its limit (a real H200: 79 W of 700 W).
+/// The power limit divided by this is the power draw of an idle GPU. A real H200 draws 79 W of 700
+/// W.
 pub(crate) const IDLE_POWER_SHARE: u32 = 9;
 
-/// Transmit and receive rate of an idle H200.
+/// PCIe transmit and receive rate of an idle H200.
 pub(crate) const IDLE_PCIE_KB_PER_S: (u32, u32) = (1087, 608);
-/// Not degraded, no recovery, routes healthy, no access timeouts, correct configuration.
+/// Health mask of a healthy fabric: not degraded, no recovery, routes healthy, no access timeouts,
+/// correct configuration.
 pub(crate) const HEALTHY_FABRIC: u32 = 0x1aa;
 
-/// Modes as set in data centres.
+/// Driver modes that are usual in data centres.
 pub(crate) const MODES: Modes = Modes { persistence: true, compute: 0, accounting: false };
 
-/// Uptime of a new node: one day, so that its kernel log has a past.
+/// Uptime of a new node. It is one day, so that the boot messages in its kernel log are in the
+/// past.
 pub(crate) const UPTIME_MS: u64 = 86_400_000;
 
 /// Maximum GPUs per node, limited by the PCI buses below.
 pub const GPUS_MAX: u32 = 16;
 
-/// PCI buses of an eight-GPU baseboard. GPUs 8 to 15 use the next bus each.
+/// PCI buses of the GPUs on an eight-GPU baseboard. GPU 8 uses the bus after that of GPU 0, and so
+/// on up to GPU 15.
 const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
 
 /// Specification of a node to build.
@@ -73,7 +77,7 @@ pub enum BuildError {
     #[error("unknown GPU `{sku}`")]
     UnknownSku {
         sku: String,
-        /// Similar names.
+        /// Known names that are similar.
         suggestions: Vec<String>,
     },
     #[error("a simulated node has 1 to {GPUS_MAX} GPUs, not {gpus}")]
@@ -107,7 +111,7 @@ pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), 
         .branch(driver.branch())
         .ok_or(BuildError::UnknownBranch { branch: driver.branch().0 })?;
     let hostname = format!("sim-{:04x}", SeededRng::new(spec.seed, "hostname").below(0x1_0000));
-    // A single SXM module is simulated as passed through to a virtual machine: it has no peers.
+    // A single SXM module has no peers, so it is simulated as passed through to a virtual machine.
     let virtual_machine = spec.gpus == 1 && found.gpu.form_factor == FormFactor::Sxm;
     let node = Node {
         format: crate::FORMAT,
@@ -152,7 +156,7 @@ fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) ->
             reserved_bytes: sku.reserved_kib << 10,
             used_bytes: 0,
             bar1_total_bytes: sku.bar1_mib << 20,
-            // As on an idle H200.
+            // Measured on an idle H200.
             bar1_used_bytes: 1_703_936,
             bus_width_bits: sku.bus_width_bits,
         },
@@ -321,11 +325,12 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
     }
 }
 
-/// Calls that the model never supports. Support that depends on arguments is decided in the call.
+/// NVML calls that the GPU model never supports. If support depends on the arguments, the call
+/// itself decides.
 fn unsupported(facts: &GpuFacts) -> Vec<String> {
     let mut calls: Vec<&str> = Vec::new();
     if facts.compute_capability.major < 9 {
-        // Calls supported since Hopper.
+        // Only Hopper and newer GPUs support these calls.
         calls.extend([
             "nvmlDeviceGetMarginTemperature",
             "nvmlDeviceGetModuleId",

@@ -17,20 +17,20 @@ pub struct Activity {
     pub tensor: Option<f64>,
     /// Share of the memory bandwidth in use.
     pub dram: Option<f64>,
-    /// FP64 pipe, outside the tensor cores.
+    /// Share of time in which the FP64 pipe was active, without the tensor cores.
     pub fp64: Option<f64>,
-    /// FP32 pipe, outside the tensor cores.
+    /// Share of time in which the FP32 pipe was active, without the tensor cores.
     pub fp32: Option<f64>,
-    /// FP16 pipe, outside the tensor cores.
+    /// Share of time in which the FP16 pipe was active, without the tensor cores.
     pub fp16: Option<f64>,
     pub integer: Option<f64>,
-    /// Sum over all NVLink links.
+    /// Rate over all NVLink links together.
     pub nvlink_transmit_bytes_per_s: Option<u64>,
-    /// Sum over all NVLink links.
+    /// Rate over all NVLink links together.
     pub nvlink_receive_bytes_per_s: Option<u64>,
-    /// GPU to host.
+    /// Rate from the GPU to the host.
     pub pcie_transmit_bytes_per_s: Option<u64>,
-    /// Host to GPU.
+    /// Rate from the host to the GPU.
     pub pcie_receive_bytes_per_s: Option<u64>,
 }
 
@@ -123,7 +123,8 @@ pub(super) fn utilisation(
     let now = &mut gpu.utilisation;
     now.gpu_percent = busy;
     now.memory_percent = memory;
-    // Typical of training: most multiprocessors busy, tensor cores about half of the time.
+    // These ratios are typical of training: most multiprocessors are busy, and the tensor cores are
+    // active about half of the time.
     now.sm_percent = f64::from(busy) * 0.9;
     now.sm_occupancy_percent = f64::from(busy) * 0.4;
     now.tensor_percent = f64::from(busy) * 0.5;
@@ -142,12 +143,13 @@ pub(super) fn utilisation(
     if busy == 0 && reasons.is_empty() {
         reasons.push(ThrottleReason::GpuIdle);
     }
-    // Accumulates the time so far; the remaining reasons stay active.
+    // This also adds the time up to now to the counters. Throttle reasons other than idle stay
+    // active.
     throttle(&mut gpu.clock_events, reasons, now_unix_ms);
     Ok(())
 }
 
-/// Sets an idle, unthrottled state with default limits.
+/// Makes the GPU idle and not throttled, with the default power limit.
 pub(super) fn set_idle(gpu: &mut Gpu, now_unix_ms: u64) {
     throttle(&mut gpu.clock_events, Vec::new(), now_unix_ms);
     let _ = utilisation(gpu, 0, 0, now_unix_ms);

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::FaultError;
 
-/// Prefix of a field number: this field fails, while the call that reads it succeeds.
+/// Prefix of a field number in [`CallFault::call`]. Such a fault makes the field fail, while the
+/// call that reads it succeeds.
 pub const FIELD_PREFIX: &str = "field:";
 
 /// `NVML_ERROR_RESET_REQUIRED`.
@@ -24,15 +25,15 @@ pub struct CallFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CallEffect {
-    /// Returns this NVML code.
+    /// The call returns this NVML code.
     Error(u32),
-    /// Blocks for this long, then succeeds.
+    /// The call blocks for this many milliseconds and then succeeds.
     HangMs(u64),
     HangForever,
 }
 
 impl CallFault {
-    /// Whether the call hangs. A hang ends only when the driver is reloaded.
+    /// Whether the call hangs. A reboot of the node removes such faults.
     pub fn hangs(&self) -> bool {
         matches!(self.effect, CallEffect::HangMs(_) | CallEffect::HangForever)
     }
@@ -60,7 +61,7 @@ impl std::fmt::Display for CallFault {
     }
 }
 
-/// Strips a `_v2`-like suffix.
+/// Removes a version suffix such as `_v2`.
 fn without_version(call: &str) -> &str {
     match call.rsplit_once("_v") {
         Some((name, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -68,7 +69,7 @@ fn without_version(call: &str) -> &str {
     }
 }
 
-/// Checks that `call` can name a function, a field or `*`.
+/// Checks that `call` has the form of a function name or a field, or is `*`.
 pub fn validate_call(call: &str) -> Result<(), FaultError> {
     let is_nvml_name = call
         .strip_prefix("nvml")
@@ -83,7 +84,8 @@ pub fn validate_call(call: &str) -> Result<(), FaultError> {
     }
 }
 
-/// Whether a call concerns the node rather than one GPU, so that its fault belongs to the node.
+/// Whether a call concerns the node rather than one GPU. Faults of these calls are stored with the
+/// node.
 pub fn is_node_scoped(call: &str) -> bool {
     let gpu_prefixes = ["nvmlDevice", "nvmlGpm", FIELD_PREFIX];
     !gpu_prefixes.iter().any(|prefix| call.starts_with(prefix)) && call != "*"

@@ -15,13 +15,15 @@ pub enum HostFault {
         record: KernelRecord,
         count: u32,
     },
-    /// This many kernel log records are lost to a slow reader.
+    /// The sequence numbers in the kernel log skip this many records, as if a slow reader had lost
+    /// them.
     KernelGap(u64),
     Nic(NicChange),
     DriverUnloaded,
-    /// The driver version on disk is loaded.
+    /// The kernel loads the driver version on disk.
     DriverLoaded,
-    /// Packages, libraries and modules on disk change to this version; the loaded driver stays.
+    /// Packages, libraries and modules on disk change to this version, while the loaded driver
+    /// stays.
     ModuleOnDisk(String),
     Reboot,
     /// Restarts a systemd unit.
@@ -29,9 +31,9 @@ pub enum HostFault {
     Change(HostChange),
     /// Enables or disables ACS, which routes peer-to-peer traffic through the root complex.
     Acs(bool),
-    /// Fault of a call that concerns no particular GPU.
+    /// An NVML call fails or hangs that concerns no particular GPU.
     Call(CallFault),
-    /// Clears all of the above.
+    /// Clears all faults above. The kernel log stays as it is.
     Clear,
 }
 
@@ -42,10 +44,11 @@ pub struct NicChange {
     pub port: u32,
     /// Kernel name of the logical state.
     pub state: Option<String>,
-    /// Kernel name of the physical state. `None` derives it from `state`.
+    /// Kernel name of the physical state. If it is `None` and `state` is set, it is derived from
+    /// `state`.
     pub phys_state: Option<String>,
     pub rate_gbps: Option<u32>,
-    /// Increments by counter name.
+    /// Counter names, with the number to add to each counter.
     pub counters: Vec<(String, u64)>,
     /// Removes the adapter from the bus, or restores it.
     pub gone: Option<bool>,
@@ -81,7 +84,7 @@ pub struct HostChange {
 /// A task in uninterruptible sleep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedThread {
-    /// In brackets for a kernel thread.
+    /// Name of the task. The name of a kernel thread is in brackets.
     pub name: String,
     /// Kernel function in which the task waits.
     pub wait_channel: String,
@@ -139,7 +142,7 @@ pub fn apply(
         HostFault::ServiceRestarted(unit) => {
             let task = state.host.service_mut(unit);
             let task = task.ok_or_else(|| HostFaultError::Service { unit: unit.clone() })?;
-            // The start time identifies the run, so it must change.
+            // Clients recognise a restart by a new start time, so it must change.
             task.started_unix_ms = now_unix_ms.max(task.started_unix_ms + 1);
         }
         HostFault::ModuleOnDisk(version) => {
@@ -168,7 +171,7 @@ pub fn apply(
     Ok(())
 }
 
-/// Loads the driver on disk: volatile ECC counters reset and pending remaps complete.
+/// Loads the driver on disk. This resets the volatile ECC counters and completes pending remaps.
 fn load_driver(state: &mut SimState) {
     state.node.driver_loaded = true;
     if let Some(version) = state.node.replaced_by.take() {
@@ -180,7 +183,7 @@ fn load_driver(state: &mut SimState) {
     }
 }
 
-/// The kernel's spelling of a state name, matched case-insensitively.
+/// Finds the kernel's spelling of a state name. Upper and lower case do not matter.
 fn canonical_state(available: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
     let found = available.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
     found.map(|(_, name)| (*name).to_owned()).ok_or_else(|| HostFaultError::PortState {
@@ -213,7 +216,7 @@ fn change_port(nic: &mut Nic, change: &NicChange) -> Result<(), HostFaultError> 
     let port = nic.ports.iter_mut().find(|port| port.number == change.port).ok_or(unknown)?;
     if let Some(word) = &change.state {
         port.state = canonical_state(&STATES, word)?;
-        // A port that is down polls for its peer.
+        // If a port is down, its physical layer polls for the peer.
         let phys_state = if port.state == "DOWN" { "Polling" } else { "LinkUp" };
         phys_state.clone_into(&mut port.phys_state);
     }
@@ -235,7 +238,7 @@ fn change_host(
         }
     }
     if change.oom_kills > 0 {
-        // The kernel logs each kill; 16 records are enough here.
+        // A real kernel logs each kill. The simulation logs at most 16 at once.
         let records = change.oom_kills.min(16);
         let message = "Out of memory: Killed process 4242 (python) total-vm:81264000kB, anon-rss:64000000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:130000kB oom_score_adj:0";
         state.records.extend((0..records).map(|_| KernelRecord::error(message)));
@@ -294,7 +297,8 @@ fn add_blocked_task(state: &mut SimState, name: &str, wait_channel: &str, now_un
     });
 }
 
-/// Stalls or restores the NFS server: the kernel logs it, and a reader blocks or continues.
+/// Makes the NFS server stop or respond again. The kernel logs this, and a task that reads from the
+/// server blocks or continues.
 fn set_nfs_stalled(state: &mut SimState, stalled: bool, now_unix_ms: u64) {
     let mut servers = Vec::new();
     for mount in state.host.mounts.iter_mut().filter(|mount| mount.kind.starts_with("nfs")) {

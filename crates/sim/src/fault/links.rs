@@ -14,7 +14,7 @@ pub struct LinkErrors {
     pub crc: u64,
     /// CRC errors in flits.
     pub crc_flit: u64,
-    /// Receive errors. NVLink 5 only, like all fields below.
+    /// Receive errors. This field and those below exist only for NVLink 5, except `speed_mb_per_s`.
     pub receive: u64,
     pub malformed: u64,
     pub overrun: u64,
@@ -34,16 +34,16 @@ pub struct LinkErrors {
     pub effective_ber: Option<BitErrorRate>,
     /// Symbol error rate after FEC.
     pub symbol_ber: Option<BitErrorRate>,
-    /// Actual link speed. Applies to all NVLink generations.
+    /// Actual link speed, for all NVLink generations.
     pub speed_mb_per_s: Option<u32>,
 }
 
 /// Bit error rate as NVML packs it: `mantissa` × 10^-`exponent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BitErrorRate {
-    /// At most 15.
+    /// The mantissa, at most 15.
     pub mantissa: u8,
-    /// Negated power of ten.
+    /// The exponent of ten without its minus sign.
     pub exponent: u8,
 }
 
@@ -64,7 +64,7 @@ impl std::str::FromStr for BitErrorRate {
 pub struct BitErrorRateError;
 
 impl BitErrorRate {
-    /// NVML's packing: the mantissa above eight exponent bits.
+    /// The rate as NVML packs it: the mantissa above eight bits of exponent.
     fn packed(self) -> u64 {
         u64::from(self.mantissa) << 8 | u64::from(self.exponent)
     }
@@ -74,7 +74,7 @@ impl BitErrorRate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PcieFault {
     pub generation: Option<u32>,
-    /// Lanes.
+    /// Number of lanes.
     pub width: Option<u32>,
     pub replays: u32,
     pub aer_correctable: u32,
@@ -85,7 +85,7 @@ pub struct PcieFault {
 /// Fabric registration change. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FabricFault {
-    /// NVML's number: 1 not started, 2 in progress, 3 completed.
+    /// NVML's registration state: 1 not started, 2 in progress, 3 completed.
     pub state: Option<u32>,
     /// NVML return code of the registration.
     pub status: Option<u32>,
@@ -140,7 +140,7 @@ pub(super) fn pcie(gpu: &mut Gpu, fault: &PcieFault) -> Result<(), FaultError> {
     more(&mut link.replays, fault.replays);
     let errors = &mut link.errors;
     more(&mut errors.correctable, fault.replays.saturating_add(fault.aer_correctable));
-    // Corrected errors are most often TLPs with a bad checksum.
+    // Most corrected errors are TLPs with a bad checksum, so they also count as `bad_tlp`.
     more(&mut errors.bad_tlp, fault.aer_correctable);
     more(&mut errors.non_fatal, fault.aer_non_fatal);
     more(&mut errors.fatal, fault.aer_fatal);
@@ -159,7 +159,7 @@ pub(super) fn fabric(gpu: &mut Gpu, fault: &FabricFault) -> Result<(), FaultErro
 /// Restores all links to their initial state.
 pub(super) fn restore_defaults(gpu: &mut Gpu) {
     for link in &mut gpu.nvlink.links {
-        // A link that never had a peer stays down.
+        // A link without a known peer stays down.
         link.active = link.remote != Remote::Unknown;
         (link.replay_errors, link.recovery_errors) = (0, 0);
         (link.crc_flit_errors, link.crc_data_errors) = (0, 0);

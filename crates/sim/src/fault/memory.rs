@@ -13,7 +13,7 @@ pub struct EccErrors {
     pub sram_corrected: u64,
     /// In caches and register files.
     pub sram_uncorrected: u64,
-    /// Exceeds the SRAM threshold, so that the GPU should be replaced.
+    /// Whether the errors exceed the SRAM threshold, so that the GPU should be replaced.
     pub sram_threshold: bool,
 }
 
@@ -35,9 +35,9 @@ pub struct RemapFault {
 /// Page retirements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RetiredFault {
-    /// For repeated single-bit errors.
+    /// Pages retired for repeated single-bit errors.
     pub single: u32,
-    /// For a double-bit error.
+    /// Pages retired for a double-bit error.
     pub double: u32,
     pub pending: bool,
 }
@@ -78,8 +78,8 @@ pub(super) fn remap_rows(
     remap.uncorrected_rows = remap.uncorrected_rows.saturating_add(uncorrected);
     remap.pending |= pending;
     remap.failed |= failed;
-    // Assumes that each remapped row is in another, so far untouched bank. A failed remap exhausts
-    // its bank.
+    // Assume that each remapped row is in a different bank that still has all its spare rows. A
+    // failed remap uses up the spare rows of its bank.
     let moved = corrected.saturating_add(uncorrected).max(u32::from(failed)).min(remap.banks.max);
     remap.banks.max -= moved;
     if failed {
@@ -90,7 +90,7 @@ pub(super) fn remap_rows(
 }
 
 pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultError> {
-    /// A GPU can retire 64 pages; a larger number is a mistake.
+    /// Maximum pages of each kind to retire at once. A real GPU can retire 64 pages.
     const PAGES_MAX: u32 = 64;
     let Some(pages) = gpu.retired_pages.as_mut() else {
         return Err(FaultError::NoRetirement { name: gpu.name.clone() });
@@ -108,7 +108,7 @@ pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultErr
     Ok(())
 }
 
-/// Restores a state without remapped rows or retired pages.
+/// Removes all remapped rows and retired pages.
 pub(super) fn restore_defaults(gpu: &mut Gpu) {
     let banks = gpu.remap.banks;
     let all = [banks.max, banks.high, banks.partial, banks.low, banks.none];

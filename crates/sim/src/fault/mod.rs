@@ -1,7 +1,7 @@
 //! Faults that can be injected into a simulated node.
 //!
 //! [`apply`] changes a GPU and returns the kernel log records that the driver would write.
-//! [`apply_to_host`] does the same for the rest of the node. Both are pure; [`crate::NodeDir`]
+//! [`apply_to_host`] does the same for the rest of the node. Both are pure. [`crate::NodeDir`]
 //! writes the result.
 
 mod activity;
@@ -31,7 +31,7 @@ pub use settings::SettingsChange;
 pub enum Fault {
     Xid {
         number: u32,
-        /// Text after the number in the kernel log. `None` for the driver's typical text.
+        /// Text after the number in the kernel log. `None` stands for the driver's typical text.
         message: Option<String>,
     },
     Ecc(EccErrors),
@@ -41,14 +41,14 @@ pub enum Fault {
     /// A repair waits for a reset.
     RepairPending {
         channel: bool,
-        /// Texture processing cluster.
+        /// Whether a texture processing cluster (TPC) needs the repair.
         tpc: bool,
     },
     /// The `InfoROM` checksum is invalid.
     InforomInvalid,
-    /// Sets the memory used outside of the processes, in bytes.
+    /// Sets the memory in use besides that of the listed processes, in bytes.
     MemoryUsed(u64),
-    /// Sets the active throttle reasons. Empty ends throttling.
+    /// Sets the active throttle reasons. An empty list ends throttling.
     Throttle(Vec<ThrottleReason>),
     /// Sets the clocks without a throttle reason.
     Clocks {
@@ -64,7 +64,7 @@ pub enum Fault {
     /// The PCIe link is slower or narrower than possible, or counts errors.
     Pcie(PcieFault),
     Fabric(FabricFault),
-    /// The GPU falls off the bus: every call about it returns `GPU_IS_LOST`.
+    /// The GPU falls off the bus, so every NVML call about it returns `GPU_IS_LOST`.
     Lost {
         /// Whether the kernel no longer lists the device either.
         gone: bool,
@@ -79,7 +79,7 @@ pub enum Fault {
     Power(u32),
     /// Sets the power limit, in milliwatts.
     PowerLimit(u32),
-    /// Settings changed by an administrator.
+    /// Changes settings as an administrator would.
     Settings(SettingsChange),
     /// Sets the utilisation, in percent.
     Utilisation {
@@ -93,7 +93,7 @@ pub enum Fault {
     Call(CallFault),
     /// Resets the GPU, as `nvidia-smi --gpu-reset` does.
     Reset,
-    /// Clears all of the above. Lifetime counters stay.
+    /// Clears all faults above. Lifetime counters stay.
     Clear,
 }
 
@@ -160,7 +160,8 @@ pub fn apply(
             now.memory = memory_mhz.unwrap_or(now.memory);
         }
         Fault::LinkDown(link) => {
-            // The rate per link changes with the number of active links.
+            // The rate of each link changes with the number of active links, so add the traffic up
+            // to now first.
             gpu.nvlink.accumulate_traffic(now_unix_ms);
             links::find_link(gpu, *link)?.active = false;
         }
@@ -205,8 +206,8 @@ fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
 
-/// Effect of a node reboot: the GPU is back on the bus and idle, and hangs end. Injected errors
-/// stay.
+/// Applies the effect of a node reboot: the GPU is back on the bus and idle, PCIe error counters
+/// restart, and injected hangs end. Other injected call faults stay.
 fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.faults.retain(|fault| !fault.hangs());
@@ -218,8 +219,8 @@ fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
     activity::set_idle(gpu, now_unix_ms);
 }
 
-/// GPU reset: pending remaps and modes take effect, volatile counters reset and the recovery action
-/// clears. Injected errors stay, except `RESET_REQUIRED`.
+/// Resets the GPU: pending remaps and modes take effect, volatile counters restart, and the
+/// recovery action becomes none. Injected call faults stay, except `RESET_REQUIRED`.
 fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     if gpu.lost || gpu.gone {
         return Err(FaultError::OffTheBus);

@@ -4,8 +4,8 @@ use crate::gpu::Gpu;
 
 use super::FaultError;
 
-/// Settings as an administrator would change them, effective at once. `None` leaves a value
-/// unchanged.
+/// Changes of settings as an administrator would make them. They take effect at once. `None` leaves
+/// a value unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SettingsChange {
     /// Persistence mode.

@@ -5,7 +5,8 @@ use crate::rootfs::KernelRecord;
 
 use super::{add, memory};
 
-/// Records the event and the associated state changes. Returns the driver's kernel log records.
+/// Records the event, and changes the GPU as the Xid implies. Returns the driver's kernel log
+/// records.
 pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<KernelRecord> {
     gpu.push_event(EVENT_XID, u64::from(number));
     match number {
@@ -20,7 +21,7 @@ pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Kern
             memory::remap_rows(&mut gpu.remap, 0, 0, true, true);
         }
         79 => gpu.lost = true,
-        // The default message says so; a custom one may report another action.
+        // The default message requests a GPU reset. A custom message may request another action.
         154 if message.is_none() => gpu.recovery_action = 1,
         _ => {}
     }
@@ -36,7 +37,8 @@ pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Kern
     records
 }
 
-/// Text that the driver prints after the number, taken from public reports of each Xid.
+/// Text that the driver prints after the Xid number. The texts come from public reports of each
+/// Xid.
 fn default_message(number: u32) -> &'static str {
     match number {
         13 => {

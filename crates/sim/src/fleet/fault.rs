@@ -9,13 +9,13 @@ use crate::rng::SeededRng;
 /// The repair that clears a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Repair {
-    /// Clears without intervention.
+    /// The fault clears without intervention.
     SelfClearing {
         after_s: u32,
     },
     Reset,
     Reboot,
-    /// A technician replaces the part.
+    /// A technician replaces the component.
     ReplacePart,
 }
 
@@ -30,15 +30,16 @@ pub struct NodeFault {
     pub severity: Severity,
     /// Action that the rule recommends.
     pub action: Action,
-    /// Repair that actually clears the fault, which the rule does not know.
+    /// Repair that clears the fault. The rule does not know it, so its recommended action may
+    /// differ.
     pub repair: Repair,
-    /// Relative frequency.
+    /// Frequency relative to the other faults.
     weight: u64,
 }
 
 /// Random faults of single nodes. The frequencies follow Meta's Llama 3 run, where GPUs and their
-/// memory caused about half of all interruptions (arXiv 2407.21783, table 5). They are a simulation
-/// input, not a forecast.
+/// memory caused about half of all interruptions (arXiv 2407.21783, table 5). They are an input of
+/// the simulation, not a forecast.
 const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.xid",
@@ -105,7 +106,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     },
 ];
 
-/// Fault of all nodes behind a failed leaf switch.
+/// The fault that all nodes behind a failed leaf switch get.
 pub(super) const LEAF_SWITCH_FAILURE: NodeFault = NodeFault {
     code: "nic.down",
     detail: "",
@@ -117,7 +118,7 @@ pub(super) const LEAF_SWITCH_FAILURE: NodeFault = NodeFault {
 };
 
 impl NodeFault {
-    /// Draws a fault by frequency.
+    /// Draws a random fault according to the frequencies.
     pub(super) fn random(rng: &mut SeededRng) -> Self {
         let mut remaining = rng.below(NODE_FAULTS.iter().map(|fault| fault.weight).sum());
         for fault in NODE_FAULTS {
@@ -129,7 +130,7 @@ impl NodeFault {
         NODE_FAULTS[0]
     }
 
-    /// Looks up a fault, for scripted scenarios.
+    /// Finds a fault by code and detail, for scripted scenarios.
     pub fn by_code(code: &str, detail: &str) -> Option<Self> {
         let mut all = NODE_FAULTS.into_iter().chain([LEAF_SWITCH_FAILURE]);
         all.find(|fault| fault.code == code && fault.detail == detail)

@@ -1,6 +1,6 @@
 //! An in-memory fleet in simulated time: nodes with seeded faults report as their agents would and
-//! execute orders. The same spec gives the same fleet, in a single-process test or as agents
-//! connected to a real server.
+//! execute orders. The same spec gives the same fleet. A test can use it in one process, or
+//! `wire` connects the nodes to a real server.
 
 mod fault;
 mod node;
@@ -20,23 +20,24 @@ use node::after;
 /// Specification of a simulated fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FleetSpec {
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
     pub nodes: u32,
     /// GPUs per node.
     pub gpus: u32,
     pub nodes_per_rack: u32,
     pub nodes_per_leaf: u32,
-    /// Mean time between faults of a node. 0 for none.
+    /// Mean time between faults of a node. 0 means that nodes get no random faults.
     pub mean_fault_interval_s: u64,
-    /// Mean time between leaf switch failures. 0 for none.
+    /// Mean time between leaf switch failures. 0 means that switches do not fail.
     pub mean_switch_failure_interval_s: u64,
-    /// Speed-up of boots, drains, resets and recoveries over real nodes. 1 is real time.
+    /// Factor by which reboots, orders and self-clearing faults are faster than on real nodes. 1 is
+    /// real time.
     pub time_scale: u64,
 }
 
 impl Default for FleetSpec {
-    /// An eight-GPU node has a fault about every 50 days.
+    /// The defaults: 64 nodes with eight GPUs. Each node has a fault about every 50 days.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -55,7 +56,7 @@ impl Default for FleetSpec {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ScheduledEvent {
     NodeFault(NodeId),
-    /// A node has an order or a transient fault that is due.
+    /// An order or a self-clearing fault of the node is due.
     NodeTimer(NodeId),
     SwitchFailure,
 }
@@ -138,7 +139,7 @@ impl SimFleet {
         events
     }
 
-    /// Delivers an order to its node. A node that is down loses it.
+    /// Delivers an order to its node. If the node is down, the order is lost.
     pub fn deliver_order(&mut self, order: &Order, now: Timestamp) {
         let done_at =
             self.nodes.get_mut(&order.node).and_then(|node| node.accept_order(order, now));
@@ -158,7 +159,7 @@ impl SimFleet {
         }
     }
 
-    /// Changes a node from outside, for example for a manual repair.
+    /// Changes a node directly, for example to repair it.
     pub fn update_node(&mut self, id: &NodeId, change: impl FnOnce(&mut SimNode)) {
         if let Some(node) = self.nodes.get_mut(id) {
             change(node);

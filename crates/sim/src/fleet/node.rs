@@ -12,11 +12,11 @@ use super::FleetSpec;
 use super::fault::{NodeFault, Repair};
 use crate::rng::SeededRng;
 
-/// Range of reboot times.
+/// Minimum and maximum duration of a reboot.
 const REBOOT_S: (u64, u64) = (120, 300);
-/// Range of execution times of all orders but drains and reboots.
+/// Minimum and maximum duration of all orders except drains and reboots.
 const ORDER_S: (u64, u64) = (1, 20);
-/// Range of the remaining run times of drained jobs.
+/// Minimum and maximum time that jobs still run during a drain.
 const DRAIN_S: (u64, u64) = (0, 1200);
 
 /// A simulated node.
@@ -28,7 +28,7 @@ pub struct SimNode {
     rng: SeededRng,
     time_scale: u64,
     boot: u32,
-    /// End of the reboot in progress.
+    /// When the current reboot ends. `None` while the node is up.
     down_until: Option<Timestamp>,
     /// Active faults by finding ID.
     active_faults: BTreeMap<u64, (NodeFault, Finding)>,
@@ -38,7 +38,7 @@ pub struct SimNode {
     /// The order in progress and its completion time.
     active_order: Option<(Order, Timestamp)>,
     generation: u64,
-    /// Last order status, resent on reconnect.
+    /// Generation and status of the last order. The node sends them again when it reconnects.
     last_status: Option<(u64, OrderStatus)>,
     /// Events not yet reported.
     pending_events: Vec<Event>,
@@ -79,7 +79,7 @@ impl SimNode {
         self.active_faults.values().any(|(fault, _)| fault.severity >= Severity::Critical)
     }
 
-    /// Drains the pending events. Empty while the node is down.
+    /// Takes the pending events. Returns none while the node is down.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         if self.is_up() { std::mem::take(&mut self.pending_events) } else { Vec::new() }
     }
@@ -117,7 +117,7 @@ impl SimNode {
         self.active_faults.values().map(|(_, finding)| finding)
     }
 
-    /// Status of the last order, by generation.
+    /// Generation and status of the last order.
     pub fn last_status(&self) -> Option<&(u64, OrderStatus)> {
         self.last_status.as_ref()
     }
@@ -133,16 +133,16 @@ impl SimNode {
         self.pending_events.push(Event::InventoryReported { node: self.id.clone(), inventory });
         let cordon = self.cordon.clone();
         self.pending_events.push(Event::CordonObserved { node: self.id.clone(), cordon });
-        if let Some((generation, answer)) = self.last_status.clone() {
+        if let Some((generation, status)) = self.last_status.clone() {
             self.pending_events.push(Event::OrderStatusReported {
                 node: self.id.clone(),
                 generation,
-                status: answer,
+                status,
             });
         }
     }
 
-    /// Injects a fault. Returns when it clears, if it is self-clearing.
+    /// Injects a fault. If it is self-clearing, returns the time at which it clears.
     pub fn inject_fault(&mut self, fault: NodeFault, now: Timestamp) -> Option<Timestamp> {
         let gpu = self.rng.below(self.gpus.len().max(1) as u64);
         let gpu = usize::try_from(gpu).ok().and_then(|index| self.gpus.get(index).cloned())?;
@@ -204,21 +204,21 @@ impl SimNode {
         });
     }
 
-    /// Accepts an order and returns its completion time. A generation that is not newer gets the
-    /// last status again.
+    /// Accepts an order and returns its completion time. If the generation is that of the last
+    /// order, reports its status again. An older generation is ignored.
     pub(super) fn accept_order(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
         if !self.is_up() {
             return None;
         }
         if order.generation <= self.generation {
             let last_status = self.last_status.clone();
-            if let Some((generation, answer)) =
+            if let Some((generation, status)) =
                 last_status.filter(|(generation, _)| *generation == order.generation)
             {
                 self.pending_events.push(Event::OrderStatusReported {
                     node: self.id.clone(),
                     generation,
-                    status: answer,
+                    status,
                 });
             }
             return None;
@@ -239,7 +239,7 @@ impl SimNode {
         Some(until)
     }
 
-    /// Completes a reboot or an order that is due.
+    /// Completes the reboot and the order if they are due.
     pub(super) fn finish_due_orders(&mut self, now: Timestamp) {
         if self.down_until.is_some_and(|until| until <= now) {
             self.down_until = None;
@@ -252,13 +252,13 @@ impl SimNode {
         let Some((order, _)) = self.active_order.take_if(|(_, until)| *until <= now) else {
             return;
         };
-        let answer = self.execute(&order.kind, now);
-        self.report_status(order.generation, answer);
+        let status = self.execute(&order.kind, now);
+        self.report_status(order.generation, status);
     }
 
-    fn execute(&mut self, what: &OrderKind, now: Timestamp) -> OrderStatus {
+    fn execute(&mut self, kind: &OrderKind, now: Timestamp) -> OrderStatus {
         let done = |evidence: &str| OrderStatus::Done { evidence: evidence.to_owned() };
-        match what {
+        match kind {
             OrderKind::Cordon | OrderKind::Uncordon
                 if matches!(self.cordon, Cordon::External { .. }) =>
             {
@@ -297,12 +297,12 @@ impl SimNode {
         self.pending_events.push(Event::CordonObserved { node: self.id.clone(), cordon });
     }
 
-    fn report_status(&mut self, generation: u64, answer: OrderStatus) {
-        self.last_status = Some((generation, answer.clone()));
+    fn report_status(&mut self, generation: u64, status: OrderStatus) {
+        self.last_status = Some((generation, status.clone()));
         self.pending_events.push(Event::OrderStatusReported {
             node: self.id.clone(),
             generation,
-            status: answer,
+            status,
         });
     }
 }

@@ -18,9 +18,9 @@ use tonic::{Request, Streaming};
 
 use super::{NodeFault, SimFleet, SimNode};
 
-/// Outbound message queue of a node.
+/// Maximum queued messages from a node to the server.
 const OUTBOUND_MAX: usize = 16;
-/// Queue of received messages of all nodes.
+/// Maximum queued stream events of all nodes.
 const STREAM_EVENTS_MAX: usize = 4096;
 /// Delay before a reconnect attempt.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 enum FleetCommand {
     InjectFault(NodeId, NodeFault),
     Repair(NodeId),
-    /// Lists the nodes with faults, whether the server knows of them or not.
+    /// Lists the faulty nodes, whether or not the server knows of their faults.
     ListFaulty(oneshot::Sender<BTreeSet<NodeId>>),
 }
 
@@ -77,7 +77,8 @@ impl ConnectedFleet {
         let _ = self.commands.send(FleetCommand::Repair(node)).await;
     }
 
-    /// Nodes with an active fault, whether the server knows of it or not.
+    /// Nodes that should be out of service because of a fault, whether or not the server knows of
+    /// it.
     pub async fn faulty_nodes(&self) -> BTreeSet<NodeId> {
         let (reply, faulty) = oneshot::channel();
         let _ = self.commands.send(FleetCommand::ListFaulty(reply)).await;
@@ -87,7 +88,8 @@ impl ConnectedFleet {
 
 /// An event on a node's stream.
 enum StreamEvent {
-    /// The stream is open: last record that the server has, and the heartbeat interval.
+    /// The server has accepted the stream. The values are the last record that the server has, and
+    /// the heartbeat interval.
     Welcome(NodeId, Option<u64>, Duration),
     Order(Order),
     Resync(NodeId),
@@ -159,10 +161,11 @@ impl FleetRunner {
             let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.is_open) else {
                 continue;
             };
-            if let Some(up) = stream.message(event)
-                && stream.out.try_send(up).is_err()
+            if let Some(message) = stream.message(event)
+                && stream.out.try_send(message).is_err()
             {
-                // The stream is stalled. The next one starts with a resync.
+                // The stream is stalled, so close it. The node then opens a new stream, which
+                // starts with a resync if the server has missed a record.
                 self.streams.remove(&id);
             }
         }
@@ -214,7 +217,7 @@ impl FleetRunner {
         }
     }
 
-    /// Opens the stream of a node, or retries later while the node is down.
+    /// Opens the stream of a node after a delay. If the node is down, tries again later.
     fn connect(&mut self, id: &NodeId, after: Duration) {
         let event_sender = self.event_sender.clone();
         let Some(node) = self.fleet.node(id) else { return };
@@ -286,7 +289,7 @@ async fn run_stream(
 }
 
 impl AgentStream {
-    /// Converts an event to its message. `None` if the server already has it.
+    /// Converts an event to its message. `None` if the event was already sent or has no message.
     fn message(&mut self, event: Event) -> Option<AgentMessage> {
         let what = match event {
             Event::InventoryReported { inventory, .. } => {
@@ -300,9 +303,9 @@ impl AgentStream {
                 let changes = convert::changes_message(record.number, after, changes).ok()?;
                 report::What::Changes(changes)
             }
-            Event::OrderStatusReported { generation, status: answer, .. } => {
-                let answer = convert::order_status_message(generation, &answer);
-                return Some(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) });
+            Event::OrderStatusReported { generation, status, .. } => {
+                let status = convert::order_status_message(generation, &status);
+                return Some(AgentMessage { what: Some(agent_message::What::OrderStatus(status)) });
             }
             _ => return None,
         };

@@ -22,12 +22,12 @@ pub struct Utilisation {
     pub tensor_percent: f64,
     /// Share of the memory bandwidth in use.
     pub dram_percent: f64,
-    /// FP32 pipe, outside the tensor cores.
+    /// Share of time in which the FP32 pipe was active, without the tensor cores.
     pub fp32_percent: f64,
-    /// FP64 pipe, outside the tensor cores.
+    /// Share of time in which the FP64 pipe was active, without the tensor cores.
     #[serde(default)]
     pub fp64_percent: f64,
-    /// FP16 pipe, outside the tensor cores.
+    /// Share of time in which the FP16 pipe was active, without the tensor cores.
     #[serde(default)]
     pub fp16_percent: f64,
     #[serde(default)]
@@ -41,18 +41,18 @@ pub struct Process {
     pub pid: u32,
     pub name: String,
     pub kind: ProcessKind,
-    /// Frame buffer in use.
+    /// GPU memory that the process uses.
     pub used_bytes: u64,
-    /// Share of the multiprocessors.
+    /// Share of the multiprocessors that the process uses.
     #[serde(default)]
     pub sm_percent: u32,
-    /// Share of the memory bandwidth time.
+    /// Share of time in which the process reads or writes memory.
     #[serde(default)]
     pub memory_percent: u32,
-    /// Command line. The process name if empty.
+    /// Command line. If empty, `name` is used.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub command: String,
-    /// Cgroup path, which identifies the owner. A user session if empty.
+    /// Cgroup path, which identifies the owner. If empty, the path of a user session is used.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
     /// Start time, Unix milliseconds.

@@ -24,7 +24,7 @@ pub struct ClockRange {
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
     pub current_mhz: ClockRates,
-    /// Maximum of the model.
+    /// Maximum clocks of the GPU model.
     pub max_mhz: ClockRates,
     /// Requested application clock.
     pub application_graphics_mhz: u32,
@@ -46,7 +46,7 @@ pub struct Clocks {
     /// Locked memory clock range. `None` if unlocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_memory_mhz: Option<ClockRange>,
-    /// P-state; 0 is the fastest.
+    /// P-state. 0 is the fastest.
     pub performance_state: u32,
 }
 
@@ -55,7 +55,7 @@ impl Clocks {
     pub fn supported_graphics_mhz(&self) -> Vec<u32> {
         let step = self.graphics_step_mhz.max(1);
         let (floor, top) = (self.graphics_floor_mhz, self.max_mhz.graphics);
-        // Capped so that a mistyped step cannot exhaust the memory.
+        // The number of steps is limited, so that a mistyped step size cannot exhaust the memory.
         (0..1000_u32)
             .map(|count| top.saturating_sub(count.saturating_mul(step)))
             .take_while(|rate| *rate >= floor && *rate > 0)
@@ -92,16 +92,16 @@ pub struct ThrottledTime {
 pub enum ThrottleReason {
     GpuIdle,
     ApplicationClocks,
-    /// The power limit.
+    /// The power limit throttles the clocks.
     SwPowerCap,
-    /// Set whenever a hardware reason is.
+    /// NVML sets this reason whenever `HwThermal` or `HwPowerBrake` is set.
     HwSlowdown,
     SyncBoost,
-    /// The driver's thermal limit.
+    /// The driver throttles the clocks at its thermal limit.
     SwThermal,
-    /// The hardware thermal limit.
+    /// The hardware throttles the clocks at its thermal limit.
     HwThermal,
-    /// Asserted by the power supply.
+    /// The power supply asserts a signal that throttles the clocks.
     HwPowerBrake,
     DisplayClocks,
 }

@@ -10,10 +10,10 @@ pub struct NvLink {
     pub generation: u32,
     /// Bandwidth per link and direction in MB/s, as the driver reports it.
     pub link_mb_per_s: u32,
-    /// Transmit rate over all links since `traffic_at_unix_ms`, split evenly over the active ones.
+    /// Transmit rate over all links since `traffic_at_unix_ms`, split evenly over the active links.
     #[serde(default)]
     pub transmit_bytes_per_s: u64,
-    /// Receive rate, split likewise.
+    /// Receive rate over all links, split in the same way.
     #[serde(default)]
     pub receive_bytes_per_s: u64,
     /// When the traffic counters were last updated, Unix milliseconds.
@@ -73,10 +73,10 @@ pub struct Link {
     /// CRC errors in data.
     #[serde(default)]
     pub crc_data_errors: u64,
-    /// Sent since the driver was loaded.
+    /// KiB sent since the driver was loaded, up to `traffic_at_unix_ms`.
     #[serde(default)]
     pub transmitted_kib: u64,
-    /// Received since the driver was loaded.
+    /// KiB received since the driver was loaded, up to `traffic_at_unix_ms`.
     #[serde(default)]
     pub received_kib: u64,
     /// Actual speed. `None` if it is the nominal `link_mb_per_s`.
@@ -105,9 +105,9 @@ pub struct NvLink5Counters {
     pub symbol_errors: u64,
     /// Blocks retransmitted by the physical layer.
     pub retry_blocks: u64,
-    /// Bit error rate after FEC, packed as in NVML: the mantissa above eight exponent bits.
+    /// Bit error rate after FEC, packed as in NVML: the mantissa above eight bits of exponent.
     pub effective_ber: u64,
-    /// Symbol error rate after FEC, packed likewise.
+    /// Symbol error rate after FEC, packed in the same way.
     pub symbol_ber: u64,
 }
 
@@ -144,7 +144,7 @@ impl NvLink5Counters {
 pub enum Remote {
     Gpu,
     Switch,
-    /// A Grace CPU, or unknown.
+    /// The device is not known. It may be a Grace CPU.
     Unknown,
 }
 
@@ -152,7 +152,7 @@ pub enum Remote {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
-    /// NVML's number: 1 not started, 2 in progress, 3 completed.
+    /// NVML's registration state: 1 not started, 2 in progress, 3 completed.
     pub state: u32,
     /// NVML return code of the registration.
     pub status: u32,

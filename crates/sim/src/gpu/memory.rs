@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Memory {
     pub total_bytes: u64,
-    /// Reserved by the driver and firmware.
+    /// Memory reserved by the driver and firmware.
     pub reserved_bytes: u64,
-    /// In use in addition to `processes`.
+    /// Memory in use besides that of the listed processes.
     pub used_bytes: u64,
     pub bar1_total_bytes: u64,
     pub bar1_used_bytes: u64,
@@ -24,18 +24,18 @@ pub struct Ecc {
     pub enabled: bool,
     /// Mode after the next reset.
     pub pending: bool,
-    /// Since the driver was loaded.
+    /// Errors since the driver was loaded or the GPU was reset.
     pub volatile: EccCounts,
-    /// Lifetime of the GPU.
+    /// Errors during the lifetime of the GPU.
     pub aggregate: EccCounts,
     /// Whether the SRAM error count requires replacement of the GPU.
     pub sram_threshold_exceeded: bool,
     #[serde(default)]
     pub channel_repair_pending: bool,
-    /// Repair of a texture processing cluster.
+    /// Whether the repair of a texture processing cluster (TPC) waits for a reset.
     #[serde(default)]
     pub tpc_repair_pending: bool,
-    /// Memory that row remapping cannot repair.
+    /// Whether there is memory that row remapping cannot repair.
     #[serde(default)]
     pub unrepairable_memory: bool,
 }
@@ -46,11 +46,11 @@ pub struct Ecc {
 pub struct EccCounts {
     pub dram_corrected: u64,
     pub dram_uncorrected: u64,
-    /// Caches and register files.
+    /// Corrected errors in caches and register files.
     pub sram_corrected: u64,
-    /// Detected by parity.
+    /// Uncorrected errors in caches and register files that parity detected.
     pub sram_uncorrected_parity: u64,
-    /// Detected by SEC-DED ECC.
+    /// Uncorrected errors in caches and register files that SEC-DED ECC detected.
     pub sram_uncorrected_secded: u64,
 }
 
@@ -77,9 +77,9 @@ impl EccCounts {
 pub struct Remap {
     /// Whether the GPU model has row remapping.
     pub supported: bool,
-    /// Remapped for correctable errors.
+    /// Rows remapped for correctable errors.
     pub corrected_rows: u32,
-    /// Remapped for uncorrectable errors.
+    /// Rows remapped for uncorrectable errors.
     pub uncorrected_rows: u32,
     /// Whether a remap waits for a reset.
     pub pending: bool,
@@ -91,12 +91,12 @@ pub struct Remap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemapBanks {
-    /// All spare rows left.
+    /// Banks with all spare rows left.
     pub max: u32,
     pub high: u32,
     pub partial: u32,
     pub low: u32,
-    /// No spare rows left.
+    /// Banks with no spare rows left.
     pub none: u32,
 }
 
@@ -104,9 +104,9 @@ pub struct RemapBanks {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetiredPages {
-    /// Retired for repeated single-bit errors.
+    /// Pages retired for repeated single-bit errors.
     pub single_bit: Vec<u64>,
-    /// Retired for a double-bit error.
+    /// Pages retired for a double-bit error.
     pub double_bit: Vec<u64>,
     /// Whether a retirement waits for a reset.
     pub pending: bool,

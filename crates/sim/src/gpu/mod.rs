@@ -1,7 +1,8 @@
 //! `gpus/N.json`: one GPU as its driver would report it.
 //!
-//! Units are in the field names. Values that change with time (energy, throttled time, traffic) are
-//! stored as a base plus the time since which the current rate applies, so reads need no writer.
+//! Units are in the field names. Energy, throttled time and traffic grow with time. The file stores
+//! each as a value, the time of that value and the current rate, so a reader can compute the value
+//! at any time and no one has to update the file.
 
 mod activity;
 mod clocks;
@@ -65,11 +66,11 @@ pub struct Gpu {
     /// PCIe link to the host.
     pub pcie: Pcie,
     pub nvlink: NvLink,
-    /// NVSwitch fabric registration. `None` outside of a fabric.
+    /// NVSwitch fabric registration. `None` if the GPU is not in a fabric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Fabric>,
     pub modes: Modes,
-    /// `None` on models without MIG.
+    /// MIG mode and slice sizes. `None` on models without MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,29 +95,29 @@ fn is_zero(count: &u32) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BoardInfo {
-    /// Such as `Hopper`.
+    /// Architecture name, such as `Hopper`.
     pub architecture: String,
-    /// Major and minor.
+    /// Major and minor number.
     pub compute_capability: [u32; 2],
     /// CUDA cores.
     pub cores: u32,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Such as `692-2G520-0282-001`.
+    /// Part number of the board, such as `692-2G520-0282-001`.
     pub part_number: String,
     /// Part number of the chip itself.
     pub gpu_part_number: String,
-    /// Such as `96.00.A5.00.1A`.
+    /// VBIOS version, such as `96.00.A5.00.1A`.
     pub vbios: String,
     /// Version of the `InfoROM` image.
     pub inforom_image: String,
-    /// Version of the OEM object.
+    /// Version of the OEM object in the `InfoROM`.
     pub inforom_oem: String,
-    /// Version of the ECC object.
+    /// Version of the ECC object in the `InfoROM`.
     pub inforom_ecc: String,
     /// Whether the `InfoROM` checksum is valid.
     pub inforom_valid: bool,
-    /// Position on the baseboard.
+    /// Position on the baseboard, starting at 1.
     pub module_id: u32,
     /// Per-device identifier.
     pub pdi: u64,
@@ -137,11 +138,12 @@ pub struct GpuEvent {
 /// NVML event type of a critical Xid.
 pub const EVENT_XID: u64 = 0x8;
 
-/// Older events are dropped. A client this far behind would miss them on a real node too.
+/// Maximum stored events. Older events are dropped. A client that is this far behind would miss
+/// them on a real node too.
 const EVENTS_MAX: usize = 128;
 
 impl Gpu {
-    /// Memory used by the processes and otherwise.
+    /// All memory in use, by the listed processes and otherwise.
     pub fn used_bytes(&self) -> u64 {
         let processes = self
             .processes
@@ -161,7 +163,7 @@ impl Gpu {
         self.events.drain(..extra);
     }
 
-    /// Margin to the thermal limit.
+    /// Difference between the thermal limit and the GPU temperature.
     pub fn margin_c(&self) -> i32 {
         self.temperature.gpu_limit_c.saturating_sub(self.temperature.gpu_c)
     }

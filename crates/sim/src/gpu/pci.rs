@@ -9,9 +9,9 @@ pub struct Pci {
     pub domain: u32,
     pub bus: u32,
     pub device: u32,
-    /// Four hexadecimal digits; the vendor is `10de`.
+    /// PCI device ID as four hexadecimal digits. The vendor is `10de`.
     pub device_id: String,
-    /// Four hexadecimal digits; the subsystem vendor is `10de` too.
+    /// PCI subsystem ID as four hexadecimal digits. The subsystem vendor is `10de` too.
     pub subsystem_id: String,
     /// Nearest NUMA node.
     pub numa_node: u32,
@@ -58,23 +58,23 @@ fn hexadecimal(digits: &str) -> u32 {
 pub struct Pcie {
     /// Current generation.
     pub generation: u32,
-    /// Maximum of GPU and slot.
+    /// Maximum that both the GPU and the slot support.
     pub max_generation: u32,
-    /// Current lanes.
+    /// Current number of lanes.
     pub width: u32,
-    /// Maximum of GPU and slot.
+    /// Maximum that both the GPU and the slot support.
     pub max_width: u32,
     pub replays: u32,
     /// Rollovers of the replay counter.
     pub replay_rollovers: u32,
-    /// GPU to host, kB/s.
+    /// Rate from the GPU to the host, in kB/s.
     pub transmit_kb_per_s: u32,
-    /// Host to GPU, kB/s.
+    /// Rate from the host to the GPU, in kB/s.
     pub receive_kb_per_s: u32,
-    /// GPU to host, up to `traffic_at_unix_ms`.
+    /// Bytes from the GPU to the host up to `traffic_at_unix_ms`.
     #[serde(default)]
     pub transmitted_bytes: u64,
-    /// Host to GPU, up to `traffic_at_unix_ms`.
+    /// Bytes from the host to the GPU up to `traffic_at_unix_ms`.
     #[serde(default)]
     pub received_bytes: u64,
     /// When the traffic counters were last updated, Unix milliseconds.
@@ -106,9 +106,9 @@ impl Pcie {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcieErrors {
-    /// Corrected by the link.
+    /// Errors that the link corrected.
     pub correctable: u32,
-    /// Uncorrectable, non-fatal.
+    /// Errors that are uncorrectable but not fatal.
     pub non_fatal: u32,
     pub fatal: u32,
     /// Corrupt transaction layer packets.

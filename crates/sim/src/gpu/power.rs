@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Temperature {
     /// Hottest GPU sensor.
     pub gpu_c: i32,
-    /// Hottest memory sensor. `None` without a sensor.
+    /// Hottest memory sensor. `None` if there is no sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_c: Option<i32>,
     /// Thermal limit, at which the margin is 0.
@@ -25,20 +25,20 @@ pub struct Temperature {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
-    /// Average over the last second.
+    /// Average power draw over the last second.
     pub average_mw: u32,
     pub instant_mw: u32,
     /// Memory power draw. `None` if it is not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_average_mw: Option<u32>,
-    /// Limit in force.
+    /// Current power limit.
     pub limit_mw: u32,
     pub default_limit_mw: u32,
     pub min_limit_mw: u32,
     pub max_limit_mw: u32,
-    /// Energy used up to `energy_at_unix_ms`. Since then `average_mw` applies.
+    /// Energy used up to `energy_at_unix_ms`. From then on, the GPU draws `average_mw`.
     pub energy_mj: u64,
-    /// Unix milliseconds.
+    /// Time of `energy_mj`, Unix milliseconds.
     pub energy_at_unix_ms: u64,
 }
 

@@ -1,6 +1,6 @@
 //! `host.json`: everything in a node except its GPUs, with its faults.
 //!
-//! The files in `root/` are generated from this and never read back.
+//! The files in `root/` are generated from it. The simulation never reads them back.
 
 mod nic;
 mod task;
@@ -19,7 +19,7 @@ pub use task::{Task, TaskState};
 #[serde(deny_unknown_fields)]
 pub struct Host {
     pub format: u32,
-    /// Changes with each boot.
+    /// The kernel's boot ID, which changes with each boot.
     pub boot_id: String,
     /// Minimum sequence number of the next kernel log record.
     #[serde(default)]
@@ -58,14 +58,14 @@ pub struct Edac {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostMemory {
-    /// `MemAvailable`.
+    /// `MemAvailable` in `/proc/meminfo`.
     pub available_kib: u64,
     /// Free blocks of 2 MiB or more.
     pub large_blocks: u64,
 }
 
 impl HostMemory {
-    /// `MemTotal`.
+    /// `MemTotal` in `/proc/meminfo`.
     pub const TOTAL_KIB: u64 = 2_113_420_288;
 }
 
@@ -87,7 +87,7 @@ pub struct FileHandles {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Device, or `server:path`.
+    /// The device, or `server:path` for a network file system.
     pub source: String,
     /// Mount point.
     pub path: String,
@@ -107,11 +107,11 @@ const GOVERNOR: &str = "performance";
 /// The RDMA adapters of a host.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NicConfig {
-    /// `InfiniBand` or `RoCE` ports.
+    /// Number of `InfiniBand` or `RoCE` ports.
     pub ports: u32,
     /// Whether the ports are Ethernet (`RoCE`).
     pub ethernet: bool,
-    /// Elastic Fabric Adapters.
+    /// Number of Elastic Fabric Adapters.
     pub efa: u32,
 }
 
@@ -151,7 +151,7 @@ impl Host {
         }
     }
 
-    /// Main process of a systemd unit.
+    /// The main process of a systemd unit.
     pub fn service(&self, unit: &str) -> Option<&Task> {
         let cgroup = format!("/system.slice/{unit}");
         self.tasks.iter().find(|task| task.cgroup == cgroup)
@@ -162,7 +162,8 @@ impl Host {
         self.tasks.iter_mut().find(|task| task.cgroup == cgroup)
     }
 
-    /// Clears all faults, as a repair plus a reboot would. The kernel log continues.
+    /// Clears all faults, as a repair and a reboot would. Unlike after a reboot, the kernel log
+    /// continues.
     pub fn clear(&mut self) {
         for nic in &mut self.nics {
             nic.clear();
@@ -180,8 +181,9 @@ impl Host {
         self.acs = false;
     }
 
-    /// Reboots: new boot ID, counters reset, injected tasks gone, file systems writable again and
-    /// the default clock source. Missing adapters, stalled NFS servers and settings are unchanged.
+    /// Reboots the host. It gets a new boot ID and the default clock source, counters restart,
+    /// injected tasks end, and file systems become writable again. Missing adapters, stalled NFS
+    /// servers and settings stay as they are.
     pub(crate) fn restart(&mut self, now_unix_ms: u64) {
         self.boot_id = SeededRng::new(now_unix_ms, &self.boot_id).uuid();
         self.kernel_sequence = 0;

@@ -9,7 +9,7 @@ pub(super) const PORTS_MAX: u32 = 8;
 /// Maximum Elastic Fabric Adapters, as in a p5.48xlarge.
 pub(super) const EFA_MAX: u32 = 32;
 
-/// PCI buses of the adapters, one next to each GPU.
+/// PCI buses of the adapters. Each adapter is next to a GPU.
 const ADAPTER_BUSES: [u32; 8] = [0x18, 0x40, 0x4f, 0x5e, 0x9a, 0xc0, 0xce, 0xdc];
 /// First PCI bus of the Elastic Fabric Adapters.
 const EFA_BUS: u32 = 0x70;
@@ -92,7 +92,7 @@ const EFA_PORT_COUNTERS: [&str; 23] = [
     "unresponsive_remote_events",
 ];
 
-/// Adapter counters of the efa driver, same file.
+/// Adapter counters of the efa driver, from the same file.
 const EFA_COUNTERS: [&str; 13] = [
     "alloc_pd_err",
     "alloc_ucontext_err",
@@ -109,14 +109,15 @@ const EFA_COUNTERS: [&str; 13] = [
     "submitted_cmds",
 ];
 
-/// Counter refresh interval, which the kernel lists among the counters as `lifespan`.
+/// Interval at which the kernel refreshes the counters. It lists the interval among them, as
+/// `lifespan`.
 const LIFESPAN_MS: u64 = 10;
 
 /// An RDMA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
-    /// Such as `mlx5_0`.
+    /// Device name, such as `mlx5_0`.
     pub name: String,
     pub kind: NicKind,
     pub bus: u32,
@@ -145,17 +146,17 @@ pub enum NicKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Starts at 1.
+    /// Port number, starting at 1.
     pub number: u32,
     /// Kernel name of the logical state, such as `ACTIVE`.
     pub state: String,
     /// Kernel name of the physical state, such as `LinkUp`.
     pub phys_state: String,
     pub rate_gbps: u32,
-    /// `counters/`.
+    /// Values in `counters/`.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
-    /// `hw_counters/`.
+    /// Values in `hw_counters/`.
     #[serde(default)]
     pub hw_counters: BTreeMap<String, u64>,
 }
@@ -192,7 +193,7 @@ impl Nic {
         }
     }
 
-    /// An Elastic Fabric Adapter. On a real node systemd adds bus and slot to the name.
+    /// An Elastic Fabric Adapter. On a real node, systemd adds the bus and slot to the name.
     pub(super) fn efa(number: u32) -> Self {
         let bus = EFA_BUS + number % EFA_MAX;
         Self {
@@ -205,7 +206,7 @@ impl Nic {
         }
     }
 
-    /// Restores the initial state.
+    /// Restores the state of a new adapter.
     pub(super) fn clear(&mut self) {
         self.gone = false;
         self.reset_counters();

@@ -9,9 +9,9 @@ use crate::node::Node;
 #[serde(deny_unknown_fields)]
 pub struct Task {
     pub pid: u32,
-    /// Parent PID; 2 for kernel threads.
+    /// Parent PID. It is 2 for kernel threads.
     pub parent: u32,
-    /// As in `comm`, without the brackets of a kernel thread.
+    /// Name as in `/proc/PID/comm`, without the brackets of a kernel thread.
     pub name: String,
     /// Command line arguments. Empty for a kernel thread.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,5 +110,5 @@ pub(super) fn default_tasks(node: &Node) -> Vec<Task> {
 
 /// PID of `nvidia-persistenced`.
 pub(crate) const PERSISTENCED_PID: u32 = 1320;
-/// PID of the Fabric Manager, on nodes with `NVSwitches`.
+/// PID of the Fabric Manager, which runs only on nodes with `NVSwitches`.
 pub(crate) const FABRIC_MANAGER_PID: u32 = 1340;

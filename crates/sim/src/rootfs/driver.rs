@@ -5,7 +5,7 @@ use crate::node::Node;
 
 use super::RootFs;
 
-/// Whether the node has the open kernel modules, the default since branch 560.
+/// Whether the node has the open-source kernel modules, which are the default since branch 560.
 pub(super) fn open_modules(node: &Node) -> bool {
     node.driver_numbers()[0] >= 560
 }
@@ -15,7 +15,7 @@ pub(super) fn module_flavour(open: bool) -> &'static str {
     if open { "Open Kernel Module for x86_64" } else { "x86_64 Kernel Module" }
 }
 
-/// PCI addresses of the linked `NVSwitches`, as the kernel prints them.
+/// PCI addresses of the `NVSwitches` that the GPUs are linked to, as the kernel prints them.
 pub(super) fn switches(gpus: &[&Gpu]) -> Vec<String> {
     let mut found: Vec<String> = gpus
         .iter()
@@ -96,6 +96,6 @@ fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
         format!("proc/driver/nvidia/gpus/{address}/power"),
         "Runtime D3 status:          Disabled by default\nTegra iGPU Rail-Gating:     Disabled\nVideo Memory:               Active\n",
     );
-    // A plain file instead of a device node: enough for readers that only check existence.
+    // A plain file instead of a device node, because readers only check whether it exists.
     rootfs.add_file(format!("dev/nvidia{}", gpu.minor), "");
 }

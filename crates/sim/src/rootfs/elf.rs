@@ -1,4 +1,4 @@
-//! A kernel module with only what `modinfo` reads: an ELF file with a `.modinfo` section.
+//! Kernel modules as ELF files. They contain only the `.modinfo` section, which `modinfo` reads.
 
 /// Size of an ELF64 header, and of an ELF64 section header.
 const HEADER: usize = 0x40;
@@ -26,7 +26,8 @@ pub(super) fn module(strings: &[String]) -> Vec<u8> {
         header[0x20..0x28].copy_from_slice(&(length as u64).to_le_bytes());
         bytes.extend_from_slice(&header);
     }
-    // Relocatable, x86-64; section table offset, header size and count, index of the name section.
+    // File type (relocatable) and machine (x86-64), then the section table: offset, header size,
+    // count, and the index of the name section.
     bytes[0x10..0x12].copy_from_slice(&1_u16.to_le_bytes());
     bytes[0x12..0x14].copy_from_slice(&62_u16.to_le_bytes());
     bytes[0x28..0x30].copy_from_slice(&table.to_le_bytes());

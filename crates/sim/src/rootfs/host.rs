@@ -32,7 +32,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host) {
         rootfs.add_value("sys/class/dmi/id/sys_vendor", "Farrier");
         rootfs.add_value("sys/class/dmi/id/product_name", "Simulated GPU server");
     }
-    // Firmware without EFI, so Secure Boot is off.
+    // The firmware has no EFI, so Secure Boot is off.
     rootfs.add_value("sys/firmware/acpi/pm_profile", 4);
     rootfs.add_value("sys/module/module/parameters/sig_enforce", "N");
 }
@@ -83,7 +83,7 @@ fn memory(rootfs: &mut RootFs, host: &Host) {
             host.oom_kills
         ),
     );
-    // Free blocks by order: most of the memory is in 4 MiB blocks, the largest order.
+    // Free blocks by order. Most of the memory is in 4 MiB blocks, which have the largest order.
     let small = "1033   2011   1800   1310    911    660    401    280    190      0";
     let (near, far) = (large_blocks / 2, large_blocks - large_blocks / 2);
     rootfs.add_file(
@@ -107,14 +107,14 @@ fn mounts(rootfs: &mut RootFs, mounts: &[Mount]) {
         let Mount { source, path, kind, .. } = mount;
         let access = if mount.read_only { "ro" } else { "rw" };
         table.push_str(&format!("{source} {path} {kind} {access},relatime 0 0\n"));
-        // After an error the superblock is read-only but the mount is not. `/proc/mounts` shows
-        // either.
+        // After an error, the superblock is read-only but the mount is not. `/proc/mounts` shows
+        // `ro` in both cases.
         details.push_str(&format!(
             "{number} 1 259:{number} / {path} rw,relatime shared:{number} - {kind} {source} {access}\n"
         ));
         statistics.push_str(&format!("device {source} mounted on {path} with fstype {kind}"));
         if kind.starts_with("nfs") {
-            // RPCs sent, answered and pending: a stalled server leaves requests pending.
+            // RPCs sent, answered and pending. If the server is stalled, requests stay pending.
             let (sent, answered) = if mount.stalled { (90_412, 90_380) } else { (90_380, 90_380) };
             let waiting = sent - answered;
             statistics.push_str(&format!(

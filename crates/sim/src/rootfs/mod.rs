@@ -1,7 +1,8 @@
 //! The root file system of a node: `/proc`, `/sys`, `/dev`, packages and kernels.
 //!
-//! All files are derived from the node, its host and its GPUs. After a change only differing files
-//! are written. The kernel log is separate, since it is append-only.
+//! All files are derived from the node, its host and its GPUs. After a change, only files whose
+//! content differs are written. The kernel log is separate, because records are only appended to
+//! it.
 
 mod driver;
 mod elf;
@@ -53,11 +54,12 @@ impl Subtree {
         }
     }
 
-    /// Whether the inputs of the group have changed, which saves generating unchanged files.
+    /// Whether the inputs of the group have changed. If not, its files need not be generated.
     fn may_differ(self, before: &SimState, after: &SimState) -> bool {
         let host = before.host != after.host;
         let gpus = before.gpus != after.gpus;
-        // Only `/proc/uptime` depends on the clock.
+        // Compare only these fields of the node, because the clock is also a field and only
+        // `/proc/uptime` depends on it.
         let driver = before.node.driver_loaded != after.node.driver_loaded
             || before.node.driver != after.node.driver
             || before.node.replaced_by != after.node.replaced_by;
@@ -100,7 +102,8 @@ impl RootFs {
         rootfs
     }
 
-    /// Generates the files before and after a change, limited to the groups it may affect.
+    /// Generates the files before and after a change, limited to the groups that the change may
+    /// affect.
     pub(crate) fn before_and_after(before: &SimState, after: &SimState) -> (Self, Self) {
         let touched: Vec<Subtree> =
             SUBTREES.into_iter().filter(|subtree| subtree.may_differ(before, after)).collect();

@@ -1,5 +1,5 @@
-//! Installed software: packages, libraries, kernels and modules, services. Versions are those of
-//! the driver on disk, which an upgrade changes while the old driver stays loaded.
+//! Installed software: packages, libraries, kernels and modules, services. The versions are those
+//! of the driver on disk. An upgrade changes them while the old driver stays loaded.
 
 use crate::gpu::Gpu;
 use crate::node::Node;
@@ -94,7 +94,7 @@ fn kernel(rootfs: &mut RootFs, node: &Node) {
     );
 }
 
-/// Enabled systemd units. Whether they run is in the cgroup files.
+/// Adds the enabled systemd units. The cgroup files show whether they run.
 fn services(rootfs: &mut RootFs, has_switches: bool) {
     let manager = has_switches.then_some("nvidia-fabricmanager");
     for name in ["nvidia-persistenced"].into_iter().chain(manager) {

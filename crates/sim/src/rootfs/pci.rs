@@ -37,7 +37,8 @@ fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
     rootfs.add_value(format!("{folder}/subsystem_vendor"), "0x10de");
     rootfs.add_value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
     rootfs.add_value(format!("{folder}/class"), "0x030200");
-    // A lost device reads as all ones, which decodes to an unknown speed and 63 lanes.
+    // Reads from a lost device return all ones, which the kernel decodes to an unknown speed and 63
+    // lanes.
     let (speed, width) =
         if gpu.lost { ("Unknown", 63) } else { (link_speed(gpu.pcie.generation), gpu.pcie.width) };
     rootfs.add_value(format!("{folder}/current_link_speed"), speed);
@@ -115,12 +116,13 @@ fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
     let correctable = |kind: &str| match kind {
         "BadTLP" => errors.bad_tlp,
         "BadDLLP" => errors.bad_dllp,
-        // Replays happen on a replay timer timeout.
+        // A replay happens when the replay timer expires.
         "Timeout" => gpu.pcie.replays,
         "RxErr" => errors.correctable.saturating_sub(named),
         _ => 0,
     };
-    // Typical error types: completion timeout, and data link protocol error.
+    // Use typical error types: a completion timeout for non-fatal errors, and a data link protocol
+    // error for fatal errors.
     let non_fatal = |kind: &str| if kind == "CmpltTO" { errors.non_fatal } else { 0 };
     let fatal = |kind: &str| if kind == "DLP" { errors.fatal } else { 0 };
     let mut write =
@@ -152,12 +154,12 @@ fn bridge(rootfs: &mut RootFs, gpu: &Gpu, acs: bool) {
     rootfs.add_file(format!("{folder}/config"), bytes);
 }
 
-/// Start of the PCI configuration space with a PCI Express capability; `port` is the port type.
+/// Start of the PCI configuration space with a PCI Express capability. `port` is the port type.
 fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
     let mut bytes = vec![0; 256];
     bytes[0x00..0x02].copy_from_slice(&vendor.to_le_bytes());
     bytes[0x02..0x04].copy_from_slice(&device.to_le_bytes());
-    // Memory space and bus master enabled; capability list present.
+    // Memory space and bus master are enabled, and a capability list is present.
     bytes[0x04..0x08].copy_from_slice(&[0x06, 0x04, 0x10, 0x00]);
     bytes[0x09..0x0c].copy_from_slice(&class.to_le_bytes()[..3]);
     bytes[0x0e] = u8::from(port != 0);
@@ -169,9 +171,10 @@ fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
 /// Adds Access Control Services (PCI Express Base Specification 7.7.11) as the first extended
 /// capability.
 fn access_control(bytes: &mut Vec<u8>, on: bool) {
-    /// All but egress control.
+    /// Capabilities: all except egress control.
     const CAPABLE: u16 = 0x5f;
-    /// Source validation, request and completion redirect, upstream forwarding, as Linux enables.
+    /// Capabilities that Linux enables: source validation, request and completion redirect, and
+    /// upstream forwarding.
     const ENABLED: u16 = 0x1d;
     bytes.resize(4096, 0);
     bytes[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());

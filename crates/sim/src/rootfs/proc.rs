@@ -21,7 +21,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) 
     for process in gpus.iter().flat_map(|gpu| &gpu.processes) {
         let task = task_for_process(process);
         files(rootfs, node, &task);
-        // Its single thread.
+        // The process has a single thread.
         thread(rootfs, node, &task, &format!("proc/{0}/task/{0}", task.pid));
     }
     if node.driver_loaded {
@@ -78,9 +78,9 @@ fn thread(rootfs: &mut RootFs, node: &Node, task: &Task, folder: &str) {
         function => format!("[<0>] {function}+0x1c4/0x2a0\n"),
     };
     rootfs.add_file(format!("{folder}/stack"), stack);
-    // USER_HZ is 100.
+    // The start time is in clock ticks of 10 ms, because `USER_HZ` is 100.
     let started = task.started_unix_ms.saturating_sub(node.booted_unix_ms) / 10;
-    // PF_KTHREAD for kernel threads. The other fields are 0 here.
+    // `PF_KTHREAD` is set for kernel threads. The other fields are 0 here.
     let flags = if *parent == 2 || *pid == 2 { 0x0020_8040 } else { 0x0040_0100 };
     rootfs.add_file(
         format!("{folder}/stat"),

@@ -1,6 +1,6 @@
 //! The directory of a simulated node.
 //!
-//! Readers never lock, since files are replaced atomically. Writers hold `DIR/.lock`.
+//! Readers never lock, because JSON files are replaced atomically. Writers hold `DIR/.lock`.
 
 mod write_rootfs;
 
@@ -184,8 +184,9 @@ impl NodeDir {
         Ok(result)
     }
 
-    /// Sets the frozen clock to the result of `change`; `None` follows the real clock. Faster than
-    /// [`NodeDir::edit`], for simulations that step the clock thousands of times.
+    /// Sets the frozen clock to the result of `change`. With `None`, the node follows the real
+    /// clock. This is faster than [`NodeDir::edit`], for simulations that step the clock thousands
+    /// of times.
     pub fn set_clock(
         &self,
         real_unix_ms: u64,
@@ -214,8 +215,8 @@ impl NodeDir {
         })
     }
 
-    /// Creates the directory. With `force` it replaces the files of a simulated node, and no
-    /// others.
+    /// Creates the directory. With `force`, it replaces the files of a simulated node and leaves
+    /// other files alone.
     pub fn create(
         &self,
         node: &Node,
@@ -250,11 +251,11 @@ impl NodeDir {
             write_json(&self.gpu_path(number), gpu)?;
         }
         write_json(&self.host_path(), host)?;
-        // Written last: its presence marks a complete directory.
+        // Write this file last, because its presence marks a complete directory.
         write_json(&self.node_path(), node)
     }
 
-    /// Takes the writer lock, held until the file is dropped.
+    /// Takes the writer lock. It is held until the returned file is dropped.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.join(".lock");
         let failed = |err| StoreError::Write { path: path.clone(), err };

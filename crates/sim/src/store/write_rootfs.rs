@@ -1,4 +1,4 @@
-//! Writing `root/`: the files derived from the JSON, and the kernel log.
+//! Writes `root/`: the files derived from the JSON files, and the kernel log.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -27,9 +27,9 @@ impl NodeDir {
         Ok(())
     }
 
-    /// Writes new and changed files, and removes obsolete files and the folders this leaves empty.
+    /// Writes new and changed files, and removes obsolete files and the folders that become empty.
     pub(super) fn write_changes(&self, before: &RootFs, after: &RootFs) -> Result<(), StoreError> {
-        // Written outside of `root/` and renamed, so that no reader lists a partial file.
+        // Write outside of `root/` and rename, so that no reader lists a partial file.
         let temp_path = self.path.join(format!(".new.{}", std::process::id()));
         let changed = after.iter().filter(|(path, content)| before.get(path) != Some(content));
         for (path, content) in changed {
@@ -68,7 +68,7 @@ impl NodeDir {
 
     /// Sequence number for the next kernel log record.
     pub(super) fn next_sequence(&self) -> Result<u64, StoreError> {
-        /// Longer than any record.
+        /// Bytes to read from the end of the log. They are more than any record has.
         const TAIL: u64 = 16 * 1024;
         let path = self.kernel_log_path();
         let failed = |err| StoreError::Read { path: path.clone(), err };

@@ -27,8 +27,8 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
         return Some(0);
     }
     // In a log, each line has a timestamp and other prefixes, so redact all lines up to the end
-    // marker. A mere mention of a key has no end marker, and one after another begin marker is not
-    // its own.
+    // marker. A line that only mentions a key has no end marker: one that follows another begin
+    // marker belongs to that other key.
     let mut own = lines.clone().take_while(|line| !has_marker(line, BEGIN));
     let is_complete = line.contains("KEY-----") || line.contains("BLOCK-----");
     if let Some(end) = own.position(|line| has_marker(line, END)).filter(|_| is_complete) {
@@ -42,8 +42,8 @@ pub(super) fn has_marker(line: &str, marker: &str) -> bool {
     line.split_once(marker).is_some_and(|(_, rest)| rest.contains("PRIVATE KEY"))
 }
 
-/// Removes the last lines that may belong to a private key. The last of them may be short, as may
-/// the one before a PGP checksum.
+/// Removes the lines at the end of `out` that may belong to a private key. The last line of a key
+/// may be short. If it is a PGP checksum, the line before it may be short too.
 pub(super) fn cut_key(out: &mut String) {
     let mut may_be_short = true;
     while let Some(line) = out.split_inclusive('\n').next_back() {

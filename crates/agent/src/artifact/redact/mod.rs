@@ -24,8 +24,8 @@ const REDACTED: &str = "[redacted]";
 /// Bytes of input between two calls of `keep_going`.
 const CHECK_BYTES: usize = 64 << 10;
 
-/// The text without secrets, and their number. Invalid UTF-8 is replaced. `None` if `keep_going`,
-/// which is called repeatedly, returns false.
+/// Returns the text without secrets, and the number of secrets removed. Invalid UTF-8 is replaced.
+/// `None` if `keep_going`, which is called every `CHECK_BYTES`, returns false.
 pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<u8>, u64)> {
     let text = String::from_utf8_lossy(text);
     let (mut out, mut count) = (String::with_capacity(text.len()), 0);
@@ -45,7 +45,7 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
         if let Some(len) = key_len(line, rest) {
             rest = &rest[len..];
         } else if has_marker(line, END) {
-            // A limit cut off its beginning.
+            // The beginning of the key is missing, because a size limit cut it off.
             cut_key(&mut out);
         } else {
             let redactions = push_redacted(&mut out, line, |within| check(at + within))?;
@@ -61,7 +61,7 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
     Some((out.into_bytes(), count))
 }
 
-/// Appends a line without its secrets. Returns their number.
+/// Appends a line without its secrets. Returns the number of secrets removed.
 fn push_redacted(
     out: &mut String,
     line: &str,

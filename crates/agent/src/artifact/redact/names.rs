@@ -1,13 +1,14 @@
 //! Tests whether the text around a hint is the name of a secret with its value.
 
-/// How far a rule looks from its hint when a secret is not certain.
+/// How many bytes before and after its hint a rule examines.
 const NEAR_BYTES: usize = 1024;
 
-/// With these words `api key` and `apikey` are secrets like `api_key`. With others only `_key` is.
+/// After these words, `key` names a secret even with a space or nothing in between: `api key`,
+/// `apikey`. After other words it needs `_`, `-` or camel case: `jwt_key`, `jwtKey`.
 const SPOKEN_KEYS: &[&str] =
     &["api", "access", "account", "auth", "encryption", "private", "secret", "signing"];
 
-/// Keys that are not secret: `public_key`.
+/// After these words, `key` does not name a secret: `public_key`.
 const OPEN_KEYS: &[&str] = &["public", "primary", "foreign", "sort", "partition", "cache", "fault"];
 
 /// Programs that take a password after `-p`.
@@ -37,8 +38,8 @@ pub(super) fn is_pass(before: &str, from: &str) -> bool {
     starts_name_part(before, from) || in_capitals() && !before.ends_with("BY")
 }
 
-/// `true` if `key` is the one of `jwt_key`, `signingKey` or `api key`, but not of `Monkey` or
-/// `P_Key`.
+/// `true` if `key` names a secret, as in `jwt_key`, `signingKey` or `api key`, but not in `Monkey`
+/// or `P_Key`.
 pub(super) fn is_secret_key(before: &str, from: &str) -> bool {
     let before = near(before);
     let stem = before.trim_end_matches(['_', '-', ' ']);
@@ -72,7 +73,8 @@ pub(super) fn is_curl_flag(before: &str, from: &str) -> bool {
     starts_argument(before, from) && near(before).contains("curl")
 }
 
-/// `true` if the word from the hint on contains an `@`. Most URLs have none, and patterns are slow.
+/// `true` if the word that starts at the hint contains an `@`. Most URLs contain none, so this test
+/// saves the slow match of a pattern.
 pub(super) fn has_at(_: &str, from: &str) -> bool {
     let mut word = from.bytes().take(NEAR_BYTES).take_while(|byte| !byte.is_ascii_whitespace());
     word.any(|byte| byte == b'@')
@@ -84,7 +86,7 @@ pub(super) fn has_token_dot(_: &str, from: &str) -> bool {
     bytes.find(|byte| !byte.is_ascii_alphanumeric() && !b"_-".contains(byte)) == Some(b'.')
 }
 
-/// The end of a text.
+/// The last `NEAR_BYTES` bytes of a text.
 fn near(text: &str) -> &str {
     let mut from = text.len().saturating_sub(NEAR_BYTES);
     while !text.is_char_boundary(from) {
@@ -93,14 +95,15 @@ fn near(text: &str) -> &str {
     &text[from..]
 }
 
-/// `true` if the name at the end of a text is a flag.
+/// `true` if the name at the end of a text begins with `-`, as a flag does.
 pub(super) fn is_flag(before: &str) -> bool {
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
     near(before).bytes().rev().take_while(is_name_byte).last() == Some(b'-')
 }
 
-/// `true` if the word after a name and a mere space is its value: the name is a flag, as in
-/// `--password abc`, or the word is not plain language, as in `passphrase ab12cd`.
+/// `true` if the word after a name is likely its value, although only a space separates them. That
+/// is so if the name is a flag, as in `--password abc`, or the word looks random, as in
+/// `passphrase ab12cd`.
 pub(super) fn is_likely(is_flag: bool, value: &str) -> bool {
     let has = |is: fn(&u8) -> bool| value.as_bytes().iter().any(is);
     let is_random = value.len() > NEAR_BYTES

@@ -12,7 +12,7 @@ use super::names::{
 };
 use super::values::{header_len, value_len};
 
-/// Names of secrets, whatever follows in the name: `secretString`.
+/// Beginnings of the names of secrets. Other letters may follow, as in `secretString`.
 const SECRETS: &[&str] = &[
     "passw",
     "passphrase",
@@ -30,10 +30,10 @@ const SECRETS: &[&str] = &[
     "private-mac",
 ];
 
-/// The regex group after a name with a qualifier.
+/// The regex group that matches only after a name with a qualifier.
 const QUALIFIED: &str = "qualified";
 
-/// Formats of secrets, whatever precedes them, each with its hints.
+/// Secrets that are recognised by their format, without a name: the hints and the pattern of each.
 const FORMS: &[(&[&str], &str)] = &[
     (&["akia", "asia"], r"(?:AKIA|ASIA)[A-Z0-9]{16}"),
     (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"gh[pousr]_[A-Za-z0-9]{20,}"),
@@ -58,22 +58,25 @@ const FORMS: &[(&[&str], &str)] = &[
 ];
 
 pub(super) struct Rule {
-    /// The pattern is tried at each of these. Case-insensitive.
+    /// Texts at which the pattern is tried, in upper or lower case.
     hints: &'static [&'static str],
-    /// `true` if the pattern is tried, given the text before the hint and the text from it on.
+    /// Decides whether to try the pattern, given the text before the hint and the text that starts
+    /// at the hint.
     applies: fn(&str, &str) -> bool,
-    /// Starts at the hint. The first group is kept, and the secret follows. If it can fail late,
-    /// its repetitions are bounded: a line can be as long as a file.
+    /// Matches the text that starts at the hint. The first group is kept, and the secret follows
+    /// it. Repetitions are bounded in a pattern that can fail late, because a line can be as long
+    /// as a file.
     pattern: Regex,
     extent: Extent,
 }
 
+/// Where the secret ends.
 enum Extent {
     /// At the end of the pattern, or where its second group begins.
     Pattern,
     /// At the end of a word or quoted string. If the second group matches a weak separator such as
-    /// a space, the value must look like one. If the group [`QUALIFIED`] matches, after a name with
-    /// a qualifier, the value must look random.
+    /// a space, the text is a secret only if its name is a flag or the text looks random. If the
+    /// group [`QUALIFIED`] matches, the text must look random.
     Value,
     /// At the end of the line, or of the string that contains the header.
     Header,
@@ -114,7 +117,8 @@ fn rules() -> Vec<Rule> {
     let weak = r#"\\*["']?[\s\x00]+(?:is[\s\x00]+)?|\\*["'],[\s\x00]*"#;
     let more = r"[a-z0-9_-]{0,32}(?:\.(?:data|key|string|text|value))?";
     let part = r"(?:[_-]?(?:id|value|data|file|content|string|hash|base64|[0-9]{1,9})){0,3}";
-    // The qualifier of `GITHUB_TOKEN_RO`. `token_count` has no value that looks random.
+    // A name with a qualifier, such as `_RO` in `GITHUB_TOKEN_RO`. `token_count=7` is not a secret,
+    // because its value does not look random.
     let qualified = &format!(r"(?:[_-][a-z0-9]{{1,32}}){{1,3}}{is}(?<{QUALIFIED}>)");
     let any = r"[^\s\x00]";
 
@@ -163,8 +167,9 @@ fn rules() -> Vec<Rule> {
             r#"(?i)([a-z0-9?&-]{0,6}sig(?:nature)?=)[^&\s\x00"'\\]+"#,
             Extent::Pattern,
         ),
-        // Up to the last `@` before the path, since a password may contain one. A password with a
-        // `/` differs from a host with a port: it is not all digits.
+        // The secret ends at the last `@` before the path, because a password may contain an `@`. A
+        // password may also contain a `/`. It then differs from a port in that it is not all
+        // digits.
         rule(
             &["://", r":\/\/"],
             has_at,
@@ -177,7 +182,8 @@ fn rules() -> Vec<Rule> {
             r"()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",
             Extent::Pattern,
         ),
-        // Within a word it is `disk-` or `task-`.
+        // Match `sk-` only at the start of a word in a name, because `disk-` and `task-` contain it
+        // too.
         rule(&["sk-"], starts_name_part, r"()sk-[A-Za-z0-9_-]{20,}", Extent::Pattern),
     ];
     let forms = FORMS.iter();

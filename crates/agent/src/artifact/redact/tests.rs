@@ -217,7 +217,7 @@ fn a_private_key_is_redacted_and_the_text_after_it_stays() {
     assert_eq!(redacted(&cut), ("b c.\n[redacted private key]\n".to_owned(), 1));
     let mentioned = "no -----BEGIN RSA PRIVATE KEY in it\nwhat else was wrong\n";
     assert_eq!(redacted(mentioned).0, "[redacted private key]\nwhat else was wrong\n");
-    // Another key ends the mention of one.
+    // After a line that only mentions a key, the end marker of another key does not count.
     let two = format!("a -----BEGIN PRIVATE KEY----- was\nb c\n{text}");
     assert_eq!(redacted(&two).0, "[redacted private key]\nb c\na\n[redacted private key]\nb\n");
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::keys::KEY_LINES_MAX;
 
-/// The length of a value. `name` is its name and the separator.
+/// The length of a value. `name` holds the name of the value and the separator after it.
 pub(super) fn value_len(name: &str, value: &str) -> usize {
     let depth = slashes(value.bytes());
     let quoted = &value[depth..];
@@ -14,7 +14,7 @@ pub(super) fn value_len(name: &str, value: &str) -> usize {
             .map_or(text.len(), |quote| if quote.len() > depth { quote.end } else { quote.start });
         return depth + 1 + len;
     }
-    // A list is redacted as a whole; one without an end, up to the end of the line.
+    // A list is redacted as a whole. A list without an end is redacted up to the end of the line.
     let mut open = 0_usize;
     let list_end = value.find(|letter: char| {
         open += usize::from("[{".contains(letter));
@@ -43,7 +43,7 @@ pub(super) fn header_len(before: &str, name: &str, value: &str) -> usize {
         _ if before.starts_with('{') => ('"', 0),
         _ => return value.len(),
     };
-    // The name has quotes of its own.
+    // The quote before the name closes after the name, as in JSON, and the value has its own.
     if name.contains(quote) && value.trim_start_matches('\\').starts_with([quote, '[', '{']) {
         return value_len(name, value);
     }
@@ -51,7 +51,7 @@ pub(super) fn header_len(before: &str, name: &str, value: &str) -> usize {
 }
 
 /// The closing quote of a string, with its backslashes. A quote with more backslashes than the
-/// opening one belongs to the text, as does one within a word.
+/// opening quote belongs to the text, as does a quote within a word.
 fn closing(text: &str, quote: char, depth: usize) -> Option<Range<usize>> {
     text.match_indices(quote).find_map(|(at, _)| {
         let slashes = slashes(text[..at].bytes().rev());
@@ -64,7 +64,7 @@ fn is_quote(letter: char) -> bool {
     letter == '"' || letter == '\''
 }
 
-/// `true` if a word continues after a quote. `'\''` is such a quote in a shell.
+/// `true` if a word continues after a quote. In a shell, it also continues after `'\''`.
 fn word_continues(after: &str) -> bool {
     after.starts_with(|letter: char| letter.is_alphanumeric()) || after.starts_with(r"\''")
 }
@@ -73,8 +73,7 @@ fn slashes(bytes: impl Iterator<Item = u8>) -> usize {
     bytes.take_while(|byte| *byte == b'\\').count()
 }
 
-/// The length of the lines after `password: |`, which in YAML are the value: those with deeper
-/// indentation.
+/// The length of the value that follows `password: |` in YAML: all lines with deeper indentation.
 pub(super) fn block_len(line: &str, rest: &str) -> usize {
     let start = line.trim_end().trim_end_matches(['+', '-']).strip_suffix(['|', '>']);
     if !start.is_some_and(|key| key.trim_end().ends_with(':')) {

@@ -1,5 +1,5 @@
-//! Collects an artifact for an order and uploads it. Read-only: a restarted agent starts over, or
-//! uploads what the previous one collected.
+//! Collects an artifact for an order and uploads it. The node is not changed, so a restarted agent
+//! may start over. It uploads the bundle of the previous agent process if that is complete.
 
 use farrier_fleet::fleet::order::OrderStatus;
 use farrier_hardware::Root;
@@ -9,13 +9,14 @@ use super::{Outcome, done, failed};
 use crate::artifact::{self, Bundle, BundleError, FinishedBundle, SendError};
 use crate::run::boot_time;
 
-/// Maximum bytes before compression: below the server's limit, even for incompressible data.
+/// Maximum bytes before compression. Even incompressible content stays below the server's limit.
 const CONTENT_BYTES_MAX: u64 = 30 << 20;
 
-/// Polling intervals between upload attempts. Doubles from the first up to the second.
+/// Polling intervals between upload attempts, at first and at most. The wait doubles with each
+/// attempt.
 const RETRY_POLLS: (u32, u32) = (1, 32);
 
-/// Uploads the bundle that `collect` fills. Without a server it stays on the node.
+/// Uploads the bundle that `collect` fills. Without a server, the bundle stays on the node.
 pub(super) fn deliver(
     task: &Task<'_>,
     collect: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
@@ -27,8 +28,8 @@ pub(super) fn deliver(
         Err(NoBundle::Failed(err)) => failed(err.to_string()),
         Err(NoBundle::Cancelled) => Err(Abort::Cancelled),
     };
-    // Keep the bundle if there is no server, because it is the result, or if the agent is stopping,
-    // because the next one resumes with it.
+    // Keep the bundle if there is no server, because the bundle is the result. Also keep it if the
+    // agent is stopping, because the next agent process uploads it.
     let has_ended = !matches!(outcome, Err(Abort::Cancelled));
     let is_disposable =
         task.inner.outbox.is_some() || !matches!(outcome, Ok(OrderStatus::Done { .. }));
@@ -50,7 +51,7 @@ impl From<BundleError> for NoBundle {
     }
 }
 
-/// The bundle on disk: one from an earlier agent process, or a new one.
+/// The bundle on disk, from an earlier agent process or collected now.
 fn bundle(
     task: &Task<'_>,
     collect: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
@@ -63,7 +64,8 @@ fn bundle(
     let times = (task.now(), boot_time(&Root::unrecorded(&task.inner.paths.root)));
     let mut bundle = Bundle::create(&path, order.node.as_str(), times, CONTENT_BYTES_MAX)?;
     let collected = collect(task, &mut bundle);
-    // Sources end early in this case. A partial bundle must not look complete after a restart.
+    // Sources end early if the order is not active. A partial bundle must not look complete after a
+    // restart.
     if !task.is_active() {
         bundle.discard();
         return Err(NoBundle::Cancelled);

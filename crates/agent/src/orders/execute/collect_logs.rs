@@ -28,17 +28,18 @@ const BUG_REPORT_BYTES: u64 = 12 << 20;
 const BUG_REPORT_READ_BYTES: u64 = 1 << 30;
 const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
-/// A busy machine with a large journal takes a few seconds.
+/// Deadline of `journalctl`. It takes a few seconds on a busy machine with a large journal.
 const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
-/// Last lines of the previous boot. At 200 bytes a line they fill the limit.
+/// Number of lines from the end of the previous boot's log. At 200 bytes per line they fill the
+/// limit.
 const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
-/// `nvidia-smi -q` takes seconds for eight GPUs, and hangs if the driver does.
+/// Deadline of `nvidia-smi -q`. It takes seconds for eight GPUs, and hangs if the driver hangs.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
-/// The script takes one to three minutes on a node with eight GPUs.
+/// Deadline of `nvidia-bug-report.sh`. It takes one to three minutes on a node with eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Free disk space required for the bug report. The script writes up to 64 MiB and compresses that;
-/// the node's own work needs the rest.
+/// Free disk space required for the bug report. The script writes a file of up to 64 MiB and
+/// compresses it. The rest stays free for the node's own work.
 const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
 
 /// Runs the script with private file permissions and a file size limit of 64 MiB.
@@ -51,7 +52,8 @@ pub(super) fn collect(task: &Task<'_>) -> Outcome {
     artifact::deliver(task, collect_sources)
 }
 
-/// Collects every source in turn while the order is active: a cordon may be waiting behind it.
+/// Collects one source after the other. Stops when the order is no longer active, because a newer
+/// order, such as a cordon, waits.
 fn collect_sources(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     type Source = fn(&Task<'_>) -> Result<Content, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
@@ -80,7 +82,7 @@ fn kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     Ok(Content { bytes, dropped_bytes, cut_off_by: None })
 }
 
-/// Kernel log of the previous boot: it holds the fault of a node that was rebooted for it.
+/// Kernel log of the previous boot. If a fault led to a reboot, this log contains the fault.
 fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     const PROGRAM: &str = "journalctl";
     if !is_live(&task.inner.paths.root) {
@@ -92,7 +94,8 @@ fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     run_program(task, PROGRAM, args, JOURNALCTL_DEADLINE)
 }
 
-/// Queries this machine, or the configured NVML library, which may be a simulated node's.
+/// Runs `nvidia-smi` with this machine's NVML library or the configured one, which may simulate a
+/// node.
 fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
     const PROGRAM: &str = "nvidia-smi";
     let paths = &task.inner.paths;
@@ -101,7 +104,7 @@ fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
         None => None,
         Some(nvml) => nvml.parent(),
     };
-    // The dynamic linker loads the library from there.
+    // The dynamic linker loads the library from this directory.
     let mut args: Vec<OsString> = vec!["env".into()];
     if let Some(folder) = library {
         let mut variable = OsString::from("LD_LIBRARY_PATH=");
@@ -119,7 +122,8 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         bundle.add_gap(NAME, &SourceError::NotThisMachine);
         return Ok(());
     }
-    // Per process: the script of a killed agent may still be writing its own file.
+    // The file name contains the PID, because the script that a killed agent started may still be
+    // writing its own file.
     let folder = task.inner.state_dir().join("artifacts");
     if let Err(err) = make_private(&folder) {
         return Err(BundleError::Write { path: folder, err });
@@ -129,7 +133,7 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         return Ok(());
     }
     let path = folder.join(format!("bug-report-{}", std::process::id()));
-    // Safe mode skips what is known to hang on a lost GPU.
+    // Safe mode skips the steps that are known to hang on a lost GPU.
     let args = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
     let args = args.into_iter().map(OsString::from).chain([path.clone().into()]).collect();
     let output = run_program(task, PROGRAM, args, BUG_REPORT_DEADLINE);
@@ -174,7 +178,7 @@ fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Reads a report, even if its compression was cut short.
+/// Reads a report. If its compressed stream is truncated, returns the part before that.
 fn read_report(path: &Path) -> Result<Content, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
     let mut file = File::open(path).map_err(failed)?;
@@ -190,7 +194,7 @@ fn read_report(path: &Path) -> Result<Content, SourceError> {
     }
 }
 
-/// The last bytes that can be read, starting at a line boundary.
+/// The last `keep_bytes` of what can be read, starting at a line boundary.
 fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> Content {
     let (mut last, mut chunk) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
     let cut_off_by = loop {
@@ -229,8 +233,8 @@ fn run_program(
     }
 }
 
-/// Includes output printed before a failure or a hang: with a lost GPU, `nvidia-smi` prints the
-/// others and exits with an error.
+/// Includes the output from before a failure or a hang. If a GPU is lost, `nvidia-smi` prints the
+/// other GPUs and exits with an error.
 fn content_of(
     program: &str,
     completed: CompletedProcess,
@@ -253,7 +257,7 @@ fn content_of(
             Some(failed(program, status))
         }
         End::TimedOut => Some(SourceError::TimedOut { program, after }),
-        // The lease ended, or the order was cancelled. In that case there is no bundle.
+        // The lease ended. If instead the order was cancelled, there is no bundle to list this in.
         End::Cancelled => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
@@ -283,7 +287,7 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
         let read =
             segment::read(&segment::path(state_dir, number), |record| durable.apply(&record));
         match read {
-            // Deleted since it was listed: a later segment supersedes it.
+            // The segment was deleted after it was listed. A later segment supersedes it.
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             read => {
                 read.map_err(failed)?;
@@ -302,12 +306,12 @@ fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
     segments_end(state_dir, &numbers, JOURNAL_BYTES)
 }
 
-/// The end of these segments, across as many as needed.
+/// The last bytes of these segments, taken from as many segments as needed.
 fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Content, SourceError> {
     let (mut parts, mut remaining, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
     for number in numbers.iter().rev() {
         let part = match tail(&segment::path(state_dir, *number), remaining) {
-            // Deleted since it was listed, by retention.
+            // Retention deleted the segment after it was listed.
             Err(SourceError::Read { err, .. }) if err.kind() == io::ErrorKind::NotFound => continue,
             part => part?,
         };
@@ -323,7 +327,8 @@ fn orders(task: &Task<'_>) -> Result<Content, SourceError> {
     tail(&task.inner.state_dir().join("orders.jsonl"), ORDERS_BYTES)
 }
 
-/// The end of a file, starting at a line boundary: half a line may hold half a secret.
+/// The end of a file, starting at a line boundary, because half a secret in half a line would not
+/// be recognised.
 fn tail(path: &Path, bytes_max: u64) -> Result<Content, SourceError> {
     let read = || -> io::Result<Content> {
         let mut file = File::open(path)?;

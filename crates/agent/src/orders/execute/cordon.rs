@@ -1,4 +1,4 @@
-//! Cordon and uncordon: sets a cordon if there is none, and removes only our own.
+//! Cordon and uncordon: sets a cordon if there is none, and removes only a cordon of farrier.
 
 use farrier_fleet::fleet::event::Cordon;
 
@@ -50,7 +50,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Outcome {
     }
 }
 
-/// Reads the cordon state. Unknown is an error.
+/// Reads the cordon state. Retries while it is unknown.
 pub(super) fn read_cordon(task: &Task<'_>) -> Result<Cordon, Abort> {
     task.retry(|| match task.inner.cordon()? {
         Cordon::Unknown => Err(SchedulerError::CordonUnknown),

@@ -1,5 +1,5 @@
-//! Waits until no job runs on the node. Jobs that outlast the wait are requeued elsewhere if the
-//! scheduler supports it. The rest may run until the lease ends.
+//! Waits until no job runs on the node. Jobs that outlast the wait are requeued on another node if
+//! the scheduler supports it. Other jobs may run until the lease ends.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Outcome {
     }
 }
 
-/// Polling intervals until the next check. Backs off, because thousands of nodes may poll one
-/// controller. Never goes beyond `next`.
+/// How many polling intervals to wait before the next check, but not beyond `next`. The wait grows,
+/// because thousands of nodes may poll one scheduler's controller.
 fn poll_interval(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
     let wait = match now.duration_since(since).as_secs() {
         ..60 => 1,
@@ -47,7 +47,7 @@ fn poll_interval(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
     remaining.clamp(1, wait)
 }
 
-/// Requeues each job once. Leaves a job alone if the scheduler refuses.
+/// Requeues each job once. If the scheduler refuses, the job is left alone.
 fn requeue(task: &mut Task<'_>, jobs: &[Job], boot: &str) -> Result<(), Abort> {
     for job in jobs.iter().filter(|job| !job.is_ending) {
         let effect = Effect::Requeue { job: job.id.clone() };
@@ -74,7 +74,7 @@ fn drained_evidence(task: &Task<'_>) -> String {
     format!("no job runs on the node ({scheduler}){suffix}")
 }
 
-/// Requeued jobs, with the error if the requeue failed.
+/// Jobs that the agent tried to requeue, with the error if the requeue failed.
 fn requeued<'t>(task: &'t Task<'_>) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {
     task.started().iter().filter_map(|change| match &change.effect {
         Effect::Requeue { job } => Some((job.as_str(), change.failed.as_ref())),

@@ -6,8 +6,9 @@
 //!    └─ started on disk ─ act ─ ended on disk ─ inspect ─> Done with evidence, or Failed
 //! ```
 //!
-//! A restarted agent resumes with the changes that were started earlier. It inspects first. A
-//! change that may or may not have been made, and must not be made twice, fails the order.
+//! A restarted agent knows from the journal which changes were started, and inspects the node
+//! first. If it cannot tell whether a change was made, and the change must not be made twice, the
+//! order fails.
 
 mod artifact;
 mod collect_logs;
@@ -23,7 +24,7 @@ use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
 
 use super::task::{Abort, Task};
 
-/// Final status of an order. An error says why it was not executed.
+/// Final status of an order, or why the execution stopped.
 type Outcome = Result<OrderStatus, Abort>;
 
 /// A permission in the node's configuration, without which an order is refused.
@@ -38,9 +39,9 @@ pub(super) enum Permission<'o> {
 
 type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Outcome + 'o>;
 
-/// The entry of an order kind.
+/// How an order kind is executed, and the permission that it needs.
 pub(super) struct Executor<'o> {
-    /// `None` if the configuration cannot forbid it.
+    /// `None` if the configuration cannot forbid the order.
     pub(super) needs: Option<Permission<'o>>,
     execute: Execute<'o>,
 }
@@ -82,7 +83,7 @@ pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
     }
 }
 
-/// Executes an order. `None` if it is no longer active, or the agent is stopping.
+/// Executes an order. `None` if the order is no longer active, or the agent is stopping.
 pub(super) fn run(task: &mut Task<'_>) -> Option<OrderStatus> {
     let kind = task.order().kind.clone();
     let outcome = (executor(&kind).execute)(task);

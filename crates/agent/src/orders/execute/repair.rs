@@ -9,7 +9,7 @@ use super::super::task::{Abort, Task};
 use super::cordon::read_cordon;
 use super::{Outcome, boot, done, failed, join_names};
 
-/// How often to check a GPU or a service after a repair before it counts as failed.
+/// How many times to check a GPU or a service after a repair before the repair counts as failed.
 const CHECKS_MAX: u32 = 60;
 
 pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
@@ -33,8 +33,9 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
     confirm_reset(task, gpu)
 }
 
-/// Acknowledges a manual repair: writes the note first, for a restarted agent, then notifies the
-/// running one. Idempotent, because the note has the time at which the order was accepted.
+/// Acknowledges a manual repair. First writes the note, which a restarted agent reads, then
+/// notifies the running health monitor. Idempotent, because the note has the time at which the
+/// order was accepted.
 pub(super) fn acknowledge(task: &Task<'_>, repair: String) -> Outcome {
     let note = RepairNote { at: task.accepted(), repair };
     if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
@@ -44,7 +45,7 @@ pub(super) fn acknowledge(task: &Task<'_>, repair: String) -> Outcome {
     done("findings that waited for the repair are cleared, and counters restart")
 }
 
-/// Checks the GPU after its reset, until it needs no further one.
+/// Checks the GPU after a reset, until it needs no further reset.
 fn confirm_reset(task: &Task<'_>, gpu: &GpuUuid) -> Outcome {
     let mut last = String::new();
     for _ in 0..CHECKS_MAX {
@@ -63,7 +64,8 @@ fn confirm_reset(task: &Task<'_>, gpu: &GpuUuid) -> Outcome {
     failed(format!("the GPU was reset, but the fault remains: {last}"))
 }
 
-/// Outcome of a reset that an earlier agent process started. Never resets twice.
+/// Determines the outcome of a reset that an earlier agent process started. Never resets the GPU a
+/// second time.
 fn resume_reset(task: &Task<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
     match started {
         Started { ended: true, failed: Some(why), .. } => return failed(why),
@@ -73,7 +75,7 @@ fn resume_reset(task: &Task<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
     let unknown = "the agent stopped during the reset, so the outcome of the reset is unknown";
     let was_wrong = matches!(&started.effect, Effect::ResetGpu { wrong, .. } if !wrong.is_empty());
     match task.inner.inspector.gpu(gpu) {
-        // The cause of the reset is gone.
+        // The fault that required the reset is gone, so the reset happened.
         Ok(health) if was_wrong && health.reset_reasons.is_empty() => {
             done(format!("the GPU was reset while the agent restarted; {}", health.summary))
         }
@@ -92,7 +94,7 @@ pub(super) fn reboot(task: &mut Task<'_>) -> Outcome {
         None => {}
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Started { ended: true, failed: None, .. }) => return wait_for_reboot(task),
-        // Same boot: even if the reboot was started, it has not happened.
+        // The boot is the same, so the reboot has not happened, even if it was started.
         Some(Started { ended: false, .. }) => task.wait_for_earlier_change()?,
     }
     let boot = boot(task)?;
@@ -136,7 +138,7 @@ pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Outcome {
             if service.run.is_some() && service.run.as_ref() != previous_run(effect) {
                 return confirm_restart(task, unit, previous_run(effect));
             }
-            // Same run: the service was not restarted.
+            // The run is the same, so the service was not restarted.
         }
     }
     let boot = boot(task)?;
@@ -177,7 +179,7 @@ fn confirm_restart(task: &Task<'_>, unit: &str, previous_run: Option<&String>) -
     failed(format!("`{unit}` was restarted but is not active: {last}"))
 }
 
-/// Precondition of every change: a node that is cordoned and idle.
+/// Checks the precondition of every repair: the node is cordoned and idle.
 pub(super) fn ensure_drained(task: &Task<'_>) -> Result<(), Abort> {
     if read_cordon(task)? == Cordon::None {
         return Err(Abort::cannot_execute("the node accepts new work: cordon and drain it first"));

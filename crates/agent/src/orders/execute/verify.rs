@@ -9,7 +9,7 @@ use super::super::actuator::VerificationReport;
 use super::super::task::{Abort, Task};
 use super::{Outcome, done, failed};
 
-/// Polling intervals between attempts. Each one starts a child process for NVML.
+/// Polling intervals between attempts. Each attempt starts a child process for NVML.
 const RETRY_POLLS: u32 = 5;
 
 pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Outcome {
@@ -29,7 +29,7 @@ pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Outcome {
     }
 }
 
-/// One sentence on why it failed. The details are on the node.
+/// One sentence that says why the verification failed. The details are on the node.
 fn failure_reason(report: &VerificationReport) -> String {
     let (first, unknown) = (summarize(&report.failed), summarize(&report.unknown));
     match (first, unknown) {

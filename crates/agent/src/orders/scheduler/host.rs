@@ -3,7 +3,7 @@
 //!
 //! `cordon.json` in the state directory:
 //! `{"owner":"farrier","reason":"farrier: ...","since":"2026-11-15T12:00:00Z"}`. To keep the node
-//! out of service, write one with another owner. Farrier never removes it.
+//! out of service, write this file with another owner. Farrier never removes such a file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -21,10 +21,10 @@ use super::{CordonFileAction, Job, OWNER, Scheduler, SchedulerError, classify_co
 /// File name of the cordon in the state directory.
 pub(crate) const CORDON_FILE: &str = "cordon.json";
 
-/// Upper bound: a cordon is two lines of text.
+/// Maximum size of the file. A cordon has about two lines of text.
 const CORDON_BYTES_MAX: u64 = 64 << 10;
 
-/// The file's content. Unknown fields of other owners are ignored.
+/// The content of the file. Unknown fields, which other owners may write, are ignored.
 #[derive(Debug, Serialize, Deserialize)]
 struct CordonFile {
     owner: String,
@@ -62,7 +62,7 @@ impl HostScheduler {
         }
     }
 
-    /// An unreadable file counts as an external cordon.
+    /// A file that does not parse counts as an external cordon.
     fn unreadable(&self) -> CordonFile {
         let reason = format!("`{}` does not parse", self.path.display());
         CordonFile { owner: "unknown".to_owned(), reason, since: None }
@@ -79,7 +79,8 @@ impl HostScheduler {
         bytes.push(b'\n');
         file.write_all(&bytes)?;
         file.sync_all()?;
-        // A hard link fails if another tool was faster; a rename would overwrite its cordon.
+        // If another tool has set a cordon meanwhile, a hard link fails, but a rename would
+        // overwrite that cordon.
         fs::hard_link(&part, &self.path)?;
         fs::remove_file(&part)?;
         self.sync()

@@ -12,26 +12,27 @@ use jiff::Timestamp;
 use super::node_error::InspectorError;
 use super::process::ProcessError;
 
-/// Prefix of every reason that farrier sets.
+/// Prefix of the reason in every cordon that farrier sets.
 pub(in crate::orders) const PREFIX: &str = "farrier: ";
 
-/// Owner name in our cordons, if the scheduler stores one.
+/// Owner of farrier's cordons, in a cordon file.
 pub(in crate::orders) const OWNER: &str = "farrier";
 
 /// Maximum length of a reason: Slurm shows it on one line.
 const REASON_CHARS_MAX: usize = 200;
 
 pub trait Scheduler: Send + Sync {
-    /// Its name in evidence.
+    /// The name that the evidence of an order uses.
     fn name(&self) -> &'static str;
 
-    /// The cordon state. `ours` is the reason in the last cordon we set, if the journal has it.
+    /// The cordon state. `ours` is the reason in the last cordon that farrier set, if the journal
+    /// has it.
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError>;
 
-    /// Stops new work, and stores `reason`. Only if there is no cordon.
+    /// Stops new work, and stores `reason`. Called only if there is no cordon.
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError>;
 
-    /// Allows new work again. Only if the cordon is ours.
+    /// Allows new work again. Called only if the cordon is farrier's.
     fn uncordon(&self) -> Result<(), SchedulerError>;
 
     /// Jobs on the node, from a reading after `since`.
@@ -47,14 +48,14 @@ pub struct Job {
     pub id: String,
     /// A label for operators.
     pub text: String,
-    /// It is already ending, so it needs no requeue.
+    /// `true` if the job is already ending, so that it needs no requeue.
     pub is_ending: bool,
 }
 
 /// Why a scheduler operation failed. `Display` includes the causes, so there is no `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// A scheduler command failed: it refused, or its controller does not answer.
+    /// A scheduler command failed, because it refused or its controller does not answer.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The output of a scheduler command does not parse.
@@ -70,7 +71,7 @@ pub enum SchedulerError {
     /// The cordon state could not be determined.
     #[error("the cordon state is unknown")]
     CordonUnknown,
-    /// Without a scheduler the GPU processes are the jobs, and they are unknown.
+    /// The GPU processes, which are the jobs of a node without a scheduler, are unknown.
     #[error(transparent)]
     Processes(#[from] InspectorError),
     /// Without a scheduler a job cannot be requeued.
@@ -96,7 +97,7 @@ impl fmt::Display for CordonFileAction {
     }
 }
 
-/// Formats the reason of our cordon: one line of bounded length, without characters that break
+/// Formats the reason of a cordon as one line of bounded length, without characters that break
 /// parsers.
 pub(super) fn reason(cause: &str, generation: u64) -> String {
     let sanitize =
@@ -107,8 +108,9 @@ pub(super) fn reason(cause: &str, generation: u64) -> String {
     format!("{PREFIX}{}{end}", cause.trim())
 }
 
-/// Determines the owner of a cordon. It is ours if the reason has our prefix and, where the journal
-/// knows the reason we set, equals it. A reason that was edited since makes it external.
+/// Determines whether a cordon is farrier's or external. It is farrier's if farrier's user set it
+/// and its reason has the prefix. If the journal has the reason that farrier set, both reasons must
+/// be equal: if somebody edited the reason, the cordon is external.
 pub(super) fn classify_cordon(
     by_us: bool,
     owner: &str,

@@ -1,7 +1,8 @@
-//! Slurm, through its own commands, in the output format that all versions share.
+//! Uses Slurm through its own commands, in the output format that all versions share.
 //!
-//! Slurm's drain is our cordon: the drain order is in `execute/drain.rs`. The node is drained with `Reason="farrier: ..."`. Slurm stores who set the reason. The user and
-//! the reason identify our drain, and only then is the node resumed.
+//! The state DRAIN in Slurm is a cordon here. (`execute/drain.rs` has the drain order.) Farrier
+//! sets this state with `Reason="farrier: ..."`, and Slurm stores the user who set it. Farrier
+//! resumes the node only if both the user and the reason are its own.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -12,14 +13,14 @@ use jiff::Timestamp;
 use super::super::process::{self, ProcessError};
 use super::{Job, Scheduler, SchedulerError, classify_cordon};
 
-/// Slurm's commands wait for an unresponsive controller (`MessageTimeout`, 10 s, and again for its
-/// backup).
+/// Deadline of Slurm's commands. They wait for an unresponsive controller (`MessageTimeout`, 10 s),
+/// and again for its backup.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// `squeue` fields of a job: id, state, user, name.
 const FORMAT: &str = "%i|%T|%u|%j";
 
-/// Node states without new work (`scontrol(1)`, node states).
+/// States in which a node gets no new work (`scontrol(1)`, node states).
 const CLOSED: [&str; 8] =
     ["DRAIN", "DRAINED", "DRAINING", "DOWN", "ERROR", "FAIL", "FAILED", "FAILING"];
 
@@ -39,14 +40,15 @@ struct NodeState {
 impl Slurm {
     /// `node` is the NodeName in Slurm.
     pub fn new(node: String) -> Self {
-        // Slurm reports who set a reason by name, so use the program that resolves names.
+        // Slurm reports the name of the user who set a reason. `id` resolves this process's user to
+        // such a name.
         let user = process::run(OsStr::new("id"), ["--user", "--name"], DEADLINE);
         let user = user.ok().map(|user| user.trim().to_owned()).filter(|user| !user.is_empty());
         Self { node, user }
     }
 
-    /// `Some` if Slurm is installed and knows the node. A controller that does not answer now still
-    /// counts.
+    /// `Some` if Slurm is installed and knows the node. Also `Some` if the controller does not
+    /// answer now.
     pub fn detect(node: &str) -> Option<Self> {
         if !process::in_path("scontrol") {
             return None;
@@ -167,7 +169,7 @@ fn jobs(text: &str) -> Option<Vec<Job>> {
     Some(jobs)
 }
 
-/// Job states without a node (`squeue(1)`, job state codes).
+/// States in which a job is not on a node (`squeue(1)`, job state codes).
 const NOT_ON_NODE: [&str; 15] = [
     "BOOT_FAIL",
     "CANCELLED",
@@ -190,7 +192,7 @@ const NOT_ON_NODE: [&str; 15] = [
 mod tests {
     use super::*;
 
-    /// As Slurm 22.05.8 prints it.
+    /// Output of Slurm 22.05.8.
     const DRAINED: &str = "NodeName=node1 Arch=x86_64 CoresPerSocket=1 \n   CPUAlloc=2 CPUEfctv=2 CPUTot=2 CPULoad=5.54\n   \
         Gres=gpu:2\n   NodeAddr=127.0.0.1 NodeHostName=localhost Port=17821 Version=22.05.8\n   \
         State=ALLOCATED+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n   Partitions=gpu \n   \

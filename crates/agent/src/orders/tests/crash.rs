@@ -62,20 +62,20 @@ fn an_order_survives_a_crash_at_every_step_and_runs_once() {
                 }
                 crashes += 1;
                 let at = format!("{kind}, {} at pass {times}", point.name());
-                // The server resends the order until it gets a status. A reopened executor may or
-                // may not have it.
+                // The server resends the order until it gets a status. The journal of the
+                // reopened executor may or may not contain the order.
                 let executor = node.executor();
                 executor.step();
-                let answer = executor.submit(&order, node.now());
+                let submitted = executor.submit(&order, node.now());
                 executor.step();
                 let statuses = executor.outstanding();
                 let [(5, status)] = &statuses[..] else { panic!("{at}: {statuses:?}") };
                 assert!(
-                    answer == OrderStatus::Accepted || answer == *status,
-                    "{at}: {answer:?} {status:?}"
+                    submitted == OrderStatus::Accepted || submitted == *status,
+                    "{at}: {submitted:?} {status:?}"
                 );
                 check(&node, status, &at);
-                // The status is resent until acknowledged, and not after that.
+                // The status is resent until the server acknowledges it, and not after that.
                 drop(executor);
                 let executor = node.executor();
                 assert_eq!(executor.outstanding(), [(5, status.clone())], "{at}");
@@ -95,7 +95,7 @@ fn an_order_survives_a_crash_at_every_step_and_runs_once() {
     assert!(crashes > 100, "{crashes}");
 }
 
-/// Invariants of the node and the status, wherever the crash was.
+/// Checks what must hold for the node and the status, wherever the crash was.
 fn check(node: &TestNode, status: &OrderStatus, at: &str) {
     let state = node.state().clone();
     assert_eq!(state.violated, None, "{at}");
@@ -105,7 +105,7 @@ fn check(node: &TestNode, status: &OrderStatus, at: &str) {
     {
         assert!(times <= 1, "{at}: {times} {name}");
     }
-    // Only for a reset it can be unknown whether it happened.
+    // A reset is the only change whose outcome can stay unknown.
     if !done {
         let unknown = matches!(status, OrderStatus::Failed { reason } if reason.contains("outcome of the reset is unknown"));
         assert!(
@@ -122,7 +122,7 @@ fn check(node: &TestNode, status: &OrderStatus, at: &str) {
         "reboot" => state.reboots == 1,
         "restart" => state.restarts == 1,
         "verify" | "diag" => true,
-        // Settings already in place are not applied again.
+        // A restarted agent may start the tuning a second time.
         "tune" => (1..=2).contains(&state.tunes),
         other => panic!("{other}"),
     };
@@ -148,7 +148,7 @@ fn a_change_still_running_from_before_the_crash_is_awaited() {
     };
     node.wait_for_clock_reads();
     assert_eq!(executor.outstanding(), [(5, OrderStatus::Accepted)]);
-    // It exits, and has made the change.
+    // The process makes the change and exits.
     node.state().reset_reasons.clear();
     drop(running);
     execution.join().unwrap();

@@ -1,4 +1,4 @@
-//! Drain: waits, requeues jobs that do not end, and names those that remain.
+//! Tests of a drain. It waits, requeues jobs that do not end, and names the jobs that remain.
 
 use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
 

@@ -73,7 +73,7 @@ fn acknowledged_orders_are_compacted() {
     }
     assert!(max_bytes < 80 << 10, "{max_bytes}");
     drop(executor);
-    // A compacted file has the same state, and accepts more.
+    // A compacted file has the same state, and the executor accepts further orders.
     let executor = node.executor();
     assert_eq!((executor.ledger().generation, executor.outstanding()), (600, vec![]));
     let old = node.order(600, OrderKind::Cordon);
@@ -137,7 +137,7 @@ fn a_damaged_or_newer_file_is_refused() {
     node.run_order(VERIFY);
     let path = node.folder.path().join(FILE);
     let good = fs::read_to_string(&path).unwrap();
-    // A line that was being written during a power failure was never reported.
+    // A line that a power failure cut off was never reported.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\":\"2026")).unwrap();
     assert_eq!(node.executor().ledger().generation, 1);
     assert_eq!(fs::read_to_string(&path).unwrap(), good, "the partial line is truncated");
@@ -153,7 +153,7 @@ fn a_damaged_or_newer_file_is_refused() {
     drop(executor);
 }
 
-/// As version 1 wrote them.
+/// Lines as version 1 wrote them.
 const RECORDED: &str = r#"{"v":1,"at":"2026-11-15T12:00:00Z","note":{"whole":{"generation":4,"answers":{"4":{"refused":{"why":"its lease ended"}}},"mark":"farrier: Xid 79 (order 2)"}}}
 {"v":1,"at":"2026-11-15T12:00:01Z","note":{"accepted":{"order":{"node":"node-1","generation":5,"what":{"reset-gpu":{"gpu":"GPU-1"}},"boot":"boot-1","lease-until":"x"},"boot":"boot-1","accepted":"2026-11-15T12:00:01Z","skew_ms":-250}}}
 {"v":1,"at":"2026-11-15T12:00:02Z","note":{"begun":{"generation":5,"effect":{"reset-gpu":{"gpu":"GPU-1","wrong":["the driver asks for a reset"]}},"boot":"boot-1"}}}

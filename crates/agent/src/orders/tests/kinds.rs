@@ -7,16 +7,16 @@ use super::super::{GpuProcess, VerificationReport, repair_note};
 use super::test_node::{TestNode, UNIT, gpu, job};
 use crate::artifact::Manifest;
 
-fn reason(answer: OrderStatus) -> String {
-    match answer {
+fn reason(status: OrderStatus) -> String {
+    match status {
         OrderStatus::Refused { reason } => format!("refused: {reason}"),
         OrderStatus::Failed { reason } => format!("failed: {reason}"),
         other => panic!("{other:?}"),
     }
 }
 
-fn evidence(answer: OrderStatus) -> String {
-    match answer {
+fn evidence(status: OrderStatus) -> String {
+    match status {
         OrderStatus::Done { evidence } => evidence,
         other => panic!("{other:?}"),
     }
@@ -29,7 +29,7 @@ fn a_cordon_is_set_once_and_only_our_own_is_removed() {
         evidence(node.run_order(OrderKind::Cordon)).contains("farrier: Xid 79 on GPU 3 (order 1)")
     );
     assert_eq!(node.executor().cordon(), Cordon::ByFarrier);
-    // Already so: no change.
+    // The node is already cordoned, so nothing changes.
     evidence(node.run_order(OrderKind::Cordon));
     assert_eq!(node.state().cordons, 1);
     evidence(node.run_order(OrderKind::Uncordon));
@@ -272,7 +272,7 @@ fn without_a_server_the_bundle_stays_on_the_node_and_lists_its_gaps() {
     assert_eq!(missing("kernel.log").as_deref(), Some("unreadable"));
     assert_eq!(missing("nvidia-smi-q.txt").as_deref(), Some("not-this-machine"));
     assert!(manifest.files.iter().any(|file| file.name == "agent/orders.jsonl"), "{manifest:?}");
-    // The next one replaces it.
+    // The next bundle replaces it.
     evidence(node.run_order(OrderKind::CollectLogs));
     assert_eq!(bundles(), ["2.tar.gz"]);
 }

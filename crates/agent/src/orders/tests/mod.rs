@@ -1,4 +1,4 @@
-//! Executors on an in-memory node, crashed at every step.
+//! Tests that run executors on an in-memory node and crash them at every step.
 
 mod crash;
 mod drain;
@@ -10,7 +10,7 @@ mod test_node;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A program that runs this shell script.
+/// Writes a program that runs this shell script, and returns its path.
 pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("program");
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();

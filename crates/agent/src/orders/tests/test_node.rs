@@ -43,7 +43,8 @@ pub(super) struct State {
     pub(super) cordons: u32,
     pub(super) uncordons: u32,
     pub(super) requeues: Vec<String>,
-    /// An invariant that was violated. A panic would look like a simulated crash.
+    /// An invariant that was violated. It is recorded, because a panic would look like a simulated
+    /// crash.
     pub(super) violated: Option<&'static str>,
 }
 
@@ -132,7 +133,7 @@ impl TestNode {
         }
     }
 
-    /// A node that we cordoned, without jobs.
+    /// A node that farrier cordoned, without jobs.
     pub(super) fn drained() -> Self {
         let node = Self::new();
         node.state().cordon = Some(("farrier".to_owned(), "farrier: before".to_owned()));
@@ -156,7 +157,7 @@ impl TestNode {
         self.step_s.store(0, Ordering::Relaxed);
     }
 
-    /// Waits for further reads of the clock.
+    /// Waits until the executor has read the clock 20 more times, so that it has retried.
     pub(super) fn wait_for_clock_reads(&self) {
         let until = self.clock_reads.load(Ordering::Relaxed) + 20;
         while self.clock_reads.load(Ordering::Relaxed) < until {

@@ -11,7 +11,7 @@ use crate::cuda::error::{CudaError, DriverContext, error_text};
 pub(in crate::cuda) fn open(index: usize) -> Result<Arc<CudaContext>, CudaError> {
     let count = match CudaContext::device_count() {
         Ok(count) => usize::try_from(count).unwrap_or(0),
-        // A driver without a GPU and the toolkit's stub library report this with different codes.
+        // A driver without a GPU and the toolkit's stub library return different errors.
         Err(err) => return Err(CudaError::NoGpu { detail: error_text(err) }),
     };
     if count == 0 {

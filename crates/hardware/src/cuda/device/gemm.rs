@@ -7,7 +7,7 @@ use crate::cuda::backend::{Precision, UnsupportedGemm};
 use crate::cuda::blas::{Blas, BlasUnavailable, Plan};
 use crate::cuda::error::{CudaError, DriverContext};
 
-/// Rows and columns of the GEMM that a library is tried with.
+/// Rows and columns of the GEMM with which a library is tried.
 const TRIAL_SIDE: u64 = 256;
 
 impl Device {
@@ -15,8 +15,8 @@ impl Device {
         self.blas.get_or_init(|| Blas::load(|blas| self.trial_run(blas)))
     }
 
-    /// Whether a library works on this GPU with this driver. Errors that implicate the GPU are left
-    /// to the tests.
+    /// Checks whether a library works on this GPU with this driver. Ignores errors that implicate
+    /// the GPU, because the tests report them.
     fn trial_run(&self, blas: &Blas) -> Result<(), CudaError> {
         let (precision, side) = (Precision::Fp16, TRIAL_SIDE);
         let bytes = to_usize(side * side * 2);

@@ -19,7 +19,7 @@ pub(super) struct Kernels {
     pub(super) scatter: CudaFunction,
     pub(super) digest: CudaFunction,
     pub(super) tick: CudaFunction,
-    /// `None` below compute capability 8.0.
+    /// Tensor core kernels. `None` on GPUs below compute capability 8.0.
     pub(super) tensor: Option<(CudaFunction, CudaFunction)>,
 }
 

@@ -1,4 +1,4 @@
-//! [`GpuBackend`] in CUDA calls.
+//! Implements [`GpuBackend`] with CUDA calls.
 
 use std::time::Instant;
 
@@ -66,7 +66,8 @@ impl GpuBackend for Device {
             return Err(CudaError::NoSuchGpu { index: peer, count: self.peers.len() });
         };
         context.bind_to_thread().context("create a CUDA context on a peer GPU")?;
-        // SAFETY: as in `allocate`; memory is freed by its address whichever context is current.
+        // SAFETY: freed by `free`, or when the device is dropped. The address is enough to free the
+        // memory, whichever context is current.
         let address =
             unsafe { result::malloc_sync(to_usize(bytes)) }.context("allocate GPU memory");
         self.context.bind_to_thread().context("create a CUDA context")?;
@@ -184,7 +185,8 @@ impl GpuBackend for Device {
     }
 }
 
-/// Pinned memory belongs to the host: running out of it does not implicate the GPU.
+/// Converts an error of a pinned allocation. Pinned memory belongs to the host, so running out of
+/// it does not implicate the GPU.
 fn from_pinned_allocation(err: DriverError) -> CudaError {
     let what = "allocate pinned memory";
     match CudaError::from_driver(what, err) {

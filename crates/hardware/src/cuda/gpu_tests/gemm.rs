@@ -1,4 +1,4 @@
-//! Large GEMMs: speed and correctness.
+//! Tests of the speed and correctness of large GEMMs.
 
 use farrier_facts::diag::Outcome;
 

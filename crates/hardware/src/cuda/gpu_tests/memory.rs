@@ -7,7 +7,7 @@ use super::super::error::CudaError;
 use super::allocations::{Allocations, round_to_mib};
 use super::{TestBudget, giga, measured, mib};
 
-/// Passes per timed sample: a single pass takes less than a millisecond.
+/// Passes per timed sample. A single pass takes less than a millisecond.
 const PASSES: usize = 8;
 
 pub(super) fn read(
@@ -32,7 +32,8 @@ pub(super) fn write(
     passes(&mut gpu, budget, work, bytes, format!("{} per pass", mib(bytes)))
 }
 
-/// Copies with a kernel and with the copy engine; the faster one shows what the memory can do.
+/// Copies with a kernel and with the copy engine. The faster of the two shows what the memory can
+/// do.
 pub(super) fn copy(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
@@ -85,8 +86,8 @@ fn passes(
 /// Memory is allocated in chunks, so that allocations of other processes do not prevent the test.
 const CHUNK_BYTES: u64 = 1 << 30;
 
-/// Minimum tested share of the card's memory. A desktop on a small card takes a tenth; untested
-/// memory cannot be called sound.
+/// Minimum share of the GPU's memory that must be tested. A desktop on a small GPU uses a tenth of
+/// it. Memory that was not tested cannot be called sound.
 const SHARE_MIN: f64 = 0.75;
 
 /// Writes all free memory before reading any of it, which reveals aliased addresses and bits that
@@ -154,7 +155,7 @@ pub(super) fn patterns(
     Ok(Outcome::Done { value: Some(gb), samples: vec![gb], detail })
 }
 
-/// Alternating bits in both phases, addresses, and random bits that differ each round.
+/// Alternating bits in both phases, addresses, and random bits that differ in each round.
 fn round_patterns(round: u32) -> [Pattern; 4] {
     [
         Pattern::Constant(0x5555_5555_u32.rotate_left(round)),
@@ -164,7 +165,7 @@ fn round_patterns(round: u32) -> [Pattern; 4] {
     ]
 }
 
-/// Reports what the wrong words have in common: one bit, one location, or neither.
+/// Describes what the wrong words have in common: one bit, one location, or neither.
 pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: Pattern) -> Outcome {
     let words = match mismatches.count {
         1 => "1 wrong word".to_owned(),

@@ -31,7 +31,7 @@ pub struct TestBudget {
 }
 
 impl TestBudget {
-    /// For a real GPU.
+    /// The work for a real GPU.
     pub fn full(soak_s: f64) -> Self {
         Self {
             repeats: 9,
@@ -44,8 +44,8 @@ impl TestBudget {
     }
 }
 
-/// Runs one test. A CUDA error is a result too: the test failed if the error implicates the GPU,
-/// and otherwise did not run.
+/// Runs one test. A CUDA error is a result too: if it implicates the GPU, the test failed.
+/// Otherwise the test did not run.
 pub fn run(
     backend: &mut dyn GpuBackend,
     test: Test,
@@ -79,7 +79,7 @@ pub fn run(
     })
 }
 
-/// Passed, with nothing measured.
+/// The outcome of a test that passed and measured nothing.
 fn passed(detail: String) -> Outcome {
     Outcome::Done { value: None, samples: Vec::new(), detail }
 }

@@ -1,4 +1,4 @@
-//! Quick tests: does the GPU work at all (half a minute).
+//! Quick tests, which take half a minute, of whether the GPU works at all.
 
 use farrier_facts::diag::Outcome;
 
@@ -7,7 +7,7 @@ use super::super::error::CudaError;
 use super::allocations::Allocations;
 use super::{TestBudget, giga, measured, mib, passed};
 
-/// Allocates twice, so the memory must be freed in between.
+/// Allocates memory twice, so that the first allocation must have been freed.
 pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaError> {
     let before = backend.free_bytes()?;
     let bytes = Allocations::new(backend).buffer_bytes(1 << 30, 1)?;
@@ -22,7 +22,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaErro
         }
     }
     let after = backend.free_bytes()?;
-    // Other processes may allocate meanwhile; only a missing share of our own memory counts.
+    // Other processes may allocate meanwhile, so only a missing share of our own memory counts.
     if after + bytes / 2 < before {
         let what = format!("{} were allocated and not freed", mib(before - after));
         return Ok(Outcome::Wrong { what: vec![what] });
@@ -30,7 +30,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaErro
     Ok(passed(format!("{} allocated, written, read and freed, twice", mib(bytes))))
 }
 
-/// Rounds per chain: keeps a thread busy for some microseconds.
+/// Rounds per chain. They keep a thread busy for some microseconds.
 const ROUNDS: u32 = 64;
 
 /// Every thread of a grid that fills the GPU computes a chain that the host verifies.
@@ -80,7 +80,7 @@ fn transfer(
     let bytes = gpu.buffer_bytes(budget.transfer_bytes, 1)?;
     let buffer = gpu.buffer(bytes)?;
     let host = gpu.host_buffer(bytes)?;
-    // Known data travels both ways and is verified afterwards.
+    // Copy known data both ways, and verify it afterwards.
     let pattern = Pattern::Random(7);
     let blank = Pattern::Constant(0);
     gpu.run_timed(&[Work::Fill(buffer, pattern), Work::CopyToHost(buffer, host)])?;

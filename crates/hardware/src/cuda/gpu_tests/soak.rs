@@ -15,11 +15,11 @@ use super::{TestBudget, gemm, giga, measured};
 pub struct TestProgress {
     /// Seconds of work since the test began.
     pub at_s: f64,
-    /// Current rate; `None` if the test measures none.
+    /// Current rate. `None` if the test measures none.
     pub tflops: Option<f64>,
 }
 
-/// Roughly one second of work per progress report.
+/// Work per progress report, about one second.
 const PROGRESS_S: f64 = 1.0;
 
 /// Runs the fastest available GEMM in a loop.
@@ -70,14 +70,15 @@ fn runs_in(seconds: f64, once_s: f64) -> usize {
     (seconds / once_s.max(1e-6)).clamp(1.0, 5000.0) as usize
 }
 
-/// Thread blocks per SM: more than fit at once, so that queued blocks spread over SMs.
+/// Thread blocks per SM. They are more than fit at once, so that queued blocks spread over SMs.
 const BLOCKS: u32 = 8;
 /// Threads per block in the `hunt` kernel.
 const THREADS: u32 = 256;
 const ROUNDS: u32 = 512;
 const TENSOR_ROUNDS: u32 = 4096;
 
-/// Repeats the same work on every SM, and one large GEMM; any difference is corruption.
+/// Repeats the same work on every SM, and one large GEMM. Any difference between results is
+/// corruption.
 pub(super) fn corruption(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
@@ -131,14 +132,14 @@ pub(super) fn corruption(
 struct Tally {
     rounds: u32,
     gemm_mismatches: u32,
-    /// By kind of work and SM.
+    /// Number of mismatches by kind of work and SM.
     wrong_results: BTreeMap<(&'static str, u32), u32>,
     seen_sms: BTreeSet<u32>,
 }
 
 impl Tally {
-    /// Compares the checksum of each thread block with `expected`, or with the most frequent one,
-    /// and returns the reference.
+    /// Compares the checksum of each thread block with `expected`, or with the most frequent
+    /// checksum if there is none. Returns the checksum used for the comparison.
     fn compare(
         &mut self,
         gpu: &mut Allocations<'_>,
@@ -159,12 +160,12 @@ impl Tally {
         Ok(expected)
     }
 
-    /// Ten wrong results say as much as a thousand.
+    /// Whether to stop early, because ten wrong results say as much as a thousand.
     fn is_enough(&self) -> bool {
         self.gemm_mismatches >= 10 || self.wrong_results.values().sum::<u32>() >= 10
     }
 
-    /// `checked` names the kinds of work that were compared.
+    /// The outcome. `checked` names the kinds of work that were compared.
     fn outcome(&self, sm_count: u32, spent_s: f64, checked: &str) -> Outcome {
         let mut what: Vec<String> = self
             .wrong_results

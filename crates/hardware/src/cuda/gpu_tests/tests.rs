@@ -64,7 +64,7 @@ fn slow_hardware_measures_slow() {
 
 #[test]
 fn stuck_bit_is_found_by_every_memory_test() {
-    // A word whose patterns all have that bit unset.
+    // In this word, all patterns have that bit unset.
     let is_unset = |word: &u64| {
         [0, 1, 3, 7].iter().all(|seed| Pattern::Random(*seed).word_at(*word) & (1 << 9) == 0)
     };

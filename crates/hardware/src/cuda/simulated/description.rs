@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A simulated GPU. Rates are those of a healthy one.
+/// A simulated GPU. The rates are those without faults.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedGpu {
@@ -14,7 +14,7 @@ pub struct SimulatedGpu {
     pub compute_capability: (i32, i32),
     /// Streaming multiprocessors.
     pub processors: u32,
-    /// Free memory, in MiB; the host must have as much.
+    /// Memory, in MiB. The host must have as much.
     pub memory_mib: u64,
     /// One way, decimal GB/s.
     pub memory_gb_per_s: f64,
@@ -24,9 +24,9 @@ pub struct SimulatedGpu {
     pub peer_gb_per_s: f64,
     /// Number of directly accessible GPUs.
     pub peers: usize,
-    /// Dense bfloat16; other types are derived from it.
+    /// Rate of dense bfloat16 GEMMs. The rates of other types are derived from it.
     pub tflops: f64,
-    /// A launch on a stream, and a node of a graph.
+    /// Time of a launch on a stream, and of a node of a graph.
     pub launch_us: (f64, f64),
     /// Whether a GEMM library is installed.
     pub has_library: bool,
@@ -56,7 +56,7 @@ pub enum SimulatedFault {
     WrongGemm { after: u32 },
     /// All calls fail after this many work items.
     Lost { after: u32 },
-    /// Like `Lost`, and the GPU cannot be reopened: the file tells later processes.
+    /// Like `Lost`, but later processes cannot open the GPU either. A file marks it as lost.
     Gone {
         after: u32,
         /// Created when the GPU is lost.
@@ -74,17 +74,17 @@ pub enum SimulatedFault {
     Full { left_mib: u64 },
 }
 
-/// More than any GPU has.
+/// Maximum SMs, more than any GPU has.
 const PROCESSORS_MAX: u32 = 1024;
 
-/// 1 TiB; the host must have as much.
+/// Maximum memory: 1 TiB. The host must have as much.
 const MEMORY_MIB_MAX: u64 = 1 << 20;
 
-/// More than any GPU can access.
+/// Maximum peers, more than any GPU can access.
 const PEERS_MAX: usize = 576;
 
 impl SimulatedFault {
-    /// What is invalid on a GPU with this many SMs; `None` if valid.
+    /// Describes what is invalid on a GPU with this many SMs. `None` if the fault is valid.
     fn invalid_field(&self, processors: u32) -> Option<String> {
         match self {
             Self::SlowMemory(share) => invalid_share("slow-memory", *share),
@@ -117,7 +117,7 @@ impl SimulatedFault {
     }
 }
 
-/// Why a number is not a valid share; `None` if it is.
+/// Why a number is not a valid share. `None` if it is valid.
 fn invalid_share(name: &str, share: f64) -> Option<String> {
     let is_share = share > 0.0 && share <= 1.0;
     (!is_share).then(|| format!("`{name}` is {share}, expected more than 0 and at most 1"))
@@ -149,7 +149,7 @@ impl SimulatedGpu {
         self
     }
 
-    /// What is invalid, by field name; `None` if valid.
+    /// Describes the first invalid field. `None` if all are valid.
     pub fn invalid_field(&self) -> Option<String> {
         let rates = [
             ("memory_gb_per_s", self.memory_gb_per_s),

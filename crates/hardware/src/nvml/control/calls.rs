@@ -14,9 +14,9 @@ use crate::nvml::snapshot::DEVICES_MAX;
 const GRAPHICS: c_uint = 0;
 /// `NVML_CLOCK_MEM`
 const MEMORY: c_uint = 2;
-/// No GPU lists more clocks.
+/// Maximum clocks in a list. No GPU has more.
 const CLOCKS_MAX: usize = 1024;
-/// `nvmlDeviceGetMaxMigDeviceCount` returns seven today.
+/// Maximum MIG instances of a GPU. `nvmlDeviceGetMaxMigDeviceCount` returns seven today.
 const INSTANCES_MAX: u32 = 64;
 
 impl Caller<'_> {
@@ -122,7 +122,7 @@ impl Caller<'_> {
         outcome(called, || clocks.iter().take(count as usize).copied().collect())
     }
 
-    /// MIG instances by profile name; absent if MIG is off or unsupported.
+    /// Profile names of the MIG instances. Absent if MIG is off or unsupported.
     fn mig_layout(&mut self, device: Device) -> Reading<Vec<String>> {
         match self.setting(device, "nvmlDeviceGetMigMode") {
             Reading::Value(mig) if mig.current => {}
@@ -164,7 +164,7 @@ impl Caller<'_> {
         Reading::Value(names)
     }
 
-    /// The device with this UUID; absent if NVML has none.
+    /// The device with this UUID. Absent if NVML has none.
     fn by_uuid(&mut self, uuid: &str) -> Reading<Device> {
         let Ok(text) = CString::new(uuid) else {
             return Reading::Unreadable(ReadError::malformed("the UUID contains a NUL"));
@@ -271,8 +271,8 @@ impl Caller<'_> {
             }
             (GpuControl::Mig, Value::Switch(on)) => {
                 let mut activation: c_int = 0;
-                // A non-success activation status only means that a reset is pending; the mode
-                // itself is set.
+                // If the activation status is not success, a reset is pending. The mode itself is
+                // set.
                 call!(
                     self,
                     ffi::DeviceSetMig,
@@ -292,8 +292,8 @@ impl Caller<'_> {
     }
 }
 
-/// Converts a call's result. Newer libraries dropped or stubbed out this function, so the card has
-/// no such setting.
+/// Converts the result of a call that newer libraries lack or stub out. With such a library, the
+/// GPU does not have the setting.
 fn absent_if_removed<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::DEPRECATED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Reading::Absent,

@@ -1,4 +1,4 @@
-//! Parent side of the control child.
+//! The parent's end of the connection to the control child.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{ControlRequest, ControlResponse, GpuSetError};
 pub enum ControlError {
     #[error("NVML refused: {0}")]
     Refused(GpuSetError),
-    /// NVML stopped answering; whether the change took effect is unknown.
+    /// NVML stopped answering. Whether the change took effect is unknown.
     #[error("lost contact with NVML: {0}")]
     Lost(ProbeError),
 }
@@ -24,7 +24,7 @@ pub enum ControlError {
 /// Why the control child returned no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// Disabled, with the reason.
+    /// NVML is disabled, for this reason.
     #[error("{0}")]
     Disabled(String),
     #[error("no probe command")]
@@ -70,10 +70,10 @@ const EXIT_POLL: Duration = Duration::from_millis(2);
 /// Timeouts for NVML requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlTimeouts {
-    /// For reads. The first one includes `nvmlInit` and all GPUs, which take seconds each if
+    /// For reads. The first read includes `nvmlInit` for all GPUs, which takes seconds per GPU if
     /// nothing keeps the driver initialised.
     pub read: Duration,
-    /// For changes: switching MIG resets the GPU on some cards.
+    /// For changes. They may take long, because switching MIG resets some GPU models.
     pub change: Duration,
 }
 
@@ -96,7 +96,7 @@ pub struct GpuControls {
     command: Option<Command>,
     timeouts: ControlTimeouts,
     child: Option<ControlChild>,
-    /// Why the child is unusable. Once set, every request fails.
+    /// Why the child is unusable. When this is set, every request fails.
     lost: Option<ProbeError>,
 }
 
@@ -113,7 +113,7 @@ impl Drop for ControlChild {
     fn drop(&mut self) {
         self.input = None;
         let Some(mut child) = self.child.take() else { return };
-        // It exits when its input is closed, after shutting NVML down.
+        // The child exits when its input is closed, after it has shut NVML down.
         if !self.is_overdue && exits_within(&mut child, EXIT_GRACE) {
             return;
         }
@@ -121,8 +121,8 @@ impl Drop for ControlChild {
         if exits_within(&mut child, KILL_GRACE) {
             return;
         }
-        // A child stuck in the driver dies once the driver lets go of it. Reap it in the
-        // background, or it stays a zombie.
+        // A child stuck in the driver dies when the driver call returns. Reap it in the background,
+        // so that it does not stay a zombie.
         std::thread::spawn(move || child.wait());
     }
 }
@@ -143,8 +143,8 @@ impl GpuControls {
         Self { command: Some(command), timeouts, child: None, lost: None }
     }
 
-    /// For a node, through `farrier probe control`. Below another root only an explicitly named
-    /// library is used: this machine's own would report other GPUs.
+    /// Accesses a node through `farrier probe control`. If the node is not this machine, only an
+    /// explicitly named library is used, because this machine's own would report other GPUs.
     pub fn for_node(
         program: &Path,
         library: Option<&Path>,
@@ -160,7 +160,7 @@ impl GpuControls {
         Self::new(command, timeouts)
     }
 
-    /// Disabled, with the reason.
+    /// Controls that are disabled for this reason, so that every request fails.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self {
             command: None,
@@ -217,12 +217,12 @@ impl GpuControls {
         if let Some(why) = &self.lost {
             return Err(why.clone());
         }
-        let answer = self.round_trip(request);
-        if let Err(why) = &answer {
+        let response = self.round_trip(request);
+        if let Err(why) = &response {
             self.lost = Some(why.clone());
             self.child = None;
         }
-        answer
+        response
     }
 
     fn round_trip(&mut self, request: &ControlRequest) -> Result<ControlResponse, ProbeError> {
@@ -234,7 +234,7 @@ impl GpuControls {
             serde_json::to_vec(request).map_err(|err| ProbeError::Request(err.to_string()))?;
         text.push(b'\n');
         if let Some(input) = &mut running.input {
-            // A child that already exited gave the reason in its last line.
+            // Ignore errors. A child that has exited gave the reason in its last line.
             let _ = input.write_all(&text);
         }
         let limit = match request {
@@ -246,7 +246,7 @@ impl GpuControls {
         match running.lines.recv_timeout(limit) {
             Ok(line) => match serde_json::from_str(&line) {
                 Ok(ControlResponse::NoNvml(why)) => Err(ProbeError::NoNvml(why)),
-                Ok(answer) => Ok(answer),
+                Ok(response) => Ok(response),
                 Err(_) => Err(ProbeError::Malformed),
             },
             Err(RecvTimeoutError::Timeout) => {
@@ -278,8 +278,8 @@ impl GpuControls {
     }
 }
 
-fn unexpected(answer: &ControlResponse) -> ProbeError {
-    ProbeError::UnexpectedResponse(format!("{answer:?}"))
+fn unexpected(response: &ControlResponse) -> ProbeError {
+    ProbeError::UnexpectedResponse(format!("{response:?}"))
 }
 
 #[cfg(test)]
@@ -307,9 +307,9 @@ mod tests {
     fn no_zombie_is_left_behind() {
         let mut controls = shell("while read line; do echo '{\"refused\":\"no-such-gpu\"}'; done");
         let _ = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
-        let answers = pid(&controls);
+        let exits_on_close = pid(&controls);
         drop(controls);
-        assert!(!exists(answers));
+        assert!(!exists(exits_on_close));
         // A child that does not exit when its input is closed is killed and reaped.
         let mut command = Command::new("sh");
         command.args(["-c", "read line; echo '\"done\"'; exec sleep 900"]);

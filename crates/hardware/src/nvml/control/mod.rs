@@ -1,4 +1,5 @@
-//! Reads and changes GPU settings in a child, because a call into a wedged driver never returns.
+//! Reads and changes GPU settings in a child process, because a call into a wedged driver never
+//! returns.
 //!
 //! ```text
 //! farrier tune ─ GpuControls ─ line protocol ─> farrier probe control ─ calls ─> libnvidia-ml.so.1
@@ -56,13 +57,13 @@ impl GpuSetError {
     }
 }
 
-/// A response of the child.
+/// A response from the child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ControlResponse {
-    /// To `List`.
+    /// Response to `List`.
     Gpus(GpusSeen),
-    /// To `Get` and `InForce`.
+    /// Response to `Get` and `InForce`.
     Value(Reading<Value>),
     Done,
     Refused(GpuSetError),

@@ -1,4 +1,4 @@
-//! Child side: answers one line per request until its input ends.
+//! The control child: writes one response line per request until its input ends.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
@@ -27,7 +27,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
             let _ = call!(caller, ffi::Init, "nvmlShutdown");
             return Ok(());
         }
-        let answer = match serde_json::from_str(&line)? {
+        let response = match serde_json::from_str(&line)? {
             ControlRequest::List => ControlResponse::Gpus(caller.all_controls()),
             ControlRequest::Get { uuid, control } => {
                 ControlResponse::Value(caller.get_control(&uuid, control))
@@ -39,12 +39,12 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
                 .set_control(&uuid, control, &value)
                 .map_or_else(ControlResponse::Refused, |()| ControlResponse::Done),
         };
-        respond(output, &answer)?;
+        respond(output, &response)?;
     }
 }
 
-fn respond(output: &mut dyn Write, answer: &ControlResponse) -> io::Result<()> {
-    let mut text = serde_json::to_vec(answer)?;
+fn respond(output: &mut dyn Write, response: &ControlResponse) -> io::Result<()> {
+    let mut text = serde_json::to_vec(response)?;
     text.push(b'\n');
     output.write_all(&text)?;
     output.flush()

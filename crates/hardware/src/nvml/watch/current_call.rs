@@ -1,6 +1,6 @@
-//! Publishes the name of the child's current NVML call to its parent, which can read it however
-//! long the call hangs. The name is stored at the start of a memfd that is also the child's stderr.
-//! The child maps it, so recording a call costs no system call.
+//! Publishes the name of the child's current NVML call, so that the parent can read it while the
+//! call hangs. The name is stored at the start of a memfd that is also the child's stderr. The
+//! child maps the memfd into its memory, so recording a call costs no system call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,7 +19,7 @@ pub(in crate::nvml) struct DriverCall {
 }
 
 impl DriverCall {
-    /// Parses what [`CurrentCall::write`] writes: the name, then a tab and the index.
+    /// Parses the text that [`CurrentCall::write`] writes: the name, then a tab and the index.
     pub(super) fn parse(call_text: &str) -> Self {
         let (name, gpu) = call_text.split_once('\t').unwrap_or((call_text, ""));
         let name = if name.is_empty() { "startup".into() } else { name.to_owned().into() };
@@ -34,7 +34,7 @@ impl fmt::Display for DriverCall {
     }
 }
 
-/// Size of the padded name. The longest name with the longest GPU index has 54 characters.
+/// Size of the padded text. The longest name with the longest GPU index has 54 characters.
 pub(super) const CALL_BYTES: usize = 64;
 
 /// Space for stderr, such as a panic message. The file cannot grow beyond it.
@@ -42,8 +42,8 @@ pub(super) const STDERR_BYTES: usize = 4096;
 
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 
-/// Creates a sealed memfd with room for a name and stderr, so that months of stderr output from the
-/// library do not fill the memory.
+/// Creates a memfd with room for a name and stderr. It is sealed, so that months of stderr output
+/// from the library do not fill the memory.
 pub(super) fn file() -> io::Result<File> {
     // SAFETY: the name is a NUL-terminated literal and the flags are valid for the call.
     let descriptor = unsafe {
@@ -72,7 +72,7 @@ pub(super) struct CurrentCall {
 }
 
 impl CurrentCall {
-    /// Discards names if stderr is not such a file.
+    /// Maps stderr. If stderr is not a file made by [`file`], names are discarded.
     pub(super) fn on_stderr() -> Self {
         Self { mapping: map(&io::stderr()) }
     }
@@ -81,7 +81,7 @@ impl CurrentCall {
         let Some(mapping) = self.mapping else { return };
         let mut call_text = [b' '; CALL_BYTES];
         let mut rest = call_text.as_mut_slice();
-        // Truncation only cuts off the index.
+        // Ignore truncation, which only cuts off the index.
         let _ = match gpu {
             Some(gpu) => write!(rest, "{call}\t{gpu}"),
             None => write!(rest, "{call}"),
@@ -92,8 +92,8 @@ impl CurrentCall {
     }
 }
 
-/// Maps a file made by [`file`]. Only that has these seals; without them the file could shrink
-/// under the mapping.
+/// Maps a file made by [`file`]. `None` for a file without its seals, which could shrink under the
+/// mapping.
 fn map(file: &impl AsFd) -> Option<NonNull<u8>> {
     let descriptor = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open while borrowed; the call takes no argument.

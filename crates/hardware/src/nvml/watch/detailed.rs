@@ -1,4 +1,5 @@
-//! GPU values for a person watching. No rule uses them and the agent does not read them.
+//! GPU values for a person who watches. No rule uses these values, and the agent does not read
+//! them.
 
 use std::ffi::c_uint;
 
@@ -11,16 +12,16 @@ use crate::nvml::ffi::{self, ProcessUtilizationSample};
 
 use super::reader::Reader;
 
-/// Samples per call. The driver keeps about a hundred per GPU.
+/// Maximum samples per call. The driver keeps about a hundred per GPU.
 const SAMPLES_MAX: usize = 512;
 
 /// A process's share of a GPU's time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessUtilization {
     pub pid: u32,
-    /// Share of time in which one of its kernels ran.
+    /// Share of time in which one of the process's kernels ran.
     pub sm_percent: u32,
-    /// Share of time in which it accessed memory.
+    /// Share of time in which the process accessed memory.
     pub memory_percent: u32,
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use crate::nvml::caller::{CallResult, Caller, call};
 use crate::nvml::ffi::{self, Device, FieldValue};
 
-/// Fields per call. 54 at a time cost 60 us on an H200.
+/// Maximum fields per call. A call with 54 fields takes 60 us on an H200.
 pub(super) const BATCH_MAX: usize = 60;
 
 /// `NVML_FI_DEV_*`
@@ -28,8 +28,8 @@ pub(super) const POWER_LIMIT_DEFAULT: c_uint = 189;
 pub(super) const POWER_LIMIT: c_uint = 190;
 
 /// Field ids of throttle times. They changed with driver 580.82 (nvml-wrapper 0.13.0
-/// `translate_field_id`; nvidia-ml-py 13.615.71 has the new ones), and 251 to 253 now mean
-/// something else.
+/// `translate_field_id`; nvidia-ml-py 13.615.71 has the new ids). The ids 251 to 253 have another
+/// meaning since then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThrottleFields {
     pub(super) sw_thermal: c_uint,
@@ -49,7 +49,7 @@ impl ThrottleFields {
     }
 }
 
-/// A request for a field; `scope` selects a link or another part of the device.
+/// A request for a field. `scope` selects a link or another component of the device.
 pub(in crate::nvml) fn field(id: c_uint, scope: c_uint) -> FieldValue {
     FieldValue {
         field_id: id,

@@ -12,7 +12,8 @@ use crate::nvml::ffi::{self, GpmMetric, GpmMetricsGet, GpmSample};
 
 use super::reader::{ReadFailure, Reader, reading};
 
-/// Metrics by NVML's id, with the factor to our unit: percent to ratio, MiB/s to bytes/s.
+/// NVML's ids of the metrics, with the signal and the factor to its unit: percent to ratio, MiB/s
+/// to bytes/s.
 const METRICS: [(c_uint, Signal, f64); 9] = [
     (1, Signal::GpuEngineActive, 0.01),
     (2, Signal::GpuSmActive, 0.01),
@@ -31,7 +32,7 @@ const VERSION: c_uint = 1;
 pub(super) struct Gpm {
     is_supported: Option<bool>,
     samples: [GpmSample; 2],
-    /// Index of the previous sample; `None` before the first.
+    /// Index of the previous sample. `None` before the first one.
     older: Option<usize>,
     /// Whether two samples were ever compared.
     has_measured: bool,
@@ -49,7 +50,7 @@ impl Gpm {
     }
 
     /// Whether two samples were ever compared. Until then no activity is known, so the first two
-    /// samples are taken without waiting for their turn.
+    /// samples are taken at once.
     pub(super) fn has_measured(&self) -> bool {
         self.has_measured
     }
@@ -75,7 +76,7 @@ pub(super) fn request() -> Box<GpmMetricsGet> {
 }
 
 impl Reader<'_, '_> {
-    /// Takes a sample and, from the second one on, reports the activity since the previous one.
+    /// Takes a sample. From the second sample on, reports the activity since the previous one.
     pub(super) fn gpm(&mut self, request: &mut GpmMetricsGet) -> Result<(), ReadFailure> {
         if !self.may_have(&METRICS.map(|(_, signal, _)| signal)) {
             return Ok(());
@@ -110,7 +111,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Whether the GPU supports GPM; `Err` is the result to report otherwise.
+    /// Checks whether the GPU supports GPM. If not, `Err` is the result to report.
     fn supports_gpm(&mut self) -> Result<(), CallResult> {
         if self.gpu.gpm.is_supported == Some(true) {
             return Ok(());

@@ -13,7 +13,7 @@ use super::fields;
 use super::reader::{ReadFailure, Reader, reading};
 use super::wire::WireValues;
 
-/// `NVML_NVLINK_MAX_LINKS` of the newest header, used as a sanity limit.
+/// `NVML_NVLINK_MAX_LINKS` in the newest header. A larger count comes from a broken library.
 pub(in crate::nvml) const LINKS_MAX: u32 = 36;
 
 /// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
@@ -61,7 +61,7 @@ impl Reader<'_, '_> {
                 return Ok(());
             }
         };
-        // Links that were reported before the count was known and do not exist.
+        // These links were reported before the count was known, and do not exist.
         self.put_all(count..self.gpu.links_reported, &Reading::Absent);
         self.gpu.links_reported = count;
         let supported: Vec<(c_uint, Signal)> = FIELDS
@@ -96,7 +96,7 @@ impl Reader<'_, '_> {
         // A signal that no link has is unsupported on this GPU.
         for (_, signal) in supported {
             let number = signal as u8;
-            // A link may still come up.
+            // `LinkActive` is not unsupported, because a link may still come up.
             let is_lasting = signal != Signal::LinkActive;
             if is_lasting && links.iter().all(|(_, values)| values.absent.contains(&number)) {
                 self.gpu.absent.insert(signal);
@@ -107,7 +107,8 @@ impl Reader<'_, '_> {
     }
 
     /// Whether a link is up. A link that is down is a fault only if it was up before or has a
-    /// remote device: without a bridge, the links of a PCIe card are not connected.
+    /// remote device. Otherwise it is absent, because the links of a PCIe card are not connected
+    /// without a bridge.
     fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, ReadFailure> {
         let bit = 1 << link;
         if active == Reading::Value(1.0) {
@@ -140,8 +141,9 @@ impl Reader<'_, '_> {
         Ok(active)
     }
 
-    /// Marks links unreadable because their count cannot be read: those known so far, or link 0 if
-    /// none is. Reporting nothing would look like healthy links, or like a GPU without any.
+    /// Marks links as unreadable because their count cannot be read: the links known so far, or
+    /// link 0 if none is known. Without this, the links would look healthy, or the GPU would seem
+    /// to have none.
     fn unreadable_links(&mut self, why: ReadError) {
         self.gpu.links_reported = self.gpu.links_reported.max(1);
         let why = ReadError::LinkCount { err: Box::new(why) };

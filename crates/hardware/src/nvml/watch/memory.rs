@@ -83,7 +83,8 @@ impl Reader<'_, '_> {
             self.device,
             &raw mut memory
         );
-        // An H200's driver writes the flag over the version; bindings expect it after.
+        // The driver of an H200 writes the flag over the version. Bindings expect it after the
+        // version.
         let [first, second] = memory.words;
         let flag = if first == version { second } else { first };
         self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)

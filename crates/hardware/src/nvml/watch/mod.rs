@@ -7,11 +7,11 @@
 //!          └─> ProbeEvent: reports, hangs, exits
 //! ```
 //!
-//! The parent sends a request and waits until a deadline. A child that does not answer is killed
-//! and abandoned: one that is stuck in the kernel does not exit. A replacement starts after a
-//! back-off, or at once when the driver module appears; at most two children are alive. The
-//! replacement skips the GPU of the hung call for a few minutes. The parent reads the name of the
-//! call only after a failure, so it costs no wake-up.
+//! The parent sends a request and waits until a deadline. If a child does not answer, the parent
+//! kills it and does not wait for its exit, because a child that is stuck in the kernel does not
+//! exit. A replacement starts after a back-off, or at once when the driver module appears. At most
+//! two children are alive. The replacement skips the GPU of the hung call for a few minutes. The
+//! parent reads the name of the call only after a failure, so publishing the name costs no wake-up.
 
 mod current_call;
 mod detailed;
@@ -62,7 +62,7 @@ pub struct NvmlProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
     pub kind: ProcessKind,
-    /// GPU memory in use; absent if the driver does not report it.
+    /// GPU memory in use. Absent if the driver does not report it.
     pub used_bytes: Reading<u64>,
     /// The MIG instance, if the GPU is partitioned.
     pub gpu_instance: Option<u32>,
@@ -81,29 +81,29 @@ pub struct ProbeReport {
     pub xids: Vec<(GpuUuid, u64)>,
     /// CPU time of the child since its last response.
     pub cpu_us: u64,
-    /// The driver version; comes with an inventory.
+    /// The driver version. Present if `inventory` is.
     pub driver: Option<String>,
-    /// The newest CUDA version that the driver supports, in NVML's encoding. Comes with an
-    /// inventory, in interactive mode only.
+    /// The newest CUDA version that the driver supports, in NVML's encoding. Present if `inventory`
+    /// is, in interactive mode only.
     pub cuda: Option<u32>,
     /// Additional values, in interactive mode only.
     pub detailed: Vec<DetailedSample>,
 }
 
-/// How often NVML is polled, and for what.
+/// How often NVML is polled, and for which values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
     /// The agent's own rate.
     #[default]
     Agent,
-    /// For a person watching: fast values at this interval, processes and activity every few
+    /// For a person who watches: fast values at this interval, processes and activity every few
     /// intervals, plus values that only people look at. Calls that take tens of milliseconds are
     /// left out.
     Interactive(Duration),
 }
 
-/// Lower bound of the medium interval in interactive mode: each medium request also reads kernel
-/// files per process and link.
+/// Minimum of the medium interval in interactive mode. Each medium request also reads kernel files
+/// per process and link.
 const INTERACTIVE_MEDIUM_MIN: Duration = Duration::from_secs(2);
 
 impl Pace {
@@ -124,7 +124,7 @@ impl Pace {
 }
 
 impl ProbeReport {
-    /// A report that the parent makes itself, without a response.
+    /// A report that the parent makes itself, without a response from the child.
     fn from_parent(samples: Vec<Sample>) -> Self {
         Self {
             tier: Tier::Fast,
@@ -143,7 +143,7 @@ impl ProbeReport {
 /// An event for the consumer of [`run`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProbeEvent {
-    /// A response; or the parent's own report on the node, after which GPU values may be
+    /// A response, or the parent's own report on the node. After the latter, GPU values may be
     /// unreadable.
     Report(ProbeReport),
     /// A call has not returned.
@@ -151,7 +151,7 @@ pub enum ProbeEvent {
         /// The call and its GPU.
         during: String,
         after: Duration,
-        /// Abandoned children that are still alive, this one included.
+        /// Abandoned children that are still alive, including this one.
         stuck: u32,
     },
     /// The child exited or wrote malformed output.
@@ -165,7 +165,7 @@ pub enum ProbeEvent {
     },
     /// The library does not work with the loaded driver, or no driver is loaded.
     Refused { error: NvmlStatus },
-    /// All tiers and all GPUs that are not skipped answer again, and no child is stuck in any other
+    /// All tiers and all GPUs that are not skipped answer again, and no child is stuck in another
     /// call.
     Recovered,
 }
@@ -174,10 +174,11 @@ pub enum ProbeEvent {
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 
 pub struct WatchSettings {
-    /// Builds the child's command. It must run the parent's own executable: both ends of the
-    /// protocol have to be of one build.
+    /// Builds the child's command. It must run the parent's own executable, because both ends of
+    /// the protocol have to be from one build.
     pub command: Box<dyn FnMut() -> Command + Send>,
-    /// GPUs already known: a GPU that cannot be opened does not report its identity.
+    /// GPUs already known. They are needed because a GPU that cannot be opened does not report its
+    /// identity.
     pub known: Vec<GpuIdentity>,
     /// Timeout of a response.
     pub deadline: Duration,
@@ -186,7 +187,7 @@ pub struct WatchSettings {
     /// How long to skip a GPU after a call about it hung, so that the others can be monitored.
     pub avoid: Duration,
     /// A path that exists while the driver module is loaded. When it appears, NVML is retried at
-    /// once, whatever the back-off.
+    /// once, without waiting for the end of the back-off.
     pub module: Option<PathBuf>,
     /// Lets other tasks pause the probe.
     pub pause: Option<Arc<ProbePause>>,
@@ -224,7 +225,7 @@ impl Watcher {
         Self { supervisor: supervisor(settings), stop: AtomicBool::new(false) }
     }
 
-    /// Performs everything due up to `elapsed` after the start.
+    /// Takes all steps that are due up to `elapsed` after the start.
     pub fn run_until(&mut self, elapsed: Duration) -> Vec<ProbeEvent> {
         let mut events = Vec::new();
         loop {
@@ -242,7 +243,7 @@ impl Watcher {
     }
 }
 
-/// Runs until `stop` is set. Blocking: needs its own thread.
+/// Runs until `stop` is set. It blocks, so it needs its own thread.
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeEvent)) {
     let started = Instant::now();
     let mut module = Module::new(settings.module.clone());
@@ -257,7 +258,7 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
         }
         let step = supervisor.step(started.elapsed(), stop);
         step.events.into_iter().for_each(&mut *sink);
-        // A step sends one request; the next may be due immediately.
+        // A step sends one request. The next may be due immediately.
         while !stop.load(Ordering::Relaxed) && !is_paused() {
             let left = step.next_at.saturating_sub(started.elapsed());
             if left.is_zero() || supervisor.wait_for_exit(left.min(STOP_POLL)) {
@@ -285,7 +286,7 @@ impl Module {
         Self { path, exists }
     }
 
-    /// Whether it exists now and did not at the last check.
+    /// Whether the module is loaded now and was not at the last check.
     fn has_appeared(&mut self) -> bool {
         let existed = self.exists;
         self.exists = self.path.as_ref().is_some_and(|path| path.exists());

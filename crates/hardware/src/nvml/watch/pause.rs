@@ -1,10 +1,10 @@
-//! Pauses the probe: a GPU cannot be reset, nor the driver module unloaded, while a process has it
-//! open.
+//! Pauses the probe, because a GPU cannot be reset and the driver module cannot be unloaded while a
+//! process uses them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often to check whether an exiting child is gone.
+/// How often to check whether a child that was asked to exit is gone.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
 /// Synchronises a task that needs NVML unused with the watch thread.
@@ -18,7 +18,7 @@ pub struct ProbePause {
 struct PauseState {
     /// Number of outstanding pause requests.
     requests: u32,
-    /// Whether no child is running; `None` until the watch thread has checked since the last
+    /// Whether no child is running. `None` until the watch thread has checked that after the last
     /// request.
     is_stopped: Option<bool>,
 }
@@ -30,7 +30,7 @@ pub struct PauseGuard {
 }
 
 impl ProbePause {
-    /// Waits up to `timeout` for the child to exit. `None` if it did not; monitoring then
+    /// Waits up to `timeout` for the child to exit. `None` if it did not exit. Then monitoring
     /// continues.
     pub fn acquire(pause: &Arc<Self>, timeout: Duration) -> Option<PauseGuard> {
         // Dropping the guard withdraws the request, whatever the outcome.

@@ -12,9 +12,9 @@ pub(super) enum ProbeReply {
     Line(Vec<u8>),
     /// No response before the deadline.
     TimedOut,
-    /// The child exited or is about to.
+    /// The child exited or is about to exit.
     Exited,
-    /// More than one line, or one that is too long.
+    /// More than one line, or a line that is too long.
     Malformed,
     /// The supervisor was asked to stop.
     Stopped,
@@ -22,7 +22,7 @@ pub(super) enum ProbeReply {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    /// The OS failed to spawn the process or to create what it needs.
+    /// The system refused to spawn the process, or to create its stderr file.
     #[error("failed to start: {0}")]
     Spawn(io::Error),
     #[error("no stdin or stdout pipe")]
@@ -40,14 +40,14 @@ pub(super) trait ProbeChild {
     fn request(&mut self, line: &str, deadline: Duration, stop: &AtomicBool) -> ProbeReply;
     /// Waits up to `limit`. Returns whether the child exited.
     fn wait_for_exit(&mut self, limit: Duration) -> bool;
-    /// The call it is currently in.
+    /// The call that the child is in.
     fn current_call(&self) -> DriverCall;
-    /// Its stderr output.
+    /// The child's stderr output.
     fn stderr(&self) -> String;
-    /// Asks it to exit by closing its input.
+    /// Asks the child to exit by closing its input.
     fn request_exit(&mut self);
-    /// Kills it, which takes effect once it leaves the kernel.
+    /// Kills the child, which takes effect when it leaves the kernel.
     fn kill(&mut self);
-    /// Its exit status, if it has exited.
+    /// The child's exit status, if it has exited.
     fn exit_status(&mut self) -> Option<String>;
 }

@@ -13,7 +13,7 @@ use super::STOP_POLL;
 use super::current_call::{self, CALL_BYTES, DriverCall, STDERR_BYTES};
 use super::probe_child::{ProbeChild, ProbeReply, ProbeSpawner, StartError};
 
-/// The response for 64 GPUs with 36 links each is about 300 kB.
+/// Maximum size of a response. For 64 GPUs with 36 links each it has about 300 kB.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 pub(super) struct ProcessSpawner {
@@ -36,10 +36,11 @@ impl ProbeSpawner for ProcessSpawner {
         let call_file = current_call::file().map_err(StartError::Spawn)?;
         let stderr = Stdio::from(call_file.try_clone().map_err(StartError::Spawn)?);
         let mut command = (self.command)();
-        // Inherit no descriptors: a child that never exits must not keep our caller's pipe open.
+        // The child inherits no descriptors, because a child that never exits must not keep our
+        // caller's pipe open.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
-        // A separate process group: terminal signals go to the parent only, which then stops the
-        // child.
+        // The child gets its own process group, so that terminal signals go only to the parent,
+        // which then stops the child.
         let spawned = command.process_group(0).spawn();
         let mut child = spawned.map_err(StartError::Spawn)?;
         let (Some(requests), Some(responses)) = (child.stdin.take(), child.stdout.take()) else {
@@ -89,7 +90,7 @@ impl ProbeChild for ProbeProcess {
     }
 
     fn wait_for_exit(&mut self, limit: Duration) -> bool {
-        // With no requested events, `poll` reports only the hang-up when the child exits.
+        // Without requested events, `poll` reports only the hang-up that follows the child's exit.
         wait(&self.responses, 0, limit)
     }
 
@@ -133,7 +134,7 @@ impl ProbeChild for ProbeProcess {
 /// Waits for `events` or a hang-up. Returns whether either happened.
 fn wait(pipe: &ChildStdout, events: libc::c_short, limit: Duration) -> bool {
     let mut poll = libc::pollfd { fd: pipe.as_raw_fd(), events, revents: 0 };
-    // Rounded up: a timeout below one millisecond would become a busy loop.
+    // Round up, because a timeout below one millisecond would become a busy loop.
     let limit_ms = i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
     // SAFETY: `poll` is one live structure and the count is one; the pipe is open while borrowed.
     let ready = unsafe { libc::poll(&raw mut poll, 1, limit_ms) };
@@ -167,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Longer than any test should run; children that must not be waited for sleep longer.
+    /// Longer than any test should run. Children that a test must not wait for sleep longer.
     const LONG: Duration = Duration::from_secs(300);
 
     #[test]

@@ -12,16 +12,16 @@ use crate::nvml::ffi::{self, Device, ProcessInfo};
 use super::reader::{ReadFailure, Reader};
 use super::{NvmlProcess, ProcessKind};
 
-/// Initial buffer size; it grows on demand.
+/// Initial size of the buffer, which grows on demand.
 const BUFFER_INITIAL: usize = 64;
 
-/// More processes than a GPU has contexts for.
+/// Maximum size of the buffer. A GPU has contexts for fewer processes.
 const BUFFER_MAX: usize = 4096;
 
 /// `NVML_ERROR_NO_PERMISSION`
 const NO_PERMISSION: ffi::Return = 4;
 
-/// More MIG instances than a GPU supports.
+/// Maximum MIG instances, more than a GPU supports.
 const INSTANCES_MAX: c_uint = 64;
 
 impl Reader<'_, '_> {
@@ -35,7 +35,8 @@ impl Reader<'_, '_> {
         let mut called = self.device_processes(self.device, buffer, into);
         let refused = matches!(called, Ok(NO_PERMISSION | ffi::NOT_SUPPORTED));
         if refused && self.gpu.is_partitioned {
-            // Listing the whole GPU needs root; listing an instance does not.
+            // Listing the processes of a whole GPU needs root. Listing those of an instance does
+            // not.
             called = self.instance_processes(buffer, into);
         }
         let processes: BTreeSet<u32> = into[from..].iter().map(|process| process.pid).collect();

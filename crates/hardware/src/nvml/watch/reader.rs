@@ -17,14 +17,14 @@ use super::wire::{SignalSet, WireValues};
 /// A failure that affects more than one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadFailure {
-    /// The GPU no longer answers, or not before a reset.
+    /// The GPU no longer answers, or answers only after a reset.
     Gpu(Return),
-    /// The library no longer works: the driver was unloaded or replaced.
+    /// The library no longer works, because the driver was unloaded or replaced.
     Library(Return),
 }
 
 impl ReadFailure {
-    /// Classifies a return code; `None` if it concerns a single value.
+    /// Classifies a return code. `None` if it concerns a single value.
     pub(super) fn from_code(code: Return) -> Option<Self> {
         match code {
             ffi::GPU_IS_LOST | ffi::GPU_NOT_FOUND | ffi::RESET_REQUIRED => Some(Self::Gpu(code)),
@@ -43,7 +43,7 @@ pub(super) struct Gpu {
     pub(super) handle: Result<Device, Return>,
     /// The error of the last read, by tier.
     pub(super) failure: [Option<Return>; 4],
-    /// Unsupported signals; retried after the rare tier.
+    /// Unsupported signals. They are tried again after the rare tier.
     pub(super) absent: SignalSet,
     /// `None` until read.
     pub(super) links: Option<Links>,
@@ -51,8 +51,8 @@ pub(super) struct Gpu {
     pub(super) links_reported: u32,
     /// Bit mask of links that were up or have a remote device.
     pub(super) links_wired: u64,
-    /// Bit mask of links without a remote device, as far as the driver knows; retried after the
-    /// rare tier.
+    /// Bit mask of links without a remote device, as far as the driver knows. They are tried again
+    /// after the rare tier.
     pub(super) links_unwired: u64,
     /// Whether NVML reported an Xid since the last fast request.
     pub(super) had_xid: bool,
@@ -84,7 +84,7 @@ impl Gpu {
         }
     }
 
-    /// Forgets what is unsupported, so that everything is tried again.
+    /// Forgets which values are unsupported, so that all are tried again.
     pub(super) fn reset_capabilities(&mut self) {
         self.absent = SignalSet::default();
         self.links = None;
@@ -159,8 +159,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The value, or why there is none. A function missing from the library and a value missing from
-/// the GPU are both absent: neither will appear within seconds.
+/// The value, or why there is none. A value is absent if the library lacks the function or the GPU
+/// does not support the value, because neither changes within seconds.
 pub(super) fn reading(called: CallResult, value: f64) -> Result<Reading<f64>, ReadFailure> {
     match called {
         Ok(ffi::SUCCESS) => Ok(Reading::Value(value)),

@@ -1,4 +1,4 @@
-//! Child side: answers one line per request until its input ends.
+//! The watch child: writes one response line per request until its input ends.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use super::session::Session;
 use super::wire::{InventoryRequest, NvmlUnavailable, WatchRequest, WatchResponse};
 
 /// Serves requests until the input ends, the library fails or the output is closed. After an error
-/// the process must exit: only a new one loads a library that was replaced.
+/// the process must exit, because only a new process loads a library that was replaced.
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let current_gpu = Cell::new(None);
     let current_call = CurrentCall::on_stderr();

@@ -19,22 +19,23 @@ use super::tiers::MediumRequest;
 use super::wire::{GpuValues, InventoryRequest, NvmlUnavailable, WatchResponse, WireValues};
 use super::{DetailedSample, NvmlProcess, Tier, gpm};
 
-/// Throttle times cost half a millisecond each; read them with every third medium request (30 s).
+/// Two throttle times and the activity are costly, so they are read with every third medium request
+/// (30 s).
 const EXPENSIVE_EVERY: u32 = 3;
 /// In interactive mode, activity is sampled with every second medium request.
 const INTERACTIVE_EVERY: u32 = 2;
 /// The energy counter is read with every fifth slow request.
 const ENERGY_EVERY: u32 = 5;
 
-/// Events drained per request; the rest follows with the next one.
+/// Maximum events read per request. The rest follows with the next request.
 const EVENTS_MAX: usize = 64;
 
-/// Not an NVML code: the GPU is skipped.
+/// The code for a GPU that is skipped. NVML does not use it.
 const AVOIDED: Return = Return::MAX;
 
 pub(super) struct Session<'a> {
     caller: Caller<'a>,
-    /// The GPU of the current call, recorded in case it hangs.
+    /// The GPU of the current call, recorded in case the call hangs.
     current_gpu: &'a Cell<Option<u32>>,
     gpus: Vec<Gpu>,
     /// Indices of GPUs that did not open and whose identity is unknown, with the error.
@@ -49,8 +50,9 @@ pub(super) struct Session<'a> {
     slow_count: u32,
     /// Consecutive slow requests with a lost GPU.
     lost_rounds: u32,
-    /// Interactive mode, with no recount since the start. What did not open a moment ago will not
-    /// open now, and a one-shot view needs the measurements made since.
+    /// In interactive mode, `true` until the first recount after the start. A GPU that did not open
+    /// a moment ago will not open now, and reinitialising would discard measurements that a single
+    /// display needs.
     is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
     process_buffer: Vec<ProcessInfo>,
@@ -106,7 +108,7 @@ impl<'a> Session<'a> {
         let is_denied = gpus.iter().any(|(_, status)| *status == NvmlStatus::NO_PERMISSION);
         let unopened = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         let why = ReadError::GpusNotOpened { gpus };
-        // Without permission to open a GPU, whether it would open is unknown.
+        // If this user may not open a GPU, it is unknown whether the GPU would open.
         if is_denied {
             return (Some(Reading::Unreadable(why)), None);
         }
@@ -144,7 +146,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Reads one tier of one GPU. `Err` is a failure of the whole library.
+    /// Reads one tier of one GPU. `Err` means that the whole library failed.
     fn read(
         &mut self,
         index: usize,
@@ -195,7 +197,7 @@ impl<'a> Session<'a> {
         };
         let failure = gpu.failure[tier as usize];
         if failure.is_some() {
-            // Values read before the GPU failed are incomplete; drop them.
+            // Drop the values that were read before the GPU failed, because they are incomplete.
             (own, links) = (WireValues::default(), Vec::new());
             processes.truncate(from);
         }

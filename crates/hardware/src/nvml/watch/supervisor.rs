@@ -22,16 +22,16 @@ pub(super) struct Deadlines {
     pub(super) pace: Pace,
 }
 
-/// Limit of children alive at once. The second one shows whether only the first is stuck or the
-/// driver hangs.
+/// Maximum children alive at once. If the second child hangs too, the driver hangs, not only one
+/// call.
 const ALIVE_MAX: usize = 2;
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// After answering for this long a child counts as stable, and the back-off is reset.
+/// A child that has answered for this long counts as stable, and the back-off is reset.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
-/// A child still alive this long after being asked to exit is stuck.
+/// A child that is still alive this long after it was asked to exit counts as stuck.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
-/// How often exiting children are checked.
+/// How often to check whether children that should exit have exited.
 const EXIT_POLL: Duration = Duration::from_secs(1);
 
 /// The result of a step.
@@ -45,7 +45,7 @@ pub(super) struct Step {
 struct ActiveChild<C> {
     child: C,
     since: Duration,
-    /// Whether it has answered the first request.
+    /// Whether the child has answered the first request.
     is_started: bool,
     due: [Duration; 4],
 }
@@ -64,19 +64,19 @@ pub(super) struct Supervisor<C: ProbeSpawner> {
     exiting: Vec<ExitingChild<C::Child>>,
     start_at: Duration,
     backoff: Duration,
-    /// A failure was reported and `Recovered` is still to come.
+    /// A failure was reported, and `Recovered` has not been sent since.
     is_degraded: bool,
     is_answering: bool,
     stuck_reported: Option<u32>,
     inventory: Vec<GpuIdentity>,
-    /// Indices of GPUs to skip, and until when: a call about them hung, and the next child should
-    /// still serve the others.
+    /// Indices of GPUs to skip because a call about them hung, and until when. The next child still
+    /// reads the other GPUs.
     avoided: BTreeMap<u32, Duration>,
     /// Descriptions of calls that have not returned, by GPU index, until the GPU answers again.
     stuck_calls: BTreeMap<Option<u32>, String>,
     /// Subjects last reported with a stuck call.
     calls_reported: BTreeSet<Subject>,
-    /// Subjects for which either state was reported since the start.
+    /// Subjects for which it was reported since the start whether a call is stuck.
     call_states_reported: BTreeSet<Subject>,
     reported_signals: ReportedSignals,
 }
@@ -102,7 +102,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Performs what is due, sending at most one request.
+    /// Does what is due, and sends at most one request.
     pub(super) fn step(&mut self, now: Duration, stop: &AtomicBool) -> Step {
         let mut events = Vec::new();
         self.exiting.retain_mut(|exiting| exiting.child.exit_status().is_none());
@@ -137,23 +137,24 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Whether no child runs and the next start is pending.
+    /// Whether no child runs, and the next one starts after the back-off.
     pub(super) fn is_backing_off(&self) -> bool {
         self.current.is_none()
     }
 
-    /// The obstacle may be gone: start the next child now and reset the back-off.
+    /// Starts the next child now and resets the back-off, because the obstacle may be gone.
     pub(super) fn retry_now(&mut self, now: Duration) {
         self.start_at = self.start_at.min(now);
         self.backoff = BACKOFF_MIN;
     }
 
-    /// Stops the child. A stuck one is abandoned.
+    /// Stops the child. A stuck child is abandoned.
     pub(super) fn shutdown(mut self) {
         self.stop_child(Duration::ZERO);
     }
 
-    /// Stops the child. Returns whether no child is left; a stuck one may still hold the GPU open.
+    /// Stops the child. Returns whether no child is left. A stuck child may still have the GPU
+    /// open.
     pub(super) fn stop_child(&mut self, now: Duration) -> bool {
         if let Some(mut current) = self.current.take() {
             current.child.request_exit();
@@ -167,7 +168,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         self.exiting.is_empty()
     }
 
-    /// Abandoned children that do not exit.
+    /// Number of abandoned children that do not exit.
     fn stuck(&self, now: Duration) -> u32 {
         let stuck = |exiting: &&ExitingChild<C::Child>| {
             exiting.hung || now.saturating_sub(exiting.since) >= EXIT_GRACE
@@ -175,9 +176,9 @@ impl<C: ProbeSpawner> Supervisor<C> {
         count(self.exiting.iter().filter(stuck).count())
     }
 
-    /// Once a GPU's skip time is over, replaces the child by one that reads it again.
+    /// When a GPU's skip time is over, replaces the child by one that reads the GPU again.
     fn try_avoided_again(&mut self, now: Duration) {
-        // While the child that hung on it is still stuck, another one would hang too.
+        // While the child that hung on the GPU is still stuck, another child would hang too.
         if self.avoided.is_empty() || !self.exiting.is_empty() {
             return;
         }
@@ -302,7 +303,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
             WatchRequest::Values(tier) => {
                 let due = &mut current.due[*tier as usize];
                 *due += self.deadlines.pace.period(*tier);
-                // Missed polls are not made up for.
+                // Do not make up for missed polls.
                 if *due <= now {
                     *due = now + self.deadlines.pace.period(*tier);
                 }
@@ -331,7 +332,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         self.current = Some(current);
     }
 
-    /// Whether only skipped GPUs are missing; those have a finding and unreadable signals.
+    /// Whether only skipped GPUs are missing, which have a finding and unreadable signals.
     fn only_avoided_are_missing(&self) -> bool {
         let is_avoided = |gpu: &Option<u32>| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu));
         let only_avoided = !self.stuck_calls.is_empty() && self.stuck_calls.keys().all(is_avoided);
@@ -339,7 +340,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
     }
 }
 
-/// The tier overdue for longest. With a slow driver, the fast tier must not starve the others.
+/// The tier that has been due for longest, so that the fast tier does not starve the others if the
+/// driver is slow.
 fn next_due(due: &[Duration; 4], now: Duration) -> Option<Tier> {
     let tier = Tier::ALL.into_iter().min_by_key(|tier| due[*tier as usize])?;
     (due[tier as usize] <= now).then_some(tier)

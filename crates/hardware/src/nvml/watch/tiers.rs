@@ -1,12 +1,18 @@
-//! Which call provides which signal, and how often.
+//! Which call provides which signal, and how often it is made.
 //!
-//! Ordered by cost: CPU time of a call at the rate used here, measured on an H200 with driver
-//! 580.159.04. (Called in a tight loop, most calls are answered from a cache and cost 2 us; that is
-//! not what polling costs.) Calls below 50 us run every second; the recovery action (120 us),
-//! errors and processes every ten; GPM (2 ms; its second sample after ten) and two of the throttle
-//! times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every minute;
-//! energy (3.3 ms) every five minutes; the InfoROM checksum (70 ms) every hour. Never read here:
-//! PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; free in sysfs).
+//! The rate depends on the cost, which is the CPU time of a call at the rate used here, measured on
+//! an H200 with driver 580.159.04. (In a tight loop, most calls cost only 2 us, because a cache
+//! answers them. Polling costs more.)
+//!
+//! ```text
+//! every second       calls below 50 us
+//! every ten seconds  recovery action (120 us), errors, processes, the second GPM sample
+//! every 30 seconds   GPM (2 ms), two of the throttle times (700 us each)
+//! every minute       temperature margin (1.1 ms), PCIe replays (350 us) and the like
+//! every 5 minutes    energy (3.3 ms)
+//! every hour         InfoROM checksum (70 ms)
+//! never              PCIe throughput (21 ms; GPM has it), AER counters (125 us each; in sysfs too)
+//! ```
 
 use std::ffi::{c_int, c_uint};
 
@@ -27,11 +33,11 @@ const CLOCK_MEMORY: c_uint = 2;
 /// `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
-/// Read every ten seconds, and at once after an Xid.
+/// The recovery action is read every ten seconds, and at once after an Xid.
 const RECOVERY_ACTION: (c_uint, Signal, f64) =
     (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0);
 
-/// Inputs of a medium request besides the GPU.
+/// Inputs of a medium request, apart from the GPU.
 pub(super) struct MediumRequest<'m> {
     pub(super) throttle: ThrottleFields,
     /// Whether calls that cost milliseconds are due as well.
@@ -88,7 +94,7 @@ macro_rules! first_of_two {
 impl Reader<'_, '_> {
     pub(super) fn fast(&mut self) -> Result<(), ReadFailure> {
         if std::mem::take(&mut self.gpu.had_xid) {
-            // The recovery action may have changed; do not wait ten seconds for it.
+            // The recovery action may have changed, so read it now.
             self.fields(&[RECOVERY_ACTION])?;
         }
         self.fields(&[(fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0)])?;
@@ -122,8 +128,8 @@ impl Reader<'_, '_> {
                 (medium.throttle.power_brake, Signal::GpuThrottlePowerBrake, NANOSECONDS),
             ])?;
         }
-        // Take the second GPM sample without waiting half a minute: until then a new child has no
-        // activity to report.
+        // Take the second GPM sample without waiting half a minute, because a new child has no
+        // activity to report before it.
         if medium.with_activity || !self.gpu.gpm.has_measured() {
             self.gpm(medium.gpm)?;
         }
@@ -135,7 +141,7 @@ impl Reader<'_, '_> {
         self.processes(medium.buffer, medium.processes)
     }
 
-    /// `with_expensive`: whether the energy counter is due as well.
+    /// `with_expensive` says whether the energy counter is due as well.
     pub(super) fn slow(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         self.margin()?;
         self.pcie()?;
@@ -164,7 +170,7 @@ impl Reader<'_, '_> {
         self.fabric()
     }
 
-    /// `with_expensive`: whether the InfoROM checksum is due as well.
+    /// `with_expensive` says whether the InfoROM checksum is due as well.
     pub(super) fn rare(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
@@ -181,7 +187,8 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// The field costs 2 us and the call 175 us; older drivers have only the call.
+    /// Reads the power limits from fields, which cost 2 us, or with a call, which costs 175 us.
+    /// Older drivers have only the call.
     fn power_limits(&mut self) -> Result<(), ReadFailure> {
         if !self.gpu.has_limits_by_call {
             let mut limits = [
@@ -300,7 +307,7 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let (called, fabric) = self.caller.fabric_info(self.device);
-        // A GPU outside of a fabric returns 0: it has no fabric state.
+        // A GPU outside a fabric returns 0, which means that it has no fabric state.
         let called = match (called, fabric.state) {
             (Ok(ffi::SUCCESS), 0) => Ok(ffi::NOT_SUPPORTED),
             (called, _) => called,
@@ -316,8 +323,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Replays per minute that a healthy link may have, per lane at a bit error rate of 1e-12
-/// (NVIDIA/DCGM `DcgmHealthWatch.cpp`).
+/// Replays per minute that a healthy link may have: a number per lane at a bit error rate of 1e-12
+/// (NVIDIA/DCGM `DcgmHealthWatch.cpp`), times the lanes.
 fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
     let per_lane = match generation {
         value if value < 2.0 => return None,
@@ -355,7 +362,7 @@ mod tests {
 
     #[test]
     fn fabric_health_masks() {
-        // All not supported; then all false with a correct configuration.
+        // First all members are unsupported, then all are false with a correct configuration.
         assert!(!is_unhealthy(0));
         assert!(!is_unhealthy(0b01_10_10_10_10));
         for wrong in [0x1, 0x4, 0x10, 0x40, 0x200, 0x500] {

@@ -1,4 +1,4 @@
-//! Protocol between parent and child: words in one direction, JSON lines in the other.
+//! Protocol between parent and child: the parent sends words, and the child JSON lines.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{DetailedSample, NvmlProcess, Tier};
 
-/// FNV-1a hash over all signal names. Both ends number the signals, and a child of another build
-/// would number them differently.
+/// FNV-1a hash over all signal names. Parent and child number the signals, and a child from another
+/// build would number them differently.
 pub(super) const SIGNALS_HASH: u32 = {
     let mut hash: u32 = 0x811c_9dc5;
     let mut signal = 0;
@@ -34,11 +34,11 @@ pub(super) enum WatchRequest {
     Values(Tier),
 }
 
-/// What a child needs to know before it opens the GPUs.
+/// The information that a child needs before it opens the GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InventoryRequest {
-    /// GPUs already known: a lost GPU does not report its identity.
+    /// GPUs already known. They are needed because a lost GPU does not report its identity.
     #[serde(default)]
     pub(super) known: Vec<GpuIdentity>,
     /// NVML indices of GPUs to skip.
@@ -162,7 +162,7 @@ impl WireValues {
         }
     }
 
-    /// Whether the GPU is lost or waits for a reset; `None` if these values do not tell.
+    /// Whether the GPU is lost or waits for a reset. `None` if these values do not tell.
     fn is_down(&self) -> Option<bool> {
         let is_down = |(number, value): &(u8, f64)| {
             let is_relevant =
@@ -172,7 +172,7 @@ impl WireValues {
         self.values.iter().filter_map(is_down).reduce(|one, other| one || other)
     }
 
-    /// The samples; `None` if a number is not a valid signal.
+    /// Adds the samples. `None` if a number is not a valid signal.
     fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
         let mut put = |number: u8, reading: Reading<f64>| {
             let signal = *Signal::ALL.get(usize::from(number))?;
@@ -200,7 +200,7 @@ pub(super) struct GpuValues {
     pub(super) own: WireValues,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) links: Vec<(u32, WireValues)>,
-    /// Why nothing of this tier could be read.
+    /// Why no value of this tier could be read.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<ReadError>,
 }
@@ -232,14 +232,14 @@ impl SignalSet {
     }
 }
 
-/// Signals of one GPU that were ever reported, so that they can be marked unreadable once it stops
-/// answering.
+/// Signals of one GPU that were ever reported, so that they can be marked unreadable when the GPU
+/// stops answering.
 #[derive(Debug, Default)]
 struct GpuSignals {
     tiers: [SignalSet; 4],
     links: BTreeMap<u32, SignalSet>,
     is_down: bool,
-    /// Tiers that were marked unreadable and have not answered since.
+    /// Tiers that were marked unreadable and have not been read since.
     marked_unreadable: [bool; 4],
 }
 
@@ -275,7 +275,7 @@ impl GpuSignals {
 pub(super) struct ReportedSignals {
     gpus: BTreeMap<GpuUuid, GpuSignals>,
     /// A GPU that was down answers again. Most of its signals are unknown until their tier is read,
-    /// so all tiers become due.
+    /// so all tiers become due at once.
     pub(super) has_returned: bool,
 }
 
@@ -297,7 +297,7 @@ impl ReportedSignals {
         samples
     }
 
-    /// The samples of a response; `None` if it contains an invalid signal number.
+    /// The samples of a response. `None` if it contains an invalid signal number.
     pub(super) fn samples(&mut self, tier: Tier, gpus: Vec<GpuValues>) -> Option<Vec<Sample>> {
         let mut samples = Vec::new();
         for gpu in gpus {
@@ -323,7 +323,7 @@ impl ReportedSignals {
                 let reported: Vec<Signal> =
                     samples[from..].iter().map(|sample| sample.signal).collect();
                 if answered.is_down && !was_down {
-                    // Values from the slower tiers predate the loss of the GPU.
+                    // Values from the slower tiers are older than the loss of the GPU.
                     answered.mark_unreadable(&gpu.gpu, &why, &reported, &mut samples);
                     continue;
                 }
@@ -333,7 +333,8 @@ impl ReportedSignals {
                     answered.mark_links_unreadable(&gpu.gpu, &why, &mut samples);
                 }
             } else if was_unreadable {
-                // The old reason no longer applies, but not every signal comes with every response.
+                // The old reason no longer applies. Signals that this response does not have get a
+                // new one.
                 let reported: Vec<Signal> =
                     samples[from..].iter().map(|sample| sample.signal).collect();
                 let known = answered.tiers[tier as usize];
@@ -343,7 +344,7 @@ impl ReportedSignals {
         Some(samples)
     }
 
-    /// Marks every signal that was ever reported unreadable.
+    /// Marks every signal that was ever reported as unreadable.
     pub(super) fn mark_unreadable(&mut self, why: &ReadError) -> Vec<Sample> {
         let mut samples = Vec::new();
         for (gpu, answered) in &mut self.gpus {

@@ -1,4 +1,4 @@
-//! Enumerates and opens GPUs: at the start, when one recovers, and when the set changes.
+//! Enumerates and opens GPUs: at the start, when a GPU recovers, and when the set of GPUs changes.
 
 use std::ffi::{CString, c_uint};
 use std::ptr;
@@ -30,7 +30,7 @@ impl Session<'_> {
             }
         }
         self.current_gpu.set(None);
-        // NVML lists a GPU once: a known GPU that opened under another index is not the one that
+        // NVML lists a GPU once. So a known GPU that opened under another index is not the GPU that
         // failed to open.
         self.unidentified = Vec::new();
         for (index, code) in failed {
@@ -58,8 +58,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Counts the GPUs. Without a count nothing can be read, and reporting zero would look like a
-    /// node without GPUs, so an error fails the session.
+    /// Counts the GPUs. An error fails the session, because nothing can be read without a count,
+    /// and a count of zero would look like a node without GPUs.
     fn read_count(&mut self) -> Result<u32, NvmlUnavailable> {
         let mut count: c_uint = 0;
         match call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count) {
@@ -83,7 +83,7 @@ impl Session<'_> {
         known.chain(unidentified)
     }
 
-    /// Opens a GPU by index. The inner error is the GPU's.
+    /// Opens a GPU by index. The inner error concerns only this GPU.
     fn open_one(&mut self, index: u32) -> Result<Result<Gpu, Return>, NvmlUnavailable> {
         if self.avoided.contains(&index) {
             return Ok(Err(AVOIDED));
@@ -111,7 +111,7 @@ impl Session<'_> {
     fn identify(&mut self, index: u32, device: Device) -> Result<GpuIdentity, CallResult> {
         let uuid = self.uuid(device)?;
         let pci = self.caller.pci(device).value().map(|pci| {
-            // In the kernel's format; NVML's has an eight-digit domain and upper case.
+            // Use the kernel's format. NVML's format has an eight-digit domain and upper case.
             format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device)
         });
         Ok(GpuIdentity {
@@ -178,8 +178,8 @@ impl Session<'_> {
     /// Counts the GPUs again and reinitialises NVML if the set has changed.
     ///
     /// A GPU that was reset stays lost for a client that had it open, so a lost GPU also triggers
-    /// reinitialisation. Attempts become less frequent, because each one on a broken GPU leaves
-    /// lines in the kernel log.
+    /// reinitialisation. Attempts become less frequent, because each attempt to open a broken GPU
+    /// leaves lines in the kernel log.
     pub(super) fn recount(&mut self) -> Result<(), NvmlUnavailable> {
         let before = self.count;
         self.count = self.read_count()?;
@@ -189,7 +189,7 @@ impl Session<'_> {
         });
         // An unidentified GPU may open by now.
         let is_lost = is_lost || self.unidentified.iter().any(|(_, code)| *code != AVOIDED);
-        // Reinitialising right after the start would only discard the measurements made since.
+        // Reinitialising right after the start would only discard measurements.
         let is_lost = is_lost && !std::mem::take(&mut self.is_fresh);
         self.lost_rounds = if is_lost { self.lost_rounds.saturating_add(1) } else { 0 };
         let is_retry_due = self.lost_rounds.is_power_of_two()
@@ -215,7 +215,7 @@ impl Session<'_> {
             let Ok(device) = handle else { return true };
             match self.uuid(device) {
                 Ok(uuid) => uuid == self.gpus[position].identity.uuid,
-                // A failed read does not mean another GPU.
+                // A failed read does not mean that this is another GPU.
                 Err(_) => true,
             }
         })

@@ -22,8 +22,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
         now: Duration,
         events: &mut Vec<ProbeEvent>,
     ) {
-        // It exits by itself. The next child loads the library again, which may have been replaced
-        // by then.
+        // The child exits by itself. The next child loads the library again, which may have been
+        // replaced by then.
         child.request_exit();
         self.abandon(child, false, now);
         match unavailable {
@@ -79,7 +79,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         events: &mut Vec<ProbeEvent>,
     ) {
         let mut how = child.exit_status();
-        // The pipe closes a moment before the process can be reaped.
+        // Wait a little, because the pipe closes a moment before the process can be reaped.
         for _ in 0..20 {
             if how.is_some() {
                 break;
@@ -102,7 +102,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
     }
 
     pub(super) fn abandon(&mut self, mut child: C::Child, hung: bool, now: Duration) {
-        // A hung child counts until the next check even if it has exited by then.
+        // A hung child counts as stuck until the next check, even if it has exited by now.
         if hung || child.exit_status().is_none() {
             self.exiting.push(ExitingChild { child, since: now, hung });
         }
@@ -131,7 +131,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Emits a report of the parent's own. With `why`, all GPU signals become unreadable.
+    /// Emits a report that the parent makes itself. With `why`, all GPU signals become unreadable.
     pub(super) fn report_node(
         &mut self,
         why: Option<&ReadError>,
@@ -165,8 +165,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
         put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)), note);
     }
 
-    /// Reports once that no call is stuck, for each GPU that has answered every tier: a previous
-    /// agent may have reported one.
+    /// Reports once, for each GPU that has answered every tier, that no call is stuck. A previous
+    /// agent may have reported a stuck call.
     pub(super) fn report_no_stuck_calls(&mut self, events: &mut [ProbeEvent]) {
         let Some(ProbeEvent::Report(report)) = events.last_mut() else { return };
         for gpu in &self.inventory {
@@ -181,7 +181,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// For an unlisted GPU, whether a call would return is unknown.
+    /// Marks the stuck-call signal of GPUs that are no longer listed as unreadable, because it is
+    /// unknown whether a call about them would return.
     pub(super) fn drop_unlisted_calls(&mut self, samples: &mut Vec<Sample>) {
         let listed = &self.inventory;
         self.call_states_reported.retain(|subject| {
@@ -196,7 +197,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         });
     }
 
-    /// Samples for each stuck call, on its GPU, and for calls that are no longer stuck.
+    /// Adds samples for each stuck call, on its GPU, and for calls that are no longer stuck.
     fn push_stuck_calls(&mut self, stuck: u32, samples: &mut Vec<Sample>) {
         let mut calls: BTreeMap<Subject, String> = BTreeMap::new();
         // Two stuck children point to the driver, not to a GPU.
@@ -208,7 +209,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
                 calls.insert(subject, call.clone());
             }
             if stuck > 0 && calls.is_empty() {
-                calls.insert(Subject::Node, "a probe that was asked to exit has not".to_owned());
+                let note = "a probe that was asked to exit is still alive";
+                calls.insert(Subject::Node, note.to_owned());
             }
         }
         let mut reported = std::mem::take(&mut self.calls_reported);

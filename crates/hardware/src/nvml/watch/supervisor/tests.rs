@@ -27,14 +27,14 @@ enum Behaviour {
 /// All children of a test, and the requests they got.
 #[derive(Default)]
 struct FakeSpawner {
-    /// Behaviour of the next children, one entry per request; the last entry repeats.
+    /// Behaviour of the next children, one entry per request. The last entry repeats.
     plans: RefCell<VecDeque<Vec<Behaviour>>>,
     requests: RefCell<Vec<String>>,
     /// GPUs that each child has to skip.
     avoided: RefCell<Vec<Vec<u32>>>,
     started: Cell<u32>,
     alive: Cell<u32>,
-    /// The GPU that calls hang on.
+    /// The GPU whose calls hang.
     hangs_on_gpu: Cell<Option<u32>>,
     /// Whether a killed child exits.
     kill_works: Cell<bool>,
@@ -265,7 +265,7 @@ fn hung_child_is_abandoned_and_replaced() {
             "0 hung in nvmlInit_v2 after 5 s, stuck 1",
         ]
     );
-    // The first child is still stuck, so responses of the second do not mean recovery.
+    // The first child is still stuck, so responses from the second do not mean recovery.
     let events = test.run_until(3);
     assert_eq!(
         events[0],
@@ -413,17 +413,17 @@ fn gpu_with_hung_call_is_skipped_for_a_while() {
     let avoided = || spawner.avoided.borrow().clone();
     assert_eq!(avoided(), [vec![], vec![3]], "skipped as long as the child is stuck");
     assert!(events.contains(&"1 back".to_owned()), "{events:?}");
-    // The stuck child exits and the GPU is read again; it hangs again.
+    // The stuck child exits. The GPU is read again and hangs again.
     test.spawner.kill_works.set(true);
     let events = test.run_until(410);
     assert_eq!(avoided(), [vec![], vec![3], vec![], vec![3]]);
     let position = |what: &str| events.iter().position(|event| event.contains(what));
     assert!(position("hung in") < position("back"), "{events:?}");
-    // Five minutes later it answers.
+    // Five minutes later the GPU answers.
     let events = test.run_until(720);
     assert_eq!(avoided().len(), 5);
     assert_eq!(avoided()[4], [0; 0]);
-    // There was no failure since, so the only news is that no call is stuck any more.
+    // No failure has happened since, so the only news is that no call is stuck any more.
     assert!(events.contains(&"701 Fast nvml_answers=1 probes_stuck=0".to_owned()), "{events:?}");
     assert!(!events.iter().any(|event| event.ends_with("back")), "{events:?}");
     assert_eq!(test.spawner.alive.get(), 1);
