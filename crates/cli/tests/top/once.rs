@@ -156,7 +156,7 @@ fn values_findings_and_jobs_from_an_agent_until_it_exits() {
         || {
             let sample: Value = serde_json::from_str(&run(&json).stdout).unwrap();
             // Wait for processes and NVLinks too, which are read less often than power.
-            let is_whole = sample["outage"].is_null()
+            let is_complete = sample["outage"].is_null()
                 && sample["processes"].as_array().is_some_and(|processes| processes.len() == 2)
                 && sample["gpus"][0]["links"]["up"] == 18;
             is_complete.then_some(sample)

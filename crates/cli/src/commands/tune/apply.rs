@@ -38,7 +38,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut actuator = args.node.actuator()?;
     let steps = args.selection.plan(&profile, unverified, &mut actuator)?;
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
-    let refused = steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
+    let refused =
+        steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
     // Drift is measured against the node's profile. The profile becomes the node's profile if it is
     // applied without --only, unless the node refuses some settings and needs no other change.
     let becomes_node_profile = args.selection.only.is_empty() && (changes > 0 || refused == 0);
