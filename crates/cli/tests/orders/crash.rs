@@ -31,7 +31,7 @@ fn run_with_crash(agent_node: &AgentNode, crash: &str, order: &Value) -> Option<
     // The second executor resumes the order, and the server, which has no status yet, sends the
     // order again.
     let mut second = start_executor(agent_node, None);
-    let answer = second.run_order(order);
+    let status = second.run_order(order);
     acknowledge(&mut second, order);
     assert!(second.wait_for_exit().success());
     let mut third = start_executor(agent_node, None);
@@ -68,9 +68,9 @@ fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
             for kind in ["cordon", "uncordon"] {
                 generation += 1;
                 let crash = format!("{point}:{times}");
-                let answer =
+                let status =
                     run_with_crash(&agent_node, &crash, &order(generation, json!(kind), None));
-                if let Some(answer) = answer {
+                if let Some(status) = status {
                     crashes += 1;
                     assert!(status["done"].is_object(), "{kind}, {crash}: {status}");
                 } else {
@@ -117,7 +117,7 @@ fn a_crash_around_a_reset_resets_the_gpu_at_most_once() {
         let before = resets();
         let order =
             order(generation, json!({ "reset-gpu": { "gpu": gpu } }), Some(&boot(&agent_node)));
-        let answer = run_with_crash(&agent_node, point, &order).unwrap();
+        let status = run_with_crash(&agent_node, point, &order).unwrap();
         let made = resets() - before;
         if point == "order-begun" {
             // The second executor cannot know whether the first has started the reset, so it does
@@ -173,8 +173,8 @@ fn a_crash_around_a_reboot_reboots_the_node_once() {
         assert_ne!(after, before);
         agent.kill();
         let mut third = start_executor(&agent_node, None);
-        let answer = third.run_order(&order);
-        assert_eq!(answer["done"]["evidence"], format!("boot {after}, previous boot {before}"));
+        let status = third.run_order(&order);
+        assert_eq!(status["done"]["evidence"], format!("boot {after}, previous boot {before}"));
         assert_eq!(boot(&agent_node), after, "one reboot");
         acknowledge(&mut third, &order);
         assert!(third.wait_for_exit().success());
@@ -203,8 +203,8 @@ fn a_crash_around_a_service_restart_restarts_it_once() {
         let before = started_ms();
         let order =
             order(generation, unit("nvidia-fabricmanager.service"), Some(&boot(&agent_node)));
-        let answer = run_with_crash(&agent_node, point, &order).unwrap();
-        let evidence = answer["done"]["evidence"].as_str().unwrap();
+        let status = run_with_crash(&agent_node, point, &order).unwrap();
+        let evidence = status["done"]["evidence"].as_str().unwrap();
         assert!(evidence.contains("was restarted and is active"), "{point}: {evidence}");
         assert!(started_ms() > before, "{point}");
     }
