@@ -7,19 +7,19 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use farrier_facts::FactSet;
-use farrier_facts::check::{Query, Request, check};
+use farrier_facts::check::{CheckRequest, Query, check};
 use jiff::civil::date;
 
 fn main() {
     // `cargo bench` passes `--bench`; under `cargo test` one iteration is enough.
     let measured = std::env::args().any(|word| word == "--bench");
     let rounds: u32 = if measured { 20_000 } else { 1 };
-    let request = |framework: Option<&str>| Request {
+    let request = |framework: Option<&str>| CheckRequest {
         gpu: "H100".to_owned(),
         driver: "550.54.15".to_owned(),
         cuda: Some("12.8".to_owned()),
         framework: framework.map(str::to_owned),
-        ..Request::default()
+        ..CheckRequest::default()
     };
     for (name, request) in [
         (

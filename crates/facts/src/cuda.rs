@@ -13,7 +13,7 @@ use crate::version::{Branch, CudaVersion, DriverVersion, ToolkitVersion};
 pub struct CudaFacts {
     /// Releases, newest first.
     pub toolkit: Vec<Toolkit>,
-    pub family: Vec<Family>,
+    pub family: Vec<CudaFamily>,
     /// The `cuda-compat` packages.
     pub forward_compatibility: ForwardCompatibility,
     /// Changes of support, by release.
@@ -22,7 +22,7 @@ pub struct CudaFacts {
 
 impl CudaFacts {
     /// The facts of a major version.
-    pub fn family(&self, major: u32) -> Option<&Family> {
+    pub fn family(&self, major: u32) -> Option<&CudaFamily> {
         self.family.iter().find(|family| family.major == major)
     }
 
@@ -63,7 +63,7 @@ pub struct Toolkit {
 /// A major version. Within it, a driver runs programs built with newer minors than its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Family {
+pub struct CudaFamily {
     /// `12` of `12.8`.
     pub major: u32,
     /// The oldest Linux driver that runs programs of this major version.

@@ -12,7 +12,7 @@ pub struct FrameworkFacts {
     pub package: Vec<FrameworkPackage>,
     pub build: Vec<Build>,
     /// GPU targets of the builds.
-    pub coverage: Vec<Coverage>,
+    pub coverage: Vec<TargetCoverage>,
 }
 
 /// A framework.
@@ -61,7 +61,7 @@ pub struct Build {
 /// GPU targets of some builds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Coverage {
+pub struct TargetCoverage {
     /// The [`FrameworkPackage::name`].
     pub package: String,
     /// `2.11` for every `2.11.x`.
@@ -104,8 +104,8 @@ impl FrameworkFacts {
     ) -> Option<CoverageMatch<'_>> {
         let rows = || self.coverage.iter().filter(|row| row.package == package);
         let lists_version =
-            |row: &&Coverage| row.versions.iter().any(|covered| covered.covers(version));
-        let same_major = |row: &&Coverage| row.cuda.major == cuda.major;
+            |row: &&TargetCoverage| row.versions.iter().any(|covered| covered.covers(version));
+        let same_major = |row: &&TargetCoverage| row.cuda.major == cuda.major;
         let exact = rows().find(|row| lists_version(row) && row.cuda == cuda);
         let by_minimum =
             || rows().find(|row| lists_version(row) && row.minimum.is_some() && same_major(row));
@@ -139,12 +139,12 @@ impl FrameworkFacts {
 /// GPU targets found for a build.
 #[derive(Debug, Clone, Copy)]
 pub struct CoverageMatch<'a> {
-    pub coverage: &'a Coverage,
+    pub coverage: &'a TargetCoverage,
     /// Taken from an earlier version.
     pub assumed: bool,
 }
 
-impl Coverage {
+impl TargetCoverage {
     /// The targets, for display.
     pub fn list(&self) -> String {
         if let Some(minimum) = self.minimum {

@@ -39,13 +39,13 @@ pub struct Gpu {
     /// First drivers that list it as supported.
     pub listed: Option<DriverListing>,
     /// Memory capacity and bandwidth.
-    pub memory: Option<Memory>,
-    pub compute: Option<Compute>,
+    pub memory: Option<MemoryFacts>,
+    pub compute: Option<ComputeFacts>,
     /// `NVLink` and `PCIe`.
-    pub links: Option<Links>,
-    pub power: Option<Power>,
+    pub links: Option<LinkFacts>,
+    pub power: Option<PowerFacts>,
     /// `None` if the GPU does not support MIG.
-    pub mig: Option<Mig>,
+    pub mig: Option<MigFacts>,
     pub price: Option<Price>,
     /// Fields (as `group.field`) that no source confirms.
     #[serde(default)]
@@ -118,7 +118,7 @@ pub enum Fabric {
 /// Memory capacity and bandwidth.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Memory {
+pub struct MemoryFacts {
     /// Decimal gigabytes, as sold.
     pub capacity_gb: f64,
     /// `HBM3`, `GDDR6`, ...
@@ -131,7 +131,7 @@ pub struct Memory {
 /// Peak arithmetic rates, dense (no sparsity).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Compute {
+pub struct ComputeFacts {
     /// FP64 on the vector units.
     pub fp64_tflops: Option<f64>,
     /// FP64 on the tensor cores.
@@ -154,7 +154,7 @@ pub struct Compute {
 /// `NVLink` and `PCIe`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Links {
+pub struct LinkFacts {
     /// `NVLink` generation.
     pub nvlink_generation: Option<u32>,
     /// All links of one GPU, both directions together, in decimal gigabytes per second.
@@ -167,7 +167,7 @@ pub struct Links {
 /// Board power limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Power {
+pub struct PowerFacts {
     /// Default power limit.
     pub default_w: f64,
     /// Minimum power limit, if different from `default_w`.
@@ -180,7 +180,7 @@ pub struct Power {
 /// Multi-instance GPU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mig {
+pub struct MigFacts {
     /// Maximum number of instances.
     pub instances_max: u32,
     /// First driver with MIG support, if a source says so.
@@ -238,7 +238,7 @@ pub struct Architecture {
     /// Last driver branch that supports it; `None` while supported.
     pub last_branch: Option<Branch>,
     /// Its compute capabilities.
-    pub targets: Vec<Target>,
+    pub targets: Vec<CompilerTarget>,
     /// Covers the values above except `first_branch` of the targets.
     pub origin: Origin,
     /// Covers `first_branch` of the targets.
@@ -252,7 +252,7 @@ impl Architecture {
     }
 
     /// Whether a branch supports the GPUs of one target.
-    pub fn drives_target(&self, target: &Target, branch: Branch) -> bool {
+    pub fn drives_target(&self, target: &CompilerTarget, branch: Branch) -> bool {
         target.first_branch.is_none_or(|first| branch >= first)
             && self.last_branch.is_none_or(|last| branch <= last)
     }
@@ -273,7 +273,7 @@ pub enum Modules {
 /// A compute capability as a compiler target.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Target {
+pub struct CompilerTarget {
     /// Such as `9.0`.
     pub compute_capability: ComputeCapability,
     /// First CUDA whose compiler supports it.

@@ -3,7 +3,7 @@
 
 use farrier_facts::FactSet;
 use farrier_facts::check::{
-    CheckReport, Feature, Field, InputError, Module, Query, Request, Usage, check,
+    CheckReport, CheckRequest, Feature, Field, InputError, Module, Query, Usage, check,
 };
 use jiff::civil::{Date, date};
 use serde::Deserialize;
@@ -45,7 +45,7 @@ struct Case {
 }
 
 fn check_case(case: &Case) -> CheckReport {
-    let request = Request {
+    let request = CheckRequest {
         gpu: case.gpu.clone(),
         driver: case.driver.clone(),
         cuda: case.cuda.clone(),
@@ -112,9 +112,12 @@ fn follows_vendor_tables() {
     assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-fn refusal(change: impl FnOnce(&mut Request)) -> InputError {
-    let mut request =
-        Request { gpu: "H100".to_owned(), driver: "580.65.06".to_owned(), ..Request::default() };
+fn refusal(change: impl FnOnce(&mut CheckRequest)) -> InputError {
+    let mut request = CheckRequest {
+        gpu: "H100".to_owned(),
+        driver: "580.65.06".to_owned(),
+        ..CheckRequest::default()
+    };
     change(&mut request);
     Query::parse(FactSet::embedded(), &request, TODAY).unwrap_err()
 }
@@ -223,8 +226,8 @@ proptest::proptest! {
         strict in proptest::bool::ANY,
     ) {
         let set = FactSet::embedded();
-        let request = Request {
-            gpu, driver, cuda, framework, forward_compat, strict, ..Request::default()
+        let request = CheckRequest {
+            gpu, driver, cuda, framework, forward_compat, strict, ..CheckRequest::default()
         };
         match Query::parse(set, &request, TODAY) {
             Ok(query) => {

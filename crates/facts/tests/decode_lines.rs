@@ -1,6 +1,6 @@
 //! Real log lines decode to the expected events; ordinary lines to none.
 
-use farrier_facts::decode::{Event, Kind, decode};
+use farrier_facts::decode::{DecodedEvent, Kind, decode};
 use farrier_facts::xid::{Action, Severity, XidFacts};
 use serde::Deserialize;
 
@@ -44,8 +44,8 @@ struct Expected {
     action: Action,
 }
 
-impl From<Event> for Expected {
-    fn from(event: Event) -> Self {
+impl From<DecodedEvent> for Expected {
+    fn from(event: DecodedEvent) -> Self {
         assert!(!event.text.is_empty() && !event.source.is_empty(), "{event:?}");
         Self {
             line: event.line,
@@ -109,7 +109,7 @@ fn event_json_has_ten_keys() {
             r#"{"line":1,"kind":"xid","xid":13,"pci":null,"pid":null,"process":null,"#
         )
     );
-    let mut read = serde_json::from_str::<Event>(&json).unwrap();
+    let mut read = serde_json::from_str::<DecodedEvent>(&json).unwrap();
     assert_eq!(read.code, "");
     read.code.clone_from(&events[0].code);
     assert_eq!(read, events[0]);

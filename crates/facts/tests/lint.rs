@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use farrier_facts::FactSet;
-use farrier_facts::lint::{Finding, Language, lint, lint_environment};
+use farrier_facts::lint::{Language, LintFinding, lint, lint_environment};
 use farrier_facts::setting::{LintClass, LintLevel, SettingFacts};
 use proptest::prelude::*;
 
@@ -49,7 +49,7 @@ fn marked(text: &str) -> Vec<String> {
     marks
 }
 
-fn places(findings: &[Finding]) -> Vec<String> {
+fn places(findings: &[LintFinding]) -> Vec<String> {
     let mut places: Vec<String> = findings
         .iter()
         .map(|finding| format!("{} {}", finding.line.unwrap(), finding.code))

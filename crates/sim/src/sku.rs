@@ -219,8 +219,9 @@ impl Sku {
         // and firmware.
         let memory_mib =
             gpu.memory.as_ref().map_or(16_384, |memory| (memory.capacity_gb * 1019.0) as u64);
-        let rate =
-            |links: &farrier_facts::gpu::Links| links.nvlink_gb_per_s.zip(links.nvlink_generation);
+        let rate = |links: &farrier_facts::gpu::LinkFacts| {
+            links.nvlink_gb_per_s.zip(links.nvlink_generation)
+        };
         let (links, link_mb_per_s) = match gpu.links.as_ref().and_then(rate) {
             None => (0, 0),
             Some((all, generation)) => {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use farrier_facts::FactSet;
-use farrier_facts::tune::{Options, Step, StepStatus, Subject, plan};
+use farrier_facts::tune::{PlanOptions, Step, StepStatus, StepSubject, plan};
 use farrier_fleet::health::{Action, CheckItem, Severity};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
@@ -77,7 +77,7 @@ impl Drift {
             GpuControls::for_node(program, library, self.is_live, ControlTimeouts::default());
         let readings = NodeSettingActuator::new(Root::unrecorded(&self.root), controls)
             .read_settings(&applied.profile);
-        let options = Options { only: Vec::new(), unverified: applied.unverified };
+        let options = PlanOptions { only: Vec::new(), unverified: applied.unverified };
         match plan(self.facts, &applied.profile, &readings, &options) {
             Ok(steps) => evaluate(&applied.profile.name, &steps, &self.flags()),
             Err(err) => {
@@ -144,8 +144,8 @@ fn evaluate(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<S
 
 fn name(step: &Step) -> String {
     match &step.subject {
-        Subject::Gpu { index, .. } => format!("{} of GPU {index}", step.setting),
-        Subject::Gpus | Subject::Host(_) | Subject::Jobs(_) => step.setting.clone(),
+        StepSubject::Gpu { index, .. } => format!("{} of GPU {index}", step.setting),
+        StepSubject::Gpus | StepSubject::Host(_) | StepSubject::Jobs(_) => step.setting.clone(),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     fn the_remedy_works_for_a_custom_profile() {
         let step = Step {
             setting: "gpu.ecc".to_owned(),
-            subject: Subject::Gpu { index: 0, uuid: None },
+            subject: StepSubject::Gpu { index: 0, uuid: None },
             current: Some("off".to_owned()),
             wanted: "on".to_owned(),
             standing: StepStatus::Change(Vec::new()),

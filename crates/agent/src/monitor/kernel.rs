@@ -110,7 +110,7 @@ impl KernelReader {
         before.map(|line| line.seq).or(self.before)
     }
 
-    fn event(&self, now: Moment, event: decode::Event) -> KernelEvent {
+    fn event(&self, now: Moment, event: decode::DecodedEvent) -> KernelEvent {
         let line = self.lines.iter().find(|line| line.number == event.line);
         let at = line.map_or(now, |line| self.moment(now, line.since_boot_us));
         let line =

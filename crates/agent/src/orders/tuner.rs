@@ -127,14 +127,14 @@ fn describe(step: &Step, (how, why): (&str, &str)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use farrier_facts::tune::{Applied, Need, Outcome, Subject};
+    use farrier_facts::tune::{Applied, Need, StepOutcome, StepSubject};
 
     use super::*;
 
     fn step(standing: StepStatus) -> Step {
         Step {
             setting: "gpu.ecc".to_owned(),
-            subject: Subject::Gpus,
+            subject: StepSubject::Gpus,
             current: None,
             wanted: "on".to_owned(),
             standing,
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    fn report(standing: StepStatus, outcomes: Vec<Outcome>) -> ApplyReport {
+    fn report(standing: StepStatus, outcomes: Vec<StepOutcome>) -> ApplyReport {
         let change = || step(StepStatus::Change(Vec::new()));
         let applied = |outcome| Applied { step: change(), outcome };
         ApplyReport {
@@ -163,16 +163,16 @@ mod tests {
             evaluate(serde_json::from_str(&text).unwrap())
         };
         let change = || StepStatus::Change(Vec::new());
-        assert_eq!(summary(change(), vec![Outcome::Done]).unwrap(), "1 of 1 change made");
+        assert_eq!(summary(change(), vec![StepOutcome::Done]).unwrap(), "1 of 1 change made");
         assert_eq!(summary(StepStatus::AsWanted, Vec::new()).unwrap(), "nothing to change");
         assert_eq!(
             summary(StepStatus::Waits(vec![Need::Reset]), Vec::new()).unwrap(),
             "nothing to change; 1 setting waits for a reset or a reboot"
         );
-        let failed = Outcome::Failed { why: "NVML refused".to_owned(), permission: false };
+        let failed = StepOutcome::Failed { why: "NVML refused".to_owned(), permission: false };
         let unknown = StepStatus::Unknown("no data".to_owned());
         let err =
-            summary(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err();
+            summary(unknown, vec![failed, StepOutcome::Otherwise("640 W".to_owned())]).unwrap_err();
         assert!(matches!(err, TuneError::Incomplete(_)), "{err:?}");
         assert_eq!(
             err.to_string(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_facts::decode::{
-    Decoder, DeviceSummary, Event, EventGroup, LogSniffer, Summary, UnreadableLog,
+    DecodedEvent, Decoder, DeviceSummary, EventGroup, LogSniffer, Summary, UnreadableLog,
 };
 use farrier_facts::xid::{Severity, XidFacts};
 
@@ -173,7 +173,7 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
 
 /// What reading a log yields.
 enum LogItem {
-    Event(Event),
+    Event(DecodedEvent),
     /// The stream is momentarily empty: flush, so that a reader sees the events so far.
     Pause,
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_facts::check::DataId;
-use farrier_facts::lint::{Finding, Language, lint, lint_environment, syntax_error};
+use farrier_facts::lint::{Language, LintFinding, lint, lint_environment, syntax_error};
 use farrier_facts::setting::{LintClass, LintLevel, SettingFacts};
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 /// Lints environment variables. Non-UTF-8 ones are skipped: all known settings are ASCII.
-fn environment(settings: &SettingFacts) -> Vec<Finding> {
+fn environment(settings: &SettingFacts) -> Vec<LintFinding> {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
@@ -263,7 +263,7 @@ fn lint_bytes(
     name: &str,
     bytes: &[u8],
     language: Option<Language>,
-) -> anyhow::Result<(Vec<Finding>, Option<anyhow::Error>)> {
+) -> anyhow::Result<(Vec<LintFinding>, Option<anyhow::Error>)> {
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
     if memchr::memchr(0, head).is_some() {
         return Err(Hinted::error(format!("`{name}` is a binary file"), "lint reads text"));
@@ -293,7 +293,7 @@ fn lint_bytes(
     Ok((lint(settings, language, &text), parse_error))
 }
 
-fn in_file(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = FileFinding> {
+fn in_file(file: &str, findings: Vec<LintFinding>) -> impl Iterator<Item = FileFinding> {
     findings.into_iter().map(move |finding| FileFinding {
         file: file.to_owned(),
         cell: finding.cell,

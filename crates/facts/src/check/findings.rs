@@ -1,7 +1,7 @@
 //! Collects what the rules find.
 
 use crate::check::query::Query;
-use crate::check::report::{CheckReport, CheckSubject, Notice, Reason, Remedy, Verdict};
+use crate::check::report::{CheckReason, CheckReport, CheckSubject, Notice, Remedy, Verdict};
 use crate::origin::Origin;
 use crate::set::SetId;
 
@@ -25,7 +25,7 @@ impl PendingRemedy {
 /// Reasons, remedies and notices, in the order of the rules.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    reasons: Vec<Reason>,
+    reasons: Vec<CheckReason>,
     advice: Vec<PendingRemedy>,
     notices: Vec<Notice>,
 }
@@ -38,7 +38,7 @@ impl Findings {
         text: String,
         origin: &Origin,
     ) {
-        self.reasons.push(Reason { code, verdict, text, source: origin.line() });
+        self.reasons.push(CheckReason { code, verdict, text, source: origin.line() });
     }
 
     /// Adds a remedy. The same text and command for another purpose extend the existing remedy.
@@ -60,7 +60,7 @@ impl Findings {
     }
 
     /// Removes and returns the reasons, in the order of the rules.
-    pub(crate) fn take_reasons(&mut self) -> Vec<Reason> {
+    pub(crate) fn take_reasons(&mut self) -> Vec<CheckReason> {
         std::mem::take(&mut self.reasons)
     }
 

@@ -15,9 +15,12 @@ mod rules;
 
 pub use input::{Field, InputError};
 pub use query::{
-    CudaRequest, Driver, DriverPrecision, Feature, FrameworkRequest, Module, Query, Request, Usage,
+    CheckRequest, CudaRequest, Driver, DriverPrecision, Feature, FrameworkRequest, Module, Query,
+    Usage,
 };
-pub use report::{CheckReport, CheckSubject, DataId, Notice, NoticeCode, Reason, Remedy, Verdict};
+pub use report::{
+    CheckReason, CheckReport, CheckSubject, DataId, Notice, NoticeCode, Remedy, Verdict,
+};
 
 pub(crate) use findings::Findings;
 pub(crate) use rules::modules_of;

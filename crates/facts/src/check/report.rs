@@ -33,7 +33,7 @@ impl Verdict {
 
 /// One rule's finding.
 #[derive(Debug, Clone, Serialize)]
-pub struct Reason {
+pub struct CheckReason {
     /// Stable code.
     pub code: &'static str,
     /// Verdict of this reason alone.
@@ -112,7 +112,7 @@ pub struct CheckReport {
     /// The worst of the reasons.
     pub verdict: Verdict,
     /// Worst first.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<CheckReason>,
     /// Most useful first.
     pub remedies: Vec<Remedy>,
     /// They affect the verdict only in strict checks.

@@ -9,7 +9,7 @@ use crate::xid::{Action, Severity};
 /// One event. Its JSON always has all ten keys, with `null` for missing values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
+pub struct DecodedEvent {
     /// Line number from 1; 0 for events without a line.
     pub line: u64,
     pub kind: Kind,

@@ -6,14 +6,14 @@ use memchr::memmem;
 
 use super::assessment::{self, Assessment};
 use super::bus_error::{self, BusErrorLine, Reporter};
-use super::event::{Event, Kind};
+use super::event::{DecodedEvent, Kind};
 use super::message::{self, Messages};
 use super::pci::PciAddress;
-use super::pending::{Continuation, Pending};
+use super::pending::{Continuation, PendingEvent};
 use super::sanitize::sanitize;
 use super::state::LogState;
 use super::unit;
-use super::xid_line::{self, Process, SxidLine, XidLine};
+use super::xid_line::{self, SxidLine, XidLine, XidProcess};
 use crate::xid::{BusDevice, Message, XidFacts};
 
 /// Maximum distance in lines between a GPU's address and the rest of the sentence.
@@ -31,7 +31,7 @@ pub(super) struct LineDecoder<'f> {
     facts: &'f XidFacts,
     messages: Messages<'f>,
     state: LogState,
-    pending: Option<Pending>,
+    pending: Option<PendingEvent>,
     /// Cache of catalogue assessments by Xid.
     bases: BTreeMap<u32, Assessment>,
     /// Key of the last event: overlapping pieces of a long line may contain the same event twice.
@@ -51,7 +51,7 @@ impl<'f> LineDecoder<'f> {
     }
 
     /// Decodes a line. syslog and kmsg escape newlines inside a message as `#012`, `\n` or `\x0a`.
-    pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(Event)) {
+    pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(DecodedEvent)) {
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         let line = sanitize(String::from_utf8_lossy(bytes));
         let mut rest: &str = &line;
@@ -64,17 +64,17 @@ impl<'f> LineDecoder<'f> {
 
     /// First line of the pending message.
     pub(super) fn pending_since_line(&self) -> Option<u64> {
-        self.pending.as_ref().map(Pending::line)
+        self.pending.as_ref().map(PendingEvent::line)
     }
 
     /// Emits the pending event.
-    pub(super) fn finish(&mut self, emit: &mut impl FnMut(Event)) {
-        if let Some(event) = self.pending.take().and_then(Pending::into_event) {
+    pub(super) fn finish(&mut self, emit: &mut impl FnMut(DecodedEvent)) {
+        if let Some(event) = self.pending.take().and_then(PendingEvent::into_event) {
             self.emit_once(event, emit);
         }
     }
 
-    fn segment(&mut self, number: u64, line: &str, emit: &mut impl FnMut(Event)) {
+    fn segment(&mut self, number: u64, line: &str, emit: &mut impl FnMut(DecodedEvent)) {
         if let Some(pending) = self.pending.take() {
             match pending.step(number, line) {
                 Continuation::Incomplete(pending) => {
@@ -95,7 +95,7 @@ impl<'f> LineDecoder<'f> {
         }
     }
 
-    fn emit_once(&mut self, event: Event, emit: &mut impl FnMut(Event)) {
+    fn emit_once(&mut self, event: DecodedEvent, emit: &mut impl FnMut(DecodedEvent)) {
         let key = Some((event.line, event.kind, event.xid, event.pci.clone()));
         if self.last != key {
             self.last = key;
@@ -139,7 +139,7 @@ impl<'f> LineDecoder<'f> {
         }
     }
 
-    fn xid(&mut self, number: u64, line: &XidLine<'_>) -> Event {
+    fn xid(&mut self, number: u64, line: &XidLine<'_>) -> DecodedEvent {
         let facts = self.facts;
         if self.bases.len() > MAX_CACHED_XIDS {
             self.bases.clear();
@@ -150,7 +150,7 @@ impl<'f> LineDecoder<'f> {
     }
 
     /// An SXid is one event, printed as a headline with data and severity lines.
-    fn sxid(&mut self, number: u64, line: &SxidLine<'_>) -> Option<Event> {
+    fn sxid(&mut self, number: u64, line: &SxidLine<'_>) -> Option<DecodedEvent> {
         let key = Some((line.pci, line.code));
         let detail = line.detail.starts_with("Data {") || line.detail.starts_with("Severity ");
         if detail && self.state.last_sxid == key {
@@ -159,7 +159,7 @@ impl<'f> LineDecoder<'f> {
         self.state.last_sxid = key;
         let assessment = assessment::sxid(self.facts, line);
         let labels = EventLabels { code: format!("sxid.{}", line.code), unit: None };
-        let process = Process::default();
+        let process = XidProcess::default();
         Some(event(number, Kind::Sxid, Some(line.code), line.pci, process, assessment, labels))
     }
 
@@ -184,11 +184,11 @@ impl<'f> LineDecoder<'f> {
             source: record.origin.line(),
         };
         let labels = EventLabels { code: format!("aer.{device}.{}", error.class), unit: None };
-        let process = Process::default();
+        let process = XidProcess::default();
         let event = event(number, kind, None, Some(error.address), process, assessment, labels);
         Some(match error.reporter {
             Reporter::Port => {
-                Pending::driver(event, error, self.state.is_nvidia_device(error.address))
+                PendingEvent::driver(event, error, self.state.is_nvidia_device(error.address))
             }
             Reporter::Driver(_) => Continuation::Complete(event),
         })
@@ -203,7 +203,7 @@ impl<'f> LineDecoder<'f> {
         let pci = PciAddress::find(line).or(named_gpu.map(|(_, address)| address));
         let process = message
             .process
-            .map_or_else(Process::default, |form| message::parse_process(form, line));
+            .map_or_else(XidProcess::default, |form| message::parse_process(form, line));
         let assessment = Assessment {
             severity: message.severity,
             action: message.action,
@@ -214,17 +214,17 @@ impl<'f> LineDecoder<'f> {
         let labels = EventLabels { code: message.id.clone(), unit };
         let event = event(number, message.kind, None, pci, process, assessment, labels);
         match (message.kind, xid_line::driver_message(line)) {
-            (Kind::VersionMismatch, Some(rest)) => Pending::versions(event, rest),
-            (Kind::VersionMismatch, None) => Pending::library_version(event),
-            (Kind::Host, Some(rest)) if rest.ends_with(':') => Pending::address(event),
+            (Kind::VersionMismatch, Some(rest)) => PendingEvent::versions(event, rest),
+            (Kind::VersionMismatch, None) => PendingEvent::library_version(event),
+            (Kind::Host, Some(rest)) if rest.ends_with(':') => PendingEvent::address(event),
             _ => Continuation::Complete(event),
         }
     }
 }
 
 /// The event of an Xid without a log line, from its code alone.
-pub(super) fn event_for_xid(facts: &XidFacts, code: u32, pci: Option<PciAddress>) -> Event {
-    let line = XidLine { code, pci, instance: None, process: Process::default(), detail: "" };
+pub(super) fn event_for_xid(facts: &XidFacts, code: u32, pci: Option<PciAddress>) -> DecodedEvent {
+    let line = XidLine { code, pci, instance: None, process: XidProcess::default(), detail: "" };
     xid_event(facts, &mut LogState::default(), 0, &line, assessment::base(facts, code))
 }
 
@@ -234,7 +234,7 @@ fn xid_event(
     number: u64,
     line: &XidLine<'_>,
     base: Assessment,
-) -> Event {
+) -> DecodedEvent {
     let assessment = assessment::xid(facts, state, line, base);
     let labels = EventLabels { code: format!("xid.{}", line.code), unit: unit::xid_unit(line) };
     event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), assessment, labels)
@@ -262,11 +262,11 @@ fn event(
     kind: Kind,
     xid: Option<u32>,
     pci: Option<PciAddress>,
-    process: Process,
+    process: XidProcess,
     assessment: Assessment,
     labels: EventLabels,
-) -> Event {
-    Event {
+) -> DecodedEvent {
+    DecodedEvent {
         line,
         kind,
         xid,

@@ -2,7 +2,7 @@
 
 use memchr::memmem::Finder;
 
-use super::xid_line::{self, Process};
+use super::xid_line::{self, XidProcess};
 use crate::xid::{Message, ProcessFormat, XidFacts};
 
 /// The table with compiled substring searches.
@@ -50,17 +50,17 @@ impl<'f> Messages<'f> {
 }
 
 /// Parses the process in one of the kernel's formats.
-pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
+pub(super) fn parse_process(form: ProcessFormat, line: &str) -> XidProcess {
     match form {
         ProcessFormat::Bracket => line
             .rsplit_once('[')
             .and_then(|(_, inner)| inner.split_once(']'))
-            .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
+            .map_or_else(XidProcess::default, |(inner, _)| name_and_pid(inner)),
         ProcessFormat::Task => line
             .split_once("task ")
             .and_then(|(_, rest)| rest.split_once(" blocked"))
-            .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
-        ProcessFormat::Killed => Process {
+            .map_or_else(XidProcess::default, |(inner, _)| name_and_pid(inner)),
+        ProcessFormat::Killed => XidProcess {
             pid: xid_line::number_after(line, "Killed process "),
             name: line
                 .split_once("Killed process ")
@@ -71,7 +71,7 @@ pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
         ProcessFormat::Segfault => line
             .split_once("]: segfault")
             .and_then(|(before, _)| before.rsplit_once('['))
-            .map_or_else(Process::default, |(before, pid)| Process {
+            .map_or_else(XidProcess::default, |(before, pid)| XidProcess {
                 pid: pid.parse().ok(),
                 name: before.rsplit([' ', ';', ']']).next().and_then(xid_line::process_name),
             }),
@@ -79,12 +79,12 @@ pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
 }
 
 /// `python3:2254956`; a name may contain colons (`ray::Worker:17`).
-fn name_and_pid(text: &str) -> Process {
+fn name_and_pid(text: &str) -> XidProcess {
     match text.rsplit_once(':') {
         Some((name, pid)) => {
-            Process { pid: pid.trim().parse().ok(), name: xid_line::process_name(name) }
+            XidProcess { pid: pid.trim().parse().ok(), name: xid_line::process_name(name) }
         }
-        None => Process::default(),
+        None => XidProcess::default(),
     }
 }
 
@@ -120,9 +120,9 @@ mod tests {
                 "pt_main_thread",
             ),
         ] {
-            let expected = Process { pid: Some(pid), name: Some(name.to_owned()) };
+            let expected = XidProcess { pid: Some(pid), name: Some(name.to_owned()) };
             assert_eq!(parse_process(form, line), expected, "{line}");
-            assert_eq!(parse_process(form, "nothing"), Process::default());
+            assert_eq!(parse_process(form, "nothing"), XidProcess::default());
         }
     }
 

@@ -28,7 +28,7 @@ mod summary;
 mod unit;
 mod xid_line;
 
-pub use event::{Event, Kind};
+pub use event::{DecodedEvent, Kind};
 pub use pci::{PciAddress, PciAddressError};
 pub(crate) use prefilter::is_found_by_prefilter;
 pub use sanitize::printable;
@@ -53,19 +53,19 @@ impl<'f> Decoder<'f> {
     }
 
     /// Decodes the next chunk.
-    pub fn feed(&mut self, chunk: &[u8], mut emit: impl FnMut(Event)) {
+    pub fn feed(&mut self, chunk: &[u8], mut emit: impl FnMut(DecodedEvent)) {
         self.splitter.feed(chunk, |line, bytes| self.line_decoder.line(line, bytes, &mut emit));
     }
 
     /// Ends the log, flushing an unterminated last line and an incomplete message.
-    pub fn finish(&mut self, mut emit: impl FnMut(Event)) {
+    pub fn finish(&mut self, mut emit: impl FnMut(DecodedEvent)) {
         self.splitter.finish(|line, bytes| self.line_decoder.line(line, bytes, &mut emit));
         self.line_decoder.finish(&mut emit);
     }
 
     /// Emits an event that still waits for continuation lines. Call it when a followed log goes
     /// idle; decoding continues afterwards.
-    pub fn flush_pending(&mut self, mut emit: impl FnMut(Event)) {
+    pub fn flush_pending(&mut self, mut emit: impl FnMut(DecodedEvent)) {
         self.line_decoder.finish(&mut emit);
     }
 
@@ -81,7 +81,7 @@ impl<'f> Decoder<'f> {
 }
 
 /// Decodes a whole log.
-pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<Event> {
+pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<DecodedEvent> {
     let mut decoder = Decoder::new(facts);
     let mut events = Vec::new();
     decoder.feed(log, |event| events.push(event));
@@ -91,7 +91,7 @@ pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<Event> {
 
 /// The event for an Xid reported by another source, such as NVML, from its catalogue entry. `line`
 /// is 0.
-pub fn event_for_xid(facts: &XidFacts, xid: u32, pci: Option<PciAddress>) -> Event {
+pub fn event_for_xid(facts: &XidFacts, xid: u32, pci: Option<PciAddress>) -> DecodedEvent {
     line_decoder::event_for_xid(facts, xid, pci)
 }
 

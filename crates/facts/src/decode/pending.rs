@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::bus_error::{self, BusErrorLine, Reporter};
-use super::event::Event;
+use super::event::DecodedEvent;
 use super::pci::PciAddress;
 use super::xid_line;
 
@@ -14,8 +14,8 @@ const SENTENCE: usize = 1024;
 
 /// An event that waits for continuation lines.
 #[derive(Debug)]
-pub(super) struct Pending {
-    event: Event,
+pub(super) struct PendingEvent {
+    event: DecodedEvent,
     waits_for: WaitsFor,
 }
 
@@ -37,34 +37,34 @@ enum WaitsFor {
 #[derive(Debug)]
 pub(super) enum Continuation {
     /// Belongs to the event; more lines may follow.
-    Incomplete(Pending),
+    Incomplete(PendingEvent),
     /// Completes the event.
-    Complete(Event),
+    Complete(DecodedEvent),
     /// Does not belong to the event, which is emitted as it is.
-    Unrelated(Event),
+    Unrelated(DecodedEvent),
     /// Replaces the event, or shows that it does not concern NVIDIA devices.
     Superseded,
 }
 
-impl Pending {
-    pub(super) fn versions(event: Event, message: &str) -> Continuation {
+impl PendingEvent {
+    pub(super) fn versions(event: DecodedEvent, message: &str) -> Continuation {
         let mut sentence = String::new();
         append(&mut sentence, message);
         Self { event, waits_for: WaitsFor::Versions(sentence) }.complete_or_wait()
     }
 
-    pub(super) fn library_version(event: Event) -> Continuation {
+    pub(super) fn library_version(event: DecodedEvent) -> Continuation {
         Continuation::Incomplete(Self { event, waits_for: WaitsFor::LibraryVersion })
     }
 
-    pub(super) fn address(event: Event) -> Continuation {
+    pub(super) fn address(event: DecodedEvent) -> Continuation {
         if event.pci.is_some() {
             return Continuation::Complete(event);
         }
         Continuation::Incomplete(Self { event, waits_for: WaitsFor::Address })
     }
 
-    pub(super) fn driver(event: Event, error: BusErrorLine, known: bool) -> Continuation {
+    pub(super) fn driver(event: DecodedEvent, error: BusErrorLine, known: bool) -> Continuation {
         Continuation::Incomplete(Self { event, waits_for: WaitsFor::Driver { error, known } })
     }
 
@@ -74,7 +74,7 @@ impl Pending {
     }
 
     /// The event as it is, without further lines.
-    pub(super) fn into_event(self) -> Option<Event> {
+    pub(super) fn into_event(self) -> Option<DecodedEvent> {
         let foreign = matches!(self.waits_for, WaitsFor::Driver { known: false, .. });
         (!foreign).then_some(self.event)
     }

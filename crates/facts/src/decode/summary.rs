@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::event::{Event, Kind};
+use super::event::{DecodedEvent, Kind};
 use crate::xid::{Action, Severity};
 
 /// Maximum number of groups that are critical or worse, and separately of all other groups. Real
@@ -34,7 +34,7 @@ struct GroupKey {
 #[derive(Debug, Clone)]
 pub struct EventGroup {
     /// The first event, without its process if the events name different processes.
-    pub event: Event,
+    pub event: DecodedEvent,
     /// Whether the events name different processes.
     pub processes_differ: bool,
     pub count: u64,
@@ -53,7 +53,7 @@ pub struct DeviceSummary<'a> {
 
 impl Summary {
     /// Adds an event.
-    pub fn add(&mut self, event: Event) {
+    pub fn add(&mut self, event: DecodedEvent) {
         self.events += 1;
         self.worst = self.worst.max(Some(event.severity));
         let key = GroupKey {
@@ -121,7 +121,7 @@ fn rank(group: &EventGroup) -> (std::cmp::Reverse<Severity>, bool, u64) {
 }
 
 impl EventGroup {
-    fn join(&mut self, event: &Event) {
+    fn join(&mut self, event: &DecodedEvent) {
         self.count += 1;
         self.last_line = event.line;
         let own = &mut self.event;

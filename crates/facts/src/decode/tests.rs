@@ -32,7 +32,7 @@ const FORMATS: [&str; 16] = [
     r#"{"_TRANSPORT":"kernel","PRIORITY":"4","MESSAGE":"{}","_HOSTNAME":"gpu-17"}"#,
 ];
 
-fn one(log: &str) -> Event {
+fn one(log: &str) -> DecodedEvent {
     let events = decode(facts(), log.as_bytes());
     assert_eq!(events.len(), 1, "{log}\n{events:#?}");
     events.into_iter().next().unwrap()
@@ -255,7 +255,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
 }
 
-fn in_chunks(facts: &XidFacts, log: &[u8], cuts: &[usize]) -> Vec<Event> {
+fn in_chunks(facts: &XidFacts, log: &[u8], cuts: &[usize]) -> Vec<DecodedEvent> {
     let mut decoder = Decoder::new(facts);
     let mut events = Vec::new();
     let mut rest = log;
@@ -343,6 +343,6 @@ fn xid_without_line_equals_line_with_code_only() {
         decoded[0].line = 0;
         assert_eq!(event_for_xid(facts(), code, address.parse().ok()), decoded[0]);
         let unplaced = event_for_xid(facts(), code, None);
-        assert_eq!(unplaced, Event { pci: None, ..decoded.remove(0) });
+        assert_eq!(unplaced, DecodedEvent { pci: None, ..decoded.remove(0) });
     }
 }

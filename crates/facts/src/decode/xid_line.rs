@@ -9,7 +9,7 @@ use super::sanitize::excerpt;
 
 /// A process that a line names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct XidProcess {
     pub(super) pid: Option<u32>,
     pub(super) name: Option<String>,
 }
@@ -20,7 +20,7 @@ pub(super) struct XidLine<'a> {
     pub(super) code: u32,
     pub(super) pci: Option<PciAddress>,
     pub(super) instance: Option<MigInstance>,
-    pub(super) process: Process,
+    pub(super) process: XidProcess,
     pub(super) detail: &'a str,
 }
 
@@ -168,8 +168,8 @@ fn location_and_code(rest: &str) -> Option<(XidLocation, u32, &str)> {
 }
 
 /// `pid=1234, name=python3, ` before the detail; both may be `<unknown>`, quoted or not.
-fn process_fields(rest: &str) -> (Process, &str) {
-    let mut process = Process::default();
+fn process_fields(rest: &str) -> (XidProcess, &str) {
+    let mut process = XidProcess::default();
     let Some((pid, after)) = field(rest, "pid=") else {
         return (process, rest);
     };

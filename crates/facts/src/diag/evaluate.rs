@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::baseline::Baseline;
-use super::test::{Outcome, Test, Unit};
+use super::test::{Test, TestOutcome, Unit};
 
 /// Grade of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -77,20 +77,22 @@ pub struct TestVerdict {
 /// Evaluates one result.
 pub fn evaluate(
     test: Test,
-    outcome: &Outcome,
+    outcome: &TestOutcome,
     least: Option<Baseline>,
     history: History<'_>,
 ) -> TestVerdict {
     let usual = history.typical(test.unit());
     let (grade, why) = match outcome {
-        Outcome::NotRun { why } | Outcome::Unsupported { why } => (Grade::NotRun, why.clone()),
-        Outcome::Failed { why } => (Grade::Fail, why.clone()),
-        Outcome::Wrong { what } => (Grade::Fail, what.join("; ")),
-        Outcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
-        Outcome::Done { value: Some(value), .. } if !value.is_finite() || *value <= 0.0 => {
+        TestOutcome::NotRun { why } | TestOutcome::Unsupported { why } => {
+            (Grade::NotRun, why.clone())
+        }
+        TestOutcome::Failed { why } => (Grade::Fail, why.clone()),
+        TestOutcome::Wrong { what } => (Grade::Fail, what.join("; ")),
+        TestOutcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
+        TestOutcome::Done { value: Some(value), .. } if !value.is_finite() || *value <= 0.0 => {
             (Grade::Fail, format!("measured {value} {}, which is impossible", test.unit()))
         }
-        Outcome::Done { value: Some(value), samples, .. } => {
+        TestOutcome::Done { value: Some(value), samples, .. } => {
             let decay = if test == Test::Soak { throughput_decay(samples) } else { None };
             decay.unwrap_or_else(|| compare(test, *value, least.as_ref(), usual))
         }

@@ -21,7 +21,7 @@ pub use evaluate::{
     Grade, HISTORY_MIN_RUNS, History, REGRESSION_MARGIN, TestVerdict, evaluate, median,
 };
 pub use remedy::remedy;
-pub use test::{Level, Outcome, Test, Unit};
+pub use test::{Level, Test, TestOutcome, Unit};
 
 #[cfg(test)]
 mod tests;

@@ -254,7 +254,7 @@ pub struct UnknownTest {
 /// Outcome of a test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum TestOutcome {
     /// Completed. All results that were verified are correct.
     Done {
         /// Median of the samples, in the test's unit. `None` if the test measures nothing.

@@ -1,15 +1,15 @@
 use super::*;
 use crate::FactSet;
 
-fn done(value: f64) -> Outcome {
-    Outcome::Done { value: Some(value), samples: vec![value], detail: String::new() }
+fn done(value: f64) -> TestOutcome {
+    TestOutcome::Done { value: Some(value), samples: vec![value], detail: String::new() }
 }
 
 fn least(value: f64) -> Baseline {
     Baseline { value, from: "a test".to_owned() }
 }
 
-fn grade(test: Test, outcome: &Outcome, least: Option<Baseline>, history: &[f64]) -> Grade {
+fn grade(test: Test, outcome: &TestOutcome, least: Option<Baseline>, history: &[f64]) -> Grade {
     evaluate(test, outcome, least, History(history)).grade
 }
 
@@ -25,9 +25,9 @@ fn names_round_trip() {
 
 #[test]
 fn wrong_results_fail_and_missing_results_are_not_healthy() {
-    let wrong = Outcome::Wrong { what: vec!["a bit".to_owned()] };
-    let failed = Outcome::Failed { why: "lost".to_owned() };
-    let not_run = Outcome::NotRun { why: "no library".to_owned() };
+    let wrong = TestOutcome::Wrong { what: vec!["a bit".to_owned()] };
+    let failed = TestOutcome::Failed { why: "lost".to_owned() };
+    let not_run = TestOutcome::NotRun { why: "no library".to_owned() };
     assert_eq!(grade(Test::Compute, &wrong, None, &[]), Grade::Fail);
     assert_eq!(grade(Test::Compute, &failed, None, &[]), Grade::Fail);
     assert_eq!(grade(Test::GemmFp8, &not_run, None, &[]), Grade::NotRun);
@@ -68,8 +68,11 @@ fn shorter_times_are_better() {
 #[test]
 fn decaying_soak_is_degraded() {
     let soak = |samples: &[f64]| {
-        let outcome =
-            Outcome::Done { value: Some(700.0), samples: samples.to_vec(), detail: String::new() };
+        let outcome = TestOutcome::Done {
+            value: Some(700.0),
+            samples: samples.to_vec(),
+            detail: String::new(),
+        };
         evaluate(Test::Soak, &outcome, Some(least(600.0)), History(&[]))
     };
     // The first sample is faster: the GPU is cool and clocks are high.

@@ -6,7 +6,7 @@ use crate::setting::{LintClass, LintLevel};
 
 /// A setting that has no effect or does harm, with its replacement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct LintFinding {
     /// The code cell of a notebook, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<u32>,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
-use super::finding::Finding;
+use super::finding::LintFinding;
 use super::{power_claim, step_count, typo};
 use crate::setting::{
     CodePattern, KeyList, KeyRule, LintClass, LintVerdict, Namespace, SettingFacts, SettingSource,
@@ -24,7 +24,7 @@ pub(super) enum Access {
 pub(super) struct Linter<'a> {
     pub(super) facts: &'a SettingFacts,
     codes: BTreeSet<&'a str>,
-    findings: Vec<Finding>,
+    findings: Vec<LintFinding>,
     allowed: BTreeSet<(u32, String)>,
     /// Comments by line, for rules on claims.
     comments: BTreeMap<u32, String>,
@@ -230,7 +230,7 @@ impl<'a> Linter<'a> {
                 .replace("{value}", args.value)
                 .replace("{near}", args.near)
         };
-        self.findings.push(Finding {
+        self.findings.push(LintFinding {
             cell: None,
             line: Some(line),
             code: verdict.code.clone(),
@@ -244,7 +244,7 @@ impl<'a> Linter<'a> {
     }
 
     /// All findings that no comment suppresses, sorted by line.
-    pub(super) fn finish(mut self) -> Vec<Finding> {
+    pub(super) fn finish(mut self) -> Vec<LintFinding> {
         let claims = power_claim::wrong_claims(self.facts, &self.power_limits, &self.comments);
         for (line, value, verdict) in claims {
             self.report(verdict, line, MessageArgs { value: &value, ..MessageArgs::default() });

@@ -32,14 +32,14 @@ mod typo;
 mod version;
 mod yaml;
 
-pub use finding::Finding;
+pub use finding::LintFinding;
 pub use language::Language;
 
 use crate::setting::{SettingFacts, SettingSource};
 use linter::{Access, Linter};
 
 /// All findings in a text, in line order.
-pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<Finding> {
+pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<LintFinding> {
     // Skip the byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if language == Language::Notebook {
@@ -60,7 +60,7 @@ pub fn syntax_error(language: Language, text: &str) -> Option<(u32, String)> {
 pub fn lint_environment<'a>(
     facts: &SettingFacts,
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> Vec<Finding> {
+) -> Vec<LintFinding> {
     let mut linter = Linter::new(facts);
     let mut variables: Vec<_> = variables.into_iter().collect();
     variables.sort_unstable();

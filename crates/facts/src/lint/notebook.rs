@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::finding::Finding;
+use super::finding::LintFinding;
 use super::linter::{Access, Linter};
 use super::{Language, line_number, scan, shell};
 use crate::setting::{SettingFacts, SettingSource};
 
 /// All findings in the code cells; none if the text is not a notebook.
-pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<Finding> {
+pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<LintFinding> {
     let Ok(notebook) = serde_json::from_str::<Value>(text) else { return Vec::new() };
     let language = notebook.pointer("/metadata/kernelspec/language").and_then(Value::as_str);
     let cells = notebook.get("cells").and_then(Value::as_array);
@@ -20,7 +20,10 @@ pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<Finding> {
         let mut linter = Linter::new(facts);
         scan_cell(&mut linter, &source);
         findings.extend(
-            linter.finish().into_iter().map(|finding| Finding { cell: Some(number), ..finding }),
+            linter
+                .finish()
+                .into_iter()
+                .map(|finding| LintFinding { cell: Some(number), ..finding }),
         );
     }
     findings

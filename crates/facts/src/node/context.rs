@@ -5,7 +5,7 @@ use jiff::civil::Date;
 use super::nvml::NvmlDevice;
 use super::observation::{InstalledKernel, NodeObservation, PciDevice};
 use super::reading::Reading;
-use crate::check::{Module, Query, Request};
+use crate::check::{CheckRequest, Module, Query};
 use crate::gpu::Gpu;
 use crate::set::FactSet;
 
@@ -123,13 +123,13 @@ impl<'a> NodeContext<'a> {
         model: &GpuModel<'_>,
         framework: Option<String>,
     ) -> Option<Result<Query<'a>, crate::check::InputError>> {
-        let request = Request {
+        let request = CheckRequest {
             gpu: model.name.clone(),
             driver: self.loaded()?.to_owned(),
             framework,
             module: self.flavour(),
             strict: self.strict,
-            ..Request::default()
+            ..CheckRequest::default()
         };
         Some(Query::parse(self.set, &request, self.on))
     }

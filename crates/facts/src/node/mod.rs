@@ -18,7 +18,7 @@ mod report;
 mod rules;
 
 pub use health::{DeviceHealth, HostHealth, NvlinkHealth, PcieLink, PortHealth};
-pub use nvml::{Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows, Setting};
+pub use nvml::{FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows, Setting};
 pub use nvml_status::NvmlStatus;
 pub use observation::{
     BootChoice, CdiSpec, ContainerObservation, DkmsTree, DriverObservation, InstalledKernel,

@@ -107,7 +107,7 @@ pub struct NvmlDevice {
     pub power: Reading<PowerLimits>,
     /// `none`, `hmm` or `ats`.
     pub addressing_mode: Reading<String>,
-    pub fabric: Reading<Fabric>,
+    pub fabric: Reading<FabricState>,
     pub remapped_rows: Reading<RemappedRows>,
     /// The driver's recovery action; 0 for none.
     pub recovery_action: Reading<u32>,
@@ -142,7 +142,7 @@ pub struct PowerLimits {
 /// A GPU's state in the `NVLink` fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fabric {
+pub struct FabricState {
     /// 0 unsupported, 1 not started, 2 in progress, 3 completed.
     pub state: u8,
     /// NVML return code; 0 is success. Only valid if `state` is completed.

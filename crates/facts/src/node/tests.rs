@@ -44,7 +44,7 @@ fn device(index: u32) -> NvmlDevice {
             max_mw: 700_000,
         }),
         addressing_mode: text("none"),
-        fabric: Reading::Value(Fabric { state: 3, status: 0 }),
+        fabric: Reading::Value(FabricState { state: 3, status: 0 }),
         remapped_rows: Reading::Value(RemappedRows {
             correctable: 0,
             uncorrectable: 0,

@@ -6,7 +6,7 @@
 //! farrier_hardware::tune ───────────────────────────────────> Readings ─────────┴─ plan ─> [Step]
 //! ```
 //!
-//! This module changes nothing: a [`Step`] with a [`Change`] leaves the executor no decision.
+//! This module changes nothing: a [`Step`] with a [`PlannedChange`] leaves the executor no decision.
 
 mod control;
 mod plan;
@@ -16,10 +16,10 @@ mod report;
 mod setting;
 
 pub use control::{Content, FileContent, GpuControl, Target, Value};
-pub use plan::{Change, Need, Options, Step, StepStatus, Subject, plan};
+pub use plan::{Need, PlanOptions, PlannedChange, Step, StepStatus, StepSubject, plan};
 pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
-pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
-pub use report::{Applied, ApplyReport, Outcome, REPORT_VERSION, RevertOutcome};
+pub use readings::{ApplicationClocks, Choice, GpuReadings, GpusSeen, Readings, ServiceState};
+pub use report::{Applied, ApplyReport, REPORT_VERSION, RevertOutcome, StepOutcome};
 pub use setting::{
     CLOCKS_LOCKED, ClockTarget, DesiredValue, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE,
     MEMLOCK_FILE, MODPROBE_FOLDER, PERSISTENCED, PowerTarget, SettingError, SettingKind,

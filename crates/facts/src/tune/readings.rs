@@ -75,7 +75,7 @@ pub struct GpuReadings {
     /// Current limit and the GPU's range.
     pub power: Reading<PowerLimits>,
     /// Application clocks.
-    pub clocks: Reading<Clocks>,
+    pub clocks: Reading<ApplicationClocks>,
     /// ECC mode.
     pub ecc: Reading<Setting>,
     /// MIG mode.
@@ -89,7 +89,7 @@ pub struct GpuReadings {
 /// Application clocks and the supported choices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Clocks {
+pub struct ApplicationClocks {
     /// Current memory clock.
     pub memory_mhz: u32,
     /// Current SM clock.

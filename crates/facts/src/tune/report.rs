@@ -10,7 +10,7 @@ pub const REPORT_VERSION: u32 = 1;
 /// Outcome of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum StepOutcome {
     /// Applied.
     Done,
     /// Already had the desired value when re-read.
@@ -29,7 +29,7 @@ pub enum Outcome {
     Unknown(String),
 }
 
-impl Outcome {
+impl StepOutcome {
     /// Whether the desired value is in effect.
     pub fn is_made(&self) -> bool {
         matches!(self, Self::Done | Self::Already)
@@ -52,7 +52,7 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     pub step: Step,
-    pub outcome: Outcome,
+    pub outcome: StepOutcome,
 }
 
 /// Result of applying a profile.

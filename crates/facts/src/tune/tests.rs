@@ -22,7 +22,7 @@ fn gpu(index: u32) -> GpuReadings {
             min_mw: 200_000,
             max_mw: 700_000,
         }),
-        clocks: Reading::Value(Clocks {
+        clocks: Reading::Value(ApplicationClocks {
             memory_mhz: 2619,
             graphics_mhz: 1500,
             default_memory_mhz: 2619,
@@ -80,7 +80,7 @@ fn profile_with(name: &str, want: &str) -> Profile {
 }
 
 fn plan_steps(profile: &Profile, readings: &Readings) -> Vec<Step> {
-    plan(FactSet::embedded(), profile, readings, &Options::default()).unwrap()
+    plan(FactSet::embedded(), profile, readings, &PlanOptions::default()).unwrap()
 }
 
 fn first(name: &str, want: &str, readings: &Readings) -> Step {
@@ -344,7 +344,7 @@ fn refuses_words_the_kernel_does_not_list() {
     assert_eq!(step.standing.words(), "the kernel takes performance, powersave");
     assert_eq!(first("host.transparent-hugepages", "madvise", &readings).standing.name(), "change");
     let hold = first("host.package-hold", "on", &readings);
-    assert_eq!(hold.subject, Subject::Host("nvidia-driver-580-server".to_owned()));
+    assert_eq!(hold.subject, StepSubject::Host("nvidia-driver-580-server".to_owned()));
     assert_eq!(hold.standing.name(), "change");
 }
 
@@ -355,7 +355,7 @@ fn unverified_settings_need_the_option() {
     profile.setting[0].unverified = true;
     let steps = plan_steps(&profile, &readings);
     assert!(steps.iter().all(|step| step.change.is_none() && step.standing.is_fine()));
-    let options = Options { unverified: true, only: Vec::new() };
+    let options = PlanOptions { unverified: true, only: Vec::new() };
     let steps = plan(FactSet::embedded(), &profile, &readings, &options).unwrap();
     assert!(steps.iter().all(|step| step.change.is_some()));
 }

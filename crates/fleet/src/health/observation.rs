@@ -143,7 +143,7 @@ pub enum EventSource {
 /// An event that the driver or the kernel reported, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelEvent {
-    pub event: decode::Event,
+    pub event: decode::DecodedEvent,
     pub source: EventSource,
     /// The boot in which the event was logged. It separates repeats within a boot from repeats
     /// after a reboot.

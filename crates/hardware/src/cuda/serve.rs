@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use farrier_facts::diag::{Outcome, Test};
+use farrier_facts::diag::{Test, TestOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::backend::{GpuBackend, GpuInfo};
@@ -35,7 +35,7 @@ pub enum TestEvent {
     /// Progress of a long test.
     #[serde(rename = "beat")]
     Progress(TestProgress),
-    Done(Outcome),
+    Done(TestOutcome),
 }
 
 /// Opens a GPU and runs requested tests until the input ends.

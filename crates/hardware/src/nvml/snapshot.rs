@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
-    Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading, RemappedRows,
+    FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading, RemappedRows,
 };
 
 use super::caller::{Caller, TEXT_BYTES, call, decode_text, outcome};
@@ -147,9 +147,9 @@ impl Caller<'_> {
         })
     }
 
-    fn fabric(&mut self, device: Device) -> Reading<Fabric> {
+    fn fabric(&mut self, device: Device) -> Reading<FabricState> {
         let (called, fabric) = self.fabric_info(device);
-        outcome(called, || Fabric { state: fabric.state, status: fabric.status })
+        outcome(called, || FabricState { state: fabric.state, status: fabric.status })
     }
 
     fn remapped_rows(&mut self, device: Device) -> Reading<RemappedRows> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farrier_facts::node::Reading;
 use farrier_facts::tune::{
-    Change, Outcome, RevertOutcome, Step, StepStatus, Subject, Target, Value,
+    PlannedChange, RevertOutcome, Step, StepOutcome, StepStatus, StepSubject, Target, Value,
 };
 use jiff::Timestamp;
 
@@ -88,18 +88,18 @@ impl TestNode {
         self.0.path().join("state")
     }
 
-    fn apply(&self, target: Target, value: Value) -> Outcome {
+    fn apply(&self, target: Target, value: Value) -> StepOutcome {
         self.apply_within(target, value, Duration::from_secs(20))
     }
 
-    fn apply_within(&self, target: Target, value: Value, limit: Duration) -> Outcome {
+    fn apply_within(&self, target: Target, value: Value, limit: Duration) -> StepOutcome {
         let step = Step {
             setting: "a.setting".to_owned(),
-            subject: Subject::Gpus,
+            subject: StepSubject::Gpus,
             current: None,
             wanted: value.words(),
             standing: StepStatus::Change(Vec::new()),
-            change: Some(Change::new(target, value)),
+            change: Some(PlannedChange::new(target, value)),
             reason: "a test".to_owned(),
         };
         let mut journal = journal(&self.state());
@@ -156,7 +156,7 @@ fn service() -> Target {
 fn service_is_enabled_started_and_reverted() {
     let node = TestNode::new();
     let both = Value::Service { enabled: true, running: true };
-    assert_eq!(node.apply(service(), both), Outcome::Done);
+    assert_eq!(node.apply(service(), both), StepOutcome::Done);
     assert_eq!(node.ran(), [format!("systemctl enable {UNIT}"), format!("systemctl start {UNIT}")]);
     assert!(node.path(&format!("etc/systemd/system/multi-user.target.wants/{UNIT}")).is_symlink());
     assert_eq!(node.revert(), [RevertOutcome::Back]);
@@ -170,7 +170,7 @@ fn static_unit_is_started_but_not_enabled() {
     let state = super::service::read(&Root::unrecorded(node.path("")), "nvidia-persistenced", true);
     assert!(state.value().unwrap().is_static);
     let running = Value::Service { enabled: false, running: true };
-    assert_eq!(node.apply(service(), running), Outcome::Done);
+    assert_eq!(node.apply(service(), running), StepOutcome::Done);
     assert_eq!(node.ran(), [format!("systemctl start {UNIT}")]);
     assert_eq!(node.revert(), [RevertOutcome::Back]);
     assert_eq!(node.ran(), [format!("systemctl stop {UNIT}")]);
@@ -197,7 +197,7 @@ fn holds_are_per_architecture() {
     for architecture in ["i386", "amd64"] {
         let package = format!("libnvidia-gl-580:{architecture}");
         let target = Target::Hold { package: package.clone() };
-        assert_eq!(node.apply(target, Value::Switch(true)), Outcome::Done);
+        assert_eq!(node.apply(target, Value::Switch(true)), StepOutcome::Done);
         assert_eq!(node.ran(), [format!("apt-mark hold {package}")]);
     }
     let held = fs::read_to_string(node.path("var/lib/dpkg/status")).unwrap();
@@ -212,13 +212,18 @@ fn failed_and_timed_out_commands_are_reported() {
     let target = Target::Hold { package: "libnvidia-gl-580:amd64".to_owned() };
     node.script("apt-mark", "echo 'E: dpkg is locked' >&2; exit 100");
     let failed = node.apply(target.clone(), Value::Switch(true));
-    assert!(matches!(&failed, Outcome::Failed { why, .. } if why.ends_with("E: dpkg is locked")));
+    assert!(
+        matches!(&failed, StepOutcome::Failed { why, .. } if why.ends_with("E: dpkg is locked"))
+    );
     assert_eq!(node.revert(), []);
     // The command may still be running, so the outcome is unknown, and the change stays in the
     // journal.
     node.script("apt-mark", "exec sleep 60");
     let late = node.apply_within(target, Value::Switch(true), Duration::from_millis(50));
-    assert!(matches!(&late, Outcome::Unknown(why) if why.contains("did not finish")), "{late:?}");
+    assert!(
+        matches!(&late, StepOutcome::Unknown(why) if why.contains("did not finish")),
+        "{late:?}"
+    );
     assert_eq!(node.revert(), [RevertOutcome::Already]);
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 
 use farrier_facts::node::Reading;
-use farrier_facts::tune::{Applied, Change, Outcome, Step, Target, Value};
+use farrier_facts::tune::{Applied, PlannedChange, Step, StepOutcome, Target, Value};
 use jiff::Timestamp;
 
 use super::actuator::{SettingActuator, SettingActuatorError};
@@ -25,7 +25,7 @@ pub fn apply(
     for step in steps {
         let Some(change) = &step.change else { continue };
         let outcome = if let Some(why) = &lost {
-            Outcome::NotDone(why.clone())
+            StepOutcome::NotDone(why.clone())
         } else {
             let number = journal.next();
             match one(profile, change, actuator, journal, at) {
@@ -40,7 +40,7 @@ pub fn apply(
                     let is_this_change =
                         |open: &OpenChange| open.number >= number && !open.is_side_effect;
                     let begun = journal.open_changes().iter().any(is_this_change);
-                    if begun { Outcome::Unknown(why) } else { Outcome::NotDone(why) }
+                    if begun { StepOutcome::Unknown(why) } else { StepOutcome::NotDone(why) }
                 }
             }
         };
@@ -51,26 +51,26 @@ pub fn apply(
 
 fn one(
     profile: &str,
-    change: &Change,
+    change: &PlannedChange,
     actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
-) -> Result<(Outcome, Option<SettingActuatorError>), JournalError> {
+) -> Result<(StepOutcome, Option<SettingActuatorError>), JournalError> {
     let old = match actuator.read(&change.target) {
         Reading::Value(old) => old,
         Reading::Absent => {
-            return Ok((Outcome::NotDone("it no longer exists".to_owned()), None));
+            return Ok((StepOutcome::NotDone("it no longer exists".to_owned()), None));
         }
         Reading::Unreadable(why) => {
             let why = format!("failed to read the current value, which a revert would need: {why}");
-            return Ok((Outcome::NotDone(why), None));
+            return Ok((StepOutcome::NotDone(why), None));
         }
     };
     if is_equivalent(&old, &change.value) {
-        return Ok((Outcome::Already, None));
+        return Ok((StepOutcome::Already, None));
     }
     if let Some(why) = record_side_effects(profile, change, actuator, journal, at)? {
-        return Ok((Outcome::NotDone(why), None));
+        return Ok((StepOutcome::NotDone(why), None));
     }
     let number = journal.next();
     let folders = cleanup_directories(&change.target, actuator, journal);
@@ -94,10 +94,10 @@ fn one(
     let outcome = match (&written, now) {
         (Ok(()), Reading::Value(now)) if is_equivalent(&now, &change.value) => {
             journal.write(at, JournalEntry::Ended { number })?;
-            Outcome::Done
+            StepOutcome::Done
         }
         // A command that timed out may still be running, so the current value proves nothing.
-        (Err(err), _) if err.is_timed_out() => Outcome::Unknown(error_chain(err)),
+        (Err(err), _) if err.is_timed_out() => StepOutcome::Unknown(error_chain(err)),
         (written, Reading::Value(now)) if now.is_same(&old) => {
             let why = written.as_ref().err().map_or_else(
                 || "the write succeeded but changed nothing".to_owned(),
@@ -109,14 +109,14 @@ fn one(
             }
             let permission =
                 written.as_ref().err().is_some_and(SettingActuatorError::is_permission);
-            Outcome::Failed { why, permission }
+            StepOutcome::Failed { why, permission }
         }
         (Ok(()), Reading::Value(now)) => {
             let words = change.target.words(&now);
             journal.write(at, JournalEntry::Made { number, now })?;
-            Outcome::Otherwise(words)
+            StepOutcome::Otherwise(words)
         }
-        (written, now) => Outcome::Unknown(match (written, now) {
+        (written, now) => StepOutcome::Unknown(match (written, now) {
             (Err(err), _) => error_chain(err),
             (Ok(()), Reading::Value(now)) => change.target.words(&now),
             (Ok(()), Reading::Absent) => "it no longer exists".to_owned(),
@@ -149,7 +149,7 @@ fn cleanup_directories(
 /// that they are reverted after it. Returns a reason if a value cannot be read.
 fn record_side_effects(
     profile: &str,
-    change: &Change,
+    change: &PlannedChange,
     actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,

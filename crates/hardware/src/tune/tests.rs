@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_facts::tune::{
-    Applied, Change, Content, FileContent, GpuControl, Need, Outcome, RevertOutcome, Step,
-    StepStatus, Subject, Target, Value,
+    Applied, Content, FileContent, GpuControl, Need, PlannedChange, RevertOutcome, Step,
+    StepOutcome, StepStatus, StepSubject, Target, Value,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -190,11 +190,11 @@ fn gpus() -> Gpus {
 fn step(target: Target, value: Value) -> Step {
     Step {
         setting: "a.setting".to_owned(),
-        subject: Subject::Gpus,
+        subject: StepSubject::Gpus,
         current: None,
         wanted: value.words(),
         standing: StepStatus::Change(Vec::new()),
-        change: Some(Change::new(target, value)),
+        change: Some(PlannedChange::new(target, value)),
         reason: "a test".to_owned(),
     }
 }
@@ -316,7 +316,7 @@ proptest! {
                 for applied in apply("a", steps, &mut actuator, &mut journal, now) {
                     let rounds = matches!(applied.step.change.as_ref().unwrap().value, Value::Number(_));
                     assert!(rounds || applied.outcome.is_made(), "{applied:?}");
-                    assert!(!matches!(applied.outcome, Outcome::Unknown(_) | Outcome::NotDone(_)));
+                    assert!(!matches!(applied.outcome, StepOutcome::Unknown(_) | StepOutcome::NotDone(_)));
                 }
             });
         }
@@ -362,7 +362,7 @@ impl TestNode {
         open_journal(&self.place.path().join("state"), Failpoint::default)
     }
 
-    fn apply(&self, steps: &[Step], actuator: &mut FakeActuator) -> Vec<Outcome> {
+    fn apply(&self, steps: &[Step], actuator: &mut FakeActuator) -> Vec<StepOutcome> {
         let applied = apply("a", steps, actuator, &mut self.journal(), Timestamp::UNIX_EPOCH);
         applied.into_iter().map(|applied| applied.outcome).collect()
     }
@@ -387,9 +387,9 @@ fn steps() -> Vec<Step> {
 fn applying_twice_changes_nothing() {
     let node_under_test = TestNode::new();
     let once = node_under_test.apply(&steps(), &mut node_under_test.actuator());
-    assert_eq!(once, [Outcome::Done, Outcome::Done, Outcome::Done]);
+    assert_eq!(once, [StepOutcome::Done, StepOutcome::Done, StepOutcome::Done]);
     let again = node_under_test.apply(&steps(), &mut node_under_test.actuator());
-    assert_eq!(again, [Outcome::Already, Outcome::Already, Outcome::Already]);
+    assert_eq!(again, [StepOutcome::Already, StepOutcome::Already, StepOutcome::Already]);
     assert_eq!(node_under_test.journal().open_changes().len(), 3);
 }
 
@@ -400,8 +400,8 @@ fn failed_step_does_not_prevent_the_others() {
     actuator.refusing.insert("GPU-0".to_owned(), GpuRefusal::NoPermission);
     let outcomes = node_under_test.apply(&steps(), &mut actuator);
     let why = "NVML refused: NVML_ERROR_NO_PERMISSION".to_owned();
-    assert_eq!(outcomes[0], Outcome::Failed { why, permission: true });
-    assert_eq!(outcomes[1..], [Outcome::Done, Outcome::Done]);
+    assert_eq!(outcomes[0], StepOutcome::Failed { why, permission: true });
+    assert_eq!(outcomes[1..], [StepOutcome::Done, StepOutcome::Done]);
     // What was not changed is not reverted.
     assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
 }
@@ -412,10 +412,10 @@ fn lost_nvml_leaves_the_rest_undone_and_revertible() {
     let mut actuator = node_under_test.actuator();
     actuator.refusing.insert("GPU-1".to_owned(), GpuRefusal::Lost);
     let outcomes = node_under_test.apply(&steps(), &mut actuator);
-    assert_eq!(outcomes[0], Outcome::Done);
+    assert_eq!(outcomes[0], StepOutcome::Done);
     // The value cannot be read, so the change is not begun.
-    assert!(matches!(&outcomes[1], Outcome::NotDone(why) if why.contains("failed to read")));
-    assert_eq!(outcomes[2], Outcome::Done);
+    assert!(matches!(&outcomes[1], StepOutcome::NotDone(why) if why.contains("failed to read")));
+    assert_eq!(outcomes[2], StepOutcome::Done);
     assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
 }
 
@@ -457,9 +457,9 @@ fn change_interrupted_by_lost_nvml_stays_in_the_journal() {
     let mut actuator = LosingActuator(node_under_test.actuator());
     let at = Timestamp::UNIX_EPOCH;
     let applied = apply("a", &steps(), &mut actuator, &mut node_under_test.journal(), at);
-    assert_eq!(applied[0].outcome, Outcome::Done);
-    assert!(matches!(&applied[1].outcome, Outcome::Unknown(why) if why.contains("10 s")));
-    assert!(matches!(&applied[2].outcome, Outcome::NotDone(why) if why.contains("lost")));
+    assert_eq!(applied[0].outcome, StepOutcome::Done);
+    assert!(matches!(&applied[1].outcome, StepOutcome::Unknown(why) if why.contains("10 s")));
+    assert!(matches!(&applied[2].outcome, StepOutcome::NotDone(why) if why.contains("lost")));
     assert_eq!(node_under_test.journal().open_changes().len(), 2);
     assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
     assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
@@ -556,7 +556,7 @@ fn partial_change_is_reverted() {
     let mut actuator = HalfService(false, false);
     let at = Timestamp::UNIX_EPOCH;
     let applied = apply("a", &steps, &mut actuator, &mut node_under_test.journal(), at);
-    assert!(matches!(&applied[0].outcome, Outcome::Unknown(why) if why.contains("it failed")));
+    assert!(matches!(&applied[0].outcome, StepOutcome::Unknown(why) if why.contains("it failed")));
     let reverted = revert(&mut actuator, &mut node_under_test.journal(), false, at);
     assert_eq!(reverted[0].outcome, RevertOutcome::Back);
     assert_eq!((actuator.0, actuator.1), (false, false));
@@ -588,7 +588,7 @@ fn full_disk_prevents_changes_and_delays_revert_entries() {
     let mut journal = node_under_test.journal();
     journal.fill_disk(true);
     let applied = apply("a", &steps(), &mut node_under_test.actuator(), &mut journal, at);
-    let full = |applied: &Applied| matches!(&applied.outcome, Outcome::NotDone(why) if why.contains("No space"));
+    let full = |applied: &Applied| matches!(&applied.outcome, StepOutcome::NotDone(why) if why.contains("No space"));
     assert!(applied.len() == 3 && applied.iter().all(full), "{applied:?}");
     assert_eq!(
         (tree(&node_under_test.root()), &*node_under_test.gpus.borrow()),
@@ -693,14 +693,17 @@ fn writes_do_not_follow_symlinks_out_of_the_root() {
     fs::create_dir_all(node_under_test.root().join("etc/security")).unwrap();
     symlink(outside.path(), node_under_test.root().join("etc/security/limits.d")).unwrap();
     let outcomes = node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
-    assert!(!matches!(outcomes[0], Outcome::Done | Outcome::Already), "{outcomes:?}");
+    assert!(!matches!(outcomes[0], StepOutcome::Done | StepOutcome::Already), "{outcomes:?}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     // A file that is itself a symlink is not replaced.
     fs::remove_file(node_under_test.root().join("etc/security/limits.d")).unwrap();
     fs::create_dir(node_under_test.root().join("etc/security/limits.d")).unwrap();
     symlink("/etc/hostname", node_under_test.root().join(&MEMLOCK[1..])).unwrap();
     let outcomes = node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
-    assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("link")), "{outcomes:?}");
+    assert!(
+        matches!(&outcomes[0], StepOutcome::NotDone(why) if why.contains("link")),
+        "{outcomes:?}"
+    );
 }
 
 #[test]
@@ -721,7 +724,7 @@ fn rounded_value_is_reverted() {
     let mut actuator = FakeActuator::rounding(&node_under_test.root(), &node_under_test.gpus);
     assert_eq!(
         node_under_test.apply(&steps, &mut actuator),
-        [Outcome::Otherwise("640 W".to_owned())]
+        [StepOutcome::Otherwise("640 W".to_owned())]
     );
     assert_eq!(node_under_test.gpus.borrow()[&limit], Value::Number(640_000));
     assert_eq!(node_under_test.journal().open_changes()[0].made, Some(Value::Number(640_000)));
@@ -738,7 +741,7 @@ fn revert_that_needs_a_reset_is_reported_as_waiting() {
     let node_under_test = TestNode::new();
     let ecc = gpu(0, GpuControl::Ecc);
     let steps = [step(ecc.clone(), Value::Switch(true))];
-    assert_eq!(node_under_test.apply(&steps, &mut node_under_test.actuator()), [Outcome::Done]);
+    assert_eq!(node_under_test.apply(&steps, &mut node_under_test.actuator()), [StepOutcome::Done]);
     let mut actuator = node_under_test.actuator();
     // A reset happened in between.
     actuator.in_force.insert(ecc, Value::Switch(true));
@@ -760,7 +763,7 @@ fn side_effects_of_a_service_are_reverted() {
         step.change.as_mut().unwrap().beside = vec![mode.clone()];
         assert_eq!(
             node_under_test.apply(&[step], &mut node_under_test.actuator()),
-            [Outcome::Done]
+            [StepOutcome::Done]
         );
         // The daemon has enabled the mode. The mode after the daemon exits is undefined.
         node_under_test.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
@@ -775,6 +778,6 @@ fn side_effects_of_a_service_are_reverted() {
     let mut actuator = node_under_test.actuator();
     actuator.refusing.insert("GPU-0".to_owned(), GpuRefusal::Lost);
     let outcomes = node_under_test.apply(&[step], &mut actuator);
-    assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("side effect")));
+    assert!(matches!(&outcomes[0], StepOutcome::NotDone(why) if why.contains("side effect")));
     assert!(node_under_test.journal().open_changes().is_empty());
 }

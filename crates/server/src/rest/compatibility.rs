@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use farrier_facts::FactSet;
-use farrier_facts::check::{CheckReport, NoticeCode, Query, Request, Verdict, check};
+use farrier_facts::check::{CheckReport, CheckRequest, NoticeCode, Query, Verdict, check};
 use farrier_wire::rest::Exposure;
 use jiff::civil::Date;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -92,7 +92,7 @@ impl VerdictCache {
 
 fn evaluate(facts: &FactSet, on: Date, combination: &Combination) -> Option<CombinationVerdict> {
     let Combination { gpu, driver, framework } = combination.clone();
-    let request = Request { gpu, driver, framework, ..Request::default() };
+    let request = CheckRequest { gpu, driver, framework, ..CheckRequest::default() };
     let report = check(facts, &Query::parse(facts, &request, on).ok()?);
     let exposure = exposure(&report);
     let reasons = report.reasons.into_iter().filter(|reason| reason.verdict > Verdict::Ok);

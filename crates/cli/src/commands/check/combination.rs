@@ -1,7 +1,8 @@
 //! Checks a named combination of GPU, driver, CUDA and framework.
 
 use farrier_facts::check::{
-    CheckReport, Feature, InputError, Module, Query, Reason, Request, Usage, Verdict, check,
+    CheckReason, CheckReport, CheckRequest, Feature, InputError, Module, Query, Usage, Verdict,
+    check,
 };
 
 use super::print::{self, INDENT};
@@ -13,8 +14,8 @@ use crate::failure::Hinted;
 use crate::printer::Printer;
 
 impl Args {
-    fn request(&self, gpu: &str, driver: &str) -> Request {
-        Request {
+    fn request(&self, gpu: &str, driver: &str) -> CheckRequest {
+        CheckRequest {
             gpu: gpu.to_owned(),
             driver: driver.to_owned(),
             cuda: self.cuda.clone(),
@@ -68,7 +69,7 @@ fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Re
     let subject = &report.subject;
     printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
     // First the reasons that are not ok, then the remedies, then the reasons that are ok.
-    let (fine, not_fine): (Vec<&Reason>, Vec<&Reason>) =
+    let (fine, not_fine): (Vec<&CheckReason>, Vec<&CheckReason>) =
         report.reasons.iter().partition(|reason| reason.verdict == Verdict::Ok);
     print_reasons(&not_fine, printer)?;
     print::remedies(&report.remedies, printer)?;
@@ -76,7 +77,7 @@ fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Re
     print::notices(&report.notices, args.strict, printer)
 }
 
-fn print_reasons(reasons: &[&Reason], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_reasons(reasons: &[&CheckReason], printer: &mut Printer) -> anyhow::Result<()> {
     if !reasons.is_empty() {
         printer.line("")?;
     }

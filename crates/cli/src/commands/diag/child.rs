@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use farrier_facts::diag::{Level, Outcome, Test};
+use farrier_facts::diag::{Level, Test, TestOutcome};
 use farrier_hardware::cuda::gpu_tests::{TestBudget, TestProgress};
 use farrier_hardware::cuda::{GpuInfo, TestEvent, TestRequest};
 use farrier_hardware::kill_on_parent_exit;
@@ -26,9 +26,9 @@ pub(super) struct OpenError {
 
 impl OpenError {
     /// The outcome of a test that needed the GPU.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> TestOutcome {
         let why = self.why.clone();
-        if self.is_gpu_fault { Outcome::Failed { why } } else { Outcome::NotRun { why } }
+        if self.is_gpu_fault { TestOutcome::Failed { why } } else { TestOutcome::NotRun { why } }
     }
 }
 
@@ -121,10 +121,10 @@ impl TestChild {
         test: Test,
         budget: TestBudget,
         on_progress: &mut dyn FnMut(TestProgress),
-    ) -> Result<Outcome, Outcome> {
+    ) -> Result<TestOutcome, TestOutcome> {
         let deadline = deadline(test, &budget).div_f64(self.speedup);
         let until = Instant::now() + deadline;
-        let failed = |why: String| Err(Outcome::Failed { why });
+        let failed = |why: String| Err(TestOutcome::Failed { why });
         let mut line = serde_json::to_vec(&TestRequest { test, budget }).unwrap_or_default();
         line.push(b'\n');
         let written = self.input.as_mut().map(|input| input.write_all(&line));
@@ -136,7 +136,7 @@ impl TestChild {
             match self.lines.recv_timeout(left) {
                 Ok(TestEvent::Progress(now)) => on_progress(now),
                 // After an error the CUDA context is unusable.
-                Ok(TestEvent::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
+                Ok(TestEvent::Done(outcome @ TestOutcome::Failed { .. })) => return Err(outcome),
                 Ok(TestEvent::Done(outcome)) => return Ok(outcome),
                 Ok(TestEvent::Opened(_) | TestEvent::OpenFailed { .. }) => {
                     return failed("unexpected message from the child process".to_owned());
@@ -155,7 +155,7 @@ impl TestChild {
     }
 
     /// The outcome of a test whose child process has exited.
-    fn lost(&mut self) -> Outcome {
+    fn lost(&mut self) -> TestOutcome {
         let (why, is_gpu_fault) = self.exit_reason();
         OpenError { why, is_gpu_fault }.outcome()
     }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use farrier_facts::FactSet;
-use farrier_facts::diag::{Baseline, Grade, History, Level, Outcome, Test, Unit, evaluate};
+use farrier_facts::diag::{Baseline, Grade, History, Level, Test, TestOutcome, Unit, evaluate};
 use farrier_hardware::cuda::GpuInfo;
 use farrier_hardware::cuda::gpu_tests::TestBudget;
 use jiff::Timestamp;
@@ -245,7 +245,7 @@ impl Runner<'_> {
         child: &mut TestChild,
         test: Test,
         progress: &Sender<String>,
-    ) -> (Result<Outcome, Outcome>, f64) {
+    ) -> (Result<TestOutcome, TestOutcome>, f64) {
         let is_exclusive = matches!(
             test,
             Test::PcieToGpu | Test::PcieToHost | Test::LaunchStream | Test::LaunchGraph
@@ -266,14 +266,16 @@ impl Runner<'_> {
         &self,
         target: &DiagTarget,
         test: Test,
-        outcome: &Outcome,
+        outcome: &TestOutcome,
         history: Option<&ResultHistory>,
         took_s: f64,
     ) -> TestRow {
         let values = history.map(|history| history.values(test, self.driver)).unwrap_or_default();
         let verdict = evaluate(test, outcome, self.baseline(target, test), History(&values));
         let (value, samples, detail) = match outcome {
-            Outcome::Done { value, samples, detail } => (*value, samples.clone(), detail.clone()),
+            TestOutcome::Done { value, samples, detail } => {
+                (*value, samples.clone(), detail.clone())
+            }
             _ => (None, Vec::new(), String::new()),
         };
         TestRow {
@@ -288,7 +290,7 @@ impl Runner<'_> {
             least: verdict.least,
             usual: verdict.usual,
             took_s,
-            applies: !matches!(outcome, Outcome::Unsupported { .. }),
+            applies: !matches!(outcome, TestOutcome::Unsupported { .. }),
             remedy: None,
         }
     }
@@ -384,13 +386,13 @@ fn child_for<'c>(
 }
 
 /// Why no further test is started: the GPU hung or failed a basic test.
-fn stop_reason(test: Test, outcome: &Outcome, hung: bool) -> Option<String> {
+fn stop_reason(test: Test, outcome: &TestOutcome, hung: bool) -> Option<String> {
     if hung {
         return Some(format!("it hung in `{test}`"));
     }
     let is_basic = matches!(test, Test::Allocate | Test::Compute);
     match outcome {
-        Outcome::Failed { .. } | Outcome::Wrong { .. } if is_basic => {
+        TestOutcome::Failed { .. } | TestOutcome::Wrong { .. } if is_basic => {
             Some(format!("`{test}` failed"))
         }
         _ => None,

@@ -1,7 +1,7 @@
 //! `farrier facts framework`
 
 use farrier_facts::FactSet;
-use farrier_facts::framework::{Build, Coverage};
+use farrier_facts::framework::{Build, TargetCoverage};
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
@@ -51,13 +51,13 @@ fn row(set: &FactSet, build: &Build) -> Vec<String> {
         build.version.to_string(),
         build.build.clone(),
         cuda,
-        coverage_for(set, build).map_or_else(|| "-".to_owned(), Coverage::list),
+        coverage_for(set, build).map_or_else(|| "-".to_owned(), TargetCoverage::list),
         build.requires_python.clone().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
 /// The GPU architectures a build has code for, if a source lists this exact build.
-fn coverage_for<'a>(set: &'a FactSet, build: &Build) -> Option<&'a Coverage> {
+fn coverage_for<'a>(set: &'a FactSet, build: &Build) -> Option<&'a TargetCoverage> {
     let cuda = build.cuda?;
     let entry = set.frameworks.coverage(&build.package, &build.version, cuda)?;
     (!entry.assumed).then_some(entry.coverage)

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use farrier_facts::tune::{
-    Applied, ApplyReport, Need, Outcome as ApplyOutcome, REPORT_VERSION, StepStatus,
+    Applied, ApplyReport, Need, REPORT_VERSION, StepOutcome as ApplyOutcome, StepStatus,
 };
 use farrier_hardware::tune::{self, AppliedProfile};
 use jiff::Timestamp;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use farrier_facts::tune::{Options, Profile, Step, plan};
+use farrier_facts::tune::{PlanOptions, Profile, Step, plan};
 use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
 use farrier_hardware::tune::{
     AppliedProfile, Failpoint, Journal, JournalError, NodeSettingActuator, STATE_DIR,
@@ -220,7 +220,7 @@ impl SelectionArgs {
         unverified: bool,
         actuator: &mut NodeSettingActuator,
     ) -> anyhow::Result<Vec<Step>> {
-        let options = Options { only: self.only.clone(), unverified };
+        let options = PlanOptions { only: self.only.clone(), unverified };
         let readings = actuator.read_settings(profile);
         let steps = plan(&fact_sets::active(), profile, &readings, &options).map_err(refusal)?;
         if let Some(name) = self

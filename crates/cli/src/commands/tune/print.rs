@@ -1,6 +1,6 @@
 //! Prints steps for people; steps that differ only in their subject share a line.
 
-use farrier_facts::tune::{Step, StepStatus, Subject};
+use farrier_facts::tune::{Step, StepStatus, StepSubject};
 
 use super::profile::sentence;
 use crate::printer::{Printer, Tone};
@@ -80,7 +80,7 @@ pub(super) fn label(tone: Tone, word: &str, printer: &Printer) -> String {
 }
 
 fn line(step: &Step, group: &[&Step]) -> String {
-    let subjects: Vec<&Subject> = group.iter().map(|step| &step.subject).collect();
+    let subjects: Vec<&StepSubject> = group.iter().map(|step| &step.subject).collect();
     let values = match (&step.current, &step.standing) {
         (Some(current), StepStatus::AsWanted) => current.clone(),
         (Some(current), _) => format!("{current} → {}", step.wanted),
@@ -110,11 +110,11 @@ fn grouped(steps: &[Step]) -> Vec<Vec<&Step>> {
 }
 
 /// A short description of the subjects.
-pub(super) fn describe_subjects(subjects: &[&Subject]) -> String {
+pub(super) fn describe_subjects(subjects: &[&StepSubject]) -> String {
     let indices: Vec<u32> = subjects
         .iter()
         .filter_map(|subject| match subject {
-            Subject::Gpu { index, .. } => Some(*index),
+            StepSubject::Gpu { index, .. } => Some(*index),
             _ => None,
         })
         .collect();
@@ -124,8 +124,8 @@ pub(super) fn describe_subjects(subjects: &[&Subject]) -> String {
     let names: Vec<&str> = subjects
         .iter()
         .map(|subject| match subject {
-            Subject::Host(name) | Subject::Jobs(name) => name.as_str(),
-            Subject::Gpu { .. } | Subject::Gpus => "all GPUs",
+            StepSubject::Host(name) | StepSubject::Jobs(name) => name.as_str(),
+            StepSubject::Gpu { .. } | StepSubject::Gpus => "all GPUs",
         })
         .collect();
     match names.as_slice() {

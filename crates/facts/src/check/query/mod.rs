@@ -49,7 +49,7 @@ pub enum Feature {
 
 /// A combination as typed by the user.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct CheckRequest {
     /// Any name or PCI id of the GPU.
     pub gpu: String,
     /// `550.54.15`, or a branch (`550`, `R550`).
@@ -153,7 +153,7 @@ pub enum BuildChoice {
 
 impl<'a> Query<'a> {
     /// Parses a request against a set. `on` is the day for which the result is valid.
-    pub fn parse(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
+    pub fn parse(set: &'a FactSet, request: &CheckRequest, on: Date) -> Result<Self, InputError> {
         reject_unused_flags(request)?;
         let found = find_gpu(set, request.gpu.trim())?;
         let cuda = request.cuda.as_deref().map(|text| cuda::parse_cuda(set, text)).transpose()?;
@@ -188,7 +188,7 @@ impl<'a> Query<'a> {
 }
 
 /// Rejects CUDA flags that have no effect without `--cuda` or `--framework`.
-fn reject_unused_flags(request: &Request) -> Result<(), InputError> {
+fn reject_unused_flags(request: &CheckRequest) -> Result<(), InputError> {
     let without = request.cuda.is_none() && request.framework.is_none();
     let unused = if without && request.ptx_only {
         Some((Field::PtxOnly, "--cuda or --framework"))

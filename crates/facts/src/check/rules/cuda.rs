@@ -5,8 +5,8 @@ use super::{advise_branch, architecture_of, at_least, drives, target_of};
 use crate::check::findings::Findings;
 use crate::check::query::{CudaRequest, Query, Usage};
 use crate::check::report::Verdict;
-use crate::cuda::{BaseSupport, Family};
-use crate::gpu::Target;
+use crate::cuda::{BaseSupport, CudaFamily};
+use crate::gpu::CompilerTarget;
 use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::{ComputeCapability, CudaVersion, DriverVersion};
@@ -29,7 +29,7 @@ pub(crate) fn evaluate(
 pub(super) struct CudaRequirement<'a> {
     /// `CUDA 12.8`, or `torch 2.11.0 (CUDA 13.0)`.
     pub(super) subject: String,
-    pub(super) family: &'a Family,
+    pub(super) family: &'a CudaFamily,
     /// `None` if only the major version was given.
     pub(super) cuda: Option<CudaVersion>,
     /// The driver that ships with it.
@@ -306,7 +306,7 @@ fn supports_gpu(
 fn report_unknown_target(
     query: &Query<'_>,
     need: &CudaRequirement<'_>,
-    target: &Target,
+    target: &CompilerTarget,
     origin: &Origin,
     findings: &mut Findings,
 ) {
@@ -337,7 +337,7 @@ fn report_unknown_target(
 fn report_dropped_target(
     query: &Query<'_>,
     need: &CudaRequirement<'_>,
-    target: &Target,
+    target: &CompilerTarget,
     origin: &Origin,
     findings: &mut Findings,
 ) {
@@ -360,7 +360,7 @@ fn report_dropped_target(
 fn major_supports_gpu(
     query: &Query<'_>,
     need: &CudaRequirement<'_>,
-    target: &Target,
+    target: &CompilerTarget,
     origin: &Origin,
     findings: &mut Findings,
 ) -> bool {

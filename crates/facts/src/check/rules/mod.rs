@@ -15,7 +15,7 @@ pub(super) mod module;
 use crate::check::findings::Findings;
 use crate::check::query::{Module, Query};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
-use crate::gpu::{Architecture, Gpu, Modules, Target};
+use crate::gpu::{Architecture, CompilerTarget, Gpu, Modules};
 use crate::origin::PartialDate;
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, DriverVersion};
@@ -46,7 +46,7 @@ fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
 }
 
 /// The compiler target of a GPU.
-fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Target {
+fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a CompilerTarget {
     let targets = &architecture_of(set, gpu).targets;
     let target = targets.iter().find(|target| target.compute_capability == gpu.compute_capability);
     target.expect("a valid set has the target of every GPU")

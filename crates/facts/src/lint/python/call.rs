@@ -1,13 +1,13 @@
 //! Nonexistent calls and invalid arguments.
 
-use super::expression::{Argument, ArgumentValue, Module, NameUse};
+use super::expression::{Argument, ArgumentValue, NameUse, PythonModule};
 use super::token::{Token, TokenKind};
 use crate::lint::linter::{Linter, MessageArgs};
 use crate::lint::typo;
 use crate::setting::{ArgumentTest, BadArgument, CallRule};
 
 /// Reports imports of removed names.
-pub(super) fn imports(linter: &mut Linter<'_>, module: &Module<'_>) {
+pub(super) fn imports(linter: &mut Linter<'_>, module: &PythonModule<'_>) {
     let facts = linter.facts;
     for rule in facts.call.iter().filter(|rule| rule.mention) {
         let mut last = None;
@@ -33,7 +33,7 @@ fn is_path_or_child(path: &str, rule_paths: &[String]) -> bool {
 }
 
 /// Applies the call rules to one name.
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use: &NameUse) {
     let facts = linter.facts;
     for rule in
         facts.call.iter().filter(|rule| rule.paths.iter().any(|path| matches_path(path, name_use)))
@@ -67,7 +67,7 @@ fn matches_path(path: &str, name_use: &NameUse) -> bool {
 
 fn argument(
     linter: &mut Linter<'_>,
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     rule: &CallRule,
     test: &ArgumentTest,
     open: usize,
@@ -91,7 +91,11 @@ struct Mistake {
 }
 
 /// Mistakes in the argument that a test covers.
-fn mistakes_in(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -> Vec<Mistake> {
+fn mistakes_in(
+    module: &PythonModule<'_>,
+    test: &ArgumentTest,
+    all: &[Argument<'_>],
+) -> Vec<Mistake> {
     let keyword = all.iter().find(|argument| argument.keyword == Some(test.keyword.as_str()));
     let positional = test
         .position
@@ -131,7 +135,7 @@ fn mistakes_in(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -
 }
 
 fn wrong_keys(
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     at: Argument<'_>,
     is_wrong: impl Fn(&String) -> bool,
 ) -> Vec<Mistake> {
@@ -142,7 +146,7 @@ fn wrong_keys(
 }
 
 /// A constant expression: `1800`, `30 * 60`.
-fn number(module: &Module<'_>, at: Argument<'_>) -> Option<String> {
+fn number(module: &PythonModule<'_>, at: Argument<'_>) -> Option<String> {
     let tokens = module.source.tokens.get(at.start..at.end)?;
     let is_number = |token: &Token<'_>| token.kind == TokenKind::Number;
     let is_operator = |token: &Token<'_>| ["+", "-", "*", "/", "//"].iter().any(|o| token.is(o));
@@ -152,7 +156,7 @@ fn number(module: &Module<'_>, at: Argument<'_>) -> Option<String> {
 }
 
 /// Whether the argument is just `{..}` or `dict(..)`.
-fn is_dictionary(module: &Module<'_>, at: Argument<'_>) -> bool {
+fn is_dictionary(module: &PythonModule<'_>, at: Argument<'_>) -> bool {
     let called = module.token(at.start).is_some_and(|token| token.is_name("dict"));
     let open = if called { at.start + 1 } else { at.start };
     module.is(open, if called { "(" } else { "{" }) && module.close(open) + 1 == at.end

@@ -1,6 +1,6 @@
 //! Commands that Python code runs.
 
-use super::expression::{Module, NameUse};
+use super::expression::{NameUse, PythonModule};
 use super::token::{LogicalLine, TokenKind};
 use crate::lint::linter::Linter;
 use crate::lint::{Language, scan as scan_text};
@@ -19,7 +19,7 @@ const SHELLS: [&str; 9] = [
 ];
 
 /// Scans a string passed to a shell function.
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use: &NameUse) {
     if !SHELLS.contains(&name_use.path.as_str()) || !module.is(name_use.end, "(") {
         return;
     }
@@ -31,7 +31,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &Name
 }
 
 /// Scans any string or list that starts with `nvidia-smi`.
-pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
+pub(super) fn line(linter: &mut Linter<'_>, module: &PythonModule<'_>, line: LogicalLine) {
     for at in line.start..line.end {
         let token = &module.source.tokens[at];
         if token.is("[") {
@@ -46,7 +46,7 @@ pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLi
 }
 
 /// Whether [`scan`] already handled the string at `at`.
-fn is_shell_argument(module: &Module<'_>, at: usize) -> bool {
+fn is_shell_argument(module: &PythonModule<'_>, at: usize) -> bool {
     if at < 2 || !module.is(at - 1, "(") {
         return false;
     }
@@ -59,7 +59,7 @@ fn is_shell_argument(module: &Module<'_>, at: usize) -> bool {
 }
 
 /// `["nvidia-smi", "--query-gpu=..", ..]`
-fn list(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
+fn list(linter: &mut Linter<'_>, module: &PythonModule<'_>, open: usize) {
     let program = module.token(open + 1);
     if !program
         .is_some_and(|token| token.kind == TokenKind::Text && token.text.ends_with("nvidia-smi"))

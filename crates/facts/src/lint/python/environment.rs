@@ -1,6 +1,6 @@
 //! Environment variables set and read by Python code.
 
-use super::expression::{Argument, Module, NameUse};
+use super::expression::{Argument, NameUse, PythonModule};
 use super::token::{LogicalLine, TokenKind};
 use crate::lint::linter::{Access, Linter};
 use crate::setting::SettingSource;
@@ -9,7 +9,7 @@ use crate::setting::SettingSource;
 const ENVIRONMENTS: [&str; 6] = ["env", "environ", "environment", "env_vars", "extra_env", "envs"];
 
 /// Scans one name: `os.environ[..]`, `os.getenv(..)`, `env=..`.
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use: &NameUse) {
     let path = name_use.path.as_str();
     if path == "os.environ" && module.is(name_use.end, "[") {
         return subscript(linter, module, name_use);
@@ -51,7 +51,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &Name
 
 /// Scans a whole line: `env = {..}`, `env["X"] = ..`, `{**os.environ, "X": ..}`,
 /// `"env_vars": {..}`.
-pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
+pub(super) fn line(linter: &mut Linter<'_>, module: &PythonModule<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens;
     for at in line.start..line.end {
         let token = &tokens[at];
@@ -89,14 +89,14 @@ fn names_environment(name: &str) -> bool {
 }
 
 /// `{**os.environ, ..}`: checks only the first item, where it usually is.
-fn inherits(module: &Module<'_>, open: usize) -> bool {
+fn inherits(module: &PythonModule<'_>, open: usize) -> bool {
     module.is(open + 1, "**")
         && module.token(open + 2).is_some_and(|token| token.kind == TokenKind::Name)
         && module.use_at(open + 2, module.close(open)).path.starts_with("os.environ")
 }
 
 /// `os.environ["X"]`, read or set; `del os.environ["X"]` is neither.
-fn subscript(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+fn subscript(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use: &NameUse) {
     let open = name_use.end;
     let close = module.close(open);
     let Some(key) = module.token(open + 1) else { return };
@@ -111,7 +111,7 @@ fn subscript(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
 }
 
 /// `["X"] = value`
-fn assigned_item(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
+fn assigned_item(linter: &mut Linter<'_>, module: &PythonModule<'_>, open: usize) {
     let close = module.close(open);
     let Some(key) = module.token(open + 1).filter(|key| key.kind == TokenKind::Text) else {
         return;
@@ -127,20 +127,20 @@ fn assigned_item(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
 }
 
 /// `"X" in os.environ`, `"X" not in os.environ`
-fn membership(module: &Module<'_>, name_use: &NameUse) -> bool {
+fn membership(module: &PythonModule<'_>, name_use: &NameUse) -> bool {
     name_use.start >= 2
         && module.source.tokens[name_use.start - 1].is_name("in")
         && module.source.tokens[membership_key(module, name_use)].kind == TokenKind::Text
 }
 
-fn membership_key(module: &Module<'_>, name_use: &NameUse) -> usize {
+fn membership_key(module: &PythonModule<'_>, name_use: &NameUse) -> usize {
     let not = module.source.tokens[name_use.start - 2].is_name("not");
     name_use.start.saturating_sub(if not { 3 } else { 2 })
 }
 
 fn first_name(
     linter: &mut Linter<'_>,
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     arguments: &[Argument<'_>],
     access: Access,
 ) {
@@ -154,7 +154,7 @@ fn first_name(
     }
 }
 
-fn update(linter: &mut Linter<'_>, module: &Module<'_>, argument: Argument<'_>) {
+fn update(linter: &mut Linter<'_>, module: &PythonModule<'_>, argument: Argument<'_>) {
     match argument.keyword {
         Some(name) => {
             let line = module.source.tokens[argument.start].line;
@@ -166,7 +166,7 @@ fn update(linter: &mut Linter<'_>, module: &Module<'_>, argument: Argument<'_>) 
 }
 
 /// `dict(os.environ, X="1")`, `patch.dict(os.environ, {..})`
-fn copy(linter: &mut Linter<'_>, module: &Module<'_>, arguments: &[Argument<'_>]) {
+fn copy(linter: &mut Linter<'_>, module: &PythonModule<'_>, arguments: &[Argument<'_>]) {
     let Some((first, rest)) = arguments.split_first() else { return };
     let base = &module.source.tokens[first.start];
     let environment = match base.kind {
@@ -181,7 +181,7 @@ fn copy(linter: &mut Linter<'_>, module: &Module<'_>, arguments: &[Argument<'_>]
     }
 }
 
-fn set_entries(linter: &mut Linter<'_>, module: &Module<'_>, start: usize, end: usize) {
+fn set_entries(linter: &mut Linter<'_>, module: &PythonModule<'_>, start: usize, end: usize) {
     for (name, line, from, to) in module.entries(start, end) {
         let value = module.text(from, to);
         linter.variable(SettingSource::Python, line, &name, value.as_deref(), Access::Set);

@@ -10,7 +10,7 @@ use crate::lint::step_count;
 const NAMED_LONGEST: usize = 2048;
 
 /// A source with its imports and assignments.
-pub(super) struct Module<'t> {
+pub(super) struct PythonModule<'t> {
     pub(super) source: Source<'t>,
     pub(super) imports: Imports<'t>,
     /// Token index of the dictionary last assigned to a name.
@@ -51,7 +51,7 @@ pub(super) enum ArgumentValue {
     Unknown,
 }
 
-impl<'t> Module<'t> {
+impl<'t> PythonModule<'t> {
     pub(super) fn new(source: Source<'t>, imports: Imports<'t>) -> Self {
         let mut assigned = HashMap::new();
         for line in &source.lines {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::block::Blocks;
-use super::expression::Module;
+use super::expression::PythonModule;
 use super::oom;
 use super::token::{Token, TokenKind};
 use crate::lint::linter::Linter;
@@ -46,7 +46,7 @@ struct LoopCache {
     steps: HashMap<usize, bool>,
 }
 
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, blocks: &Blocks) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, blocks: &Blocks) {
     let mut cache = LoopCache::default();
     let names = oom::Names::collect(module);
     for line in 0..module.source.lines.len() {
@@ -69,7 +69,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, blocks: &Blocks
 }
 
 /// The first word of a line; `async for` is a `for`.
-fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
+fn head<'t>(module: &PythonModule<'t>, line: usize) -> &'t str {
     match module.line(line) {
         [first, second, ..] if first.is_name("async") => second.text,
         [first, ..] if first.kind == TokenKind::Name => first.text,
@@ -79,7 +79,7 @@ fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
 
 /// Line where a handler skips the batch.
 fn dropped_batch(
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     blocks: &Blocks,
     names: &oom::Names<'_>,
     cache: &mut LoopCache,
@@ -99,7 +99,7 @@ fn dropped_batch(
 }
 
 /// The innermost loop around a line, in the same function.
-fn enclosing_loop(module: &Module<'_>, blocks: &Blocks, line: usize) -> Option<usize> {
+fn enclosing_loop(module: &PythonModule<'_>, blocks: &Blocks, line: usize) -> Option<usize> {
     blocks
         .around(line)
         .take_while(|&around| !matches!(head(module, around), "def" | "class"))
@@ -107,7 +107,12 @@ fn enclosing_loop(module: &Module<'_>, blocks: &Blocks, line: usize) -> Option<u
 }
 
 /// Whether the next iteration uses another batch rather than retrying the same one.
-fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
+fn takes_next_item(
+    module: &PythonModule<'_>,
+    around: usize,
+    tried: usize,
+    blocks: &Blocks,
+) -> bool {
     if head(module, around) == "while" {
         return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
     }
@@ -128,7 +133,7 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
 }
 
 /// All tokens inside a block.
-fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [Token<'t>] {
+fn inside<'m, 't>(module: &'m PythonModule<'t>, head: usize, blocks: &Blocks) -> &'m [Token<'t>] {
     let lines = &module.source.lines;
     let (first, last) = (head + 1, blocks.end[head]);
     if first >= last {
@@ -140,7 +145,7 @@ fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [
 }
 
 /// Whether a `try` contains a training step, judging by its identifiers and those of the loop.
-fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
+fn trains(module: &PythonModule<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
     let has = |tokens: &[Token<'_>], parts: &[&str]| {
         tokens.iter().filter(|token| token.kind == TokenKind::Name).any(|token| {
             let word = token.text.to_ascii_lowercase();
@@ -161,7 +166,7 @@ struct SkippedBatch {
 
 /// Detects a handler that does not recover the batch.
 fn skips_batch(
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     blocks: &Blocks,
     body: &[usize],
     deepest: u32,
@@ -188,7 +193,7 @@ fn skips_batch(
     (skips || !changes).then_some(SkippedBatch { marker })
 }
 
-fn is_assignment(module: &Module<'_>, line: usize) -> bool {
+fn is_assignment(module: &PythonModule<'_>, line: usize) -> bool {
     let assigns = ["=", "+=", "-=", "*=", "/=", "//=", ":="];
     let mut depth = 0_u32;
     module.line(line).iter().any(|token| {
@@ -202,14 +207,14 @@ fn is_assignment(module: &Module<'_>, line: usize) -> bool {
 }
 
 /// `skipped += 1`, `p.grad = None`
-fn is_count_or_reset(module: &Module<'_>, line: usize) -> bool {
+fn is_count_or_reset(module: &PythonModule<'_>, line: usize) -> bool {
     let tokens = module.line(line);
     let counts = tokens.iter().any(|token| token.is("+="));
     let resets = tokens.last().is_some_and(|last| last.is_name("None"));
     counts || resets
 }
 
-fn only_logs(module: &Module<'_>, line: usize) -> bool {
+fn only_logs(module: &PythonModule<'_>, line: usize) -> bool {
     let line = module.source.lines[line];
     if module.source.tokens[line.start].kind != TokenKind::Name {
         return false;
@@ -222,7 +227,7 @@ fn only_logs(module: &Module<'_>, line: usize) -> bool {
 
 /// Line where the cache is emptied in every iteration of a training loop.
 fn emptied_cache(
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     blocks: &Blocks,
     cache: &mut LoopCache,
     line: usize,
@@ -250,7 +255,7 @@ fn emptied_cache(
 }
 
 /// Whether a loop directly runs training steps, not through an inner loop: an epoch is not a step.
-fn takes_steps(module: &Module<'_>, blocks: &Blocks, around: usize) -> bool {
+fn takes_steps(module: &PythonModule<'_>, blocks: &Blocks, around: usize) -> bool {
     (around + 1..blocks.end[around]).any(|inside| {
         let backward = module
             .line(inside)

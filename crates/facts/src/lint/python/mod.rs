@@ -14,7 +14,7 @@ mod version;
 
 use super::linter::Linter;
 use block::Blocks;
-use expression::Module;
+use expression::PythonModule;
 use import::Imports;
 
 pub(super) use syntax::syntax_error;
@@ -29,7 +29,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
         linter.comment(*line, comment);
     }
     let imports = Imports::from_source(&source);
-    let module = Module::new(source, imports);
+    let module = PythonModule::new(source, imports);
     let blocks = Blocks::from_source(&module.source);
     let mut module = module;
     loops::scan(linter, &module, &blocks);
@@ -44,13 +44,13 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
         for field in fields {
             let source = token::tokens(field.text, field.line);
             // Code in an f-string uses the file's imports.
-            module = Module::new(source, module.imports);
+            module = PythonModule::new(source, module.imports);
             expressions(linter, &module, None);
         }
     }
 }
 
-fn expressions(linter: &mut Linter<'_>, module: &Module<'_>, blocks: Option<&Blocks>) {
+fn expressions(linter: &mut Linter<'_>, module: &PythonModule<'_>, blocks: Option<&Blocks>) {
     let outside = linter.guarded;
     for (at, line) in module.source.lines.iter().enumerate() {
         linter.guarded = outside || blocks.is_some_and(|blocks| blocks.conditional[at]);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::block::Blocks;
-use super::expression::{Module, NameUse};
+use super::expression::{NameUse, PythonModule};
 use super::token::{Token, TokenKind};
 use crate::lint::step_count;
 
@@ -34,7 +34,7 @@ const NAMING_LONGEST: usize = 64;
 pub(super) struct Names<'t>(HashSet<&'t str>);
 
 impl<'t> Names<'t> {
-    pub(super) fn collect(module: &Module<'t>) -> Self {
+    pub(super) fn collect(module: &PythonModule<'t>) -> Self {
         let mut names = HashSet::new();
         for line in &module.source.lines {
             step_count::step();
@@ -56,7 +56,7 @@ impl<'t> Names<'t> {
 }
 
 /// Whether the tokens from `start` are the error, a tuple with it, or `getattr(torch, "...")`.
-fn is_oom_error(module: &Module<'_>, value: &[Token<'_>], start: usize) -> bool {
+fn is_oom_error(module: &PythonModule<'_>, value: &[Token<'_>], start: usize) -> bool {
     let plain = value
         .iter()
         .all(|token| token.kind == TokenKind::Name || is_one_of(token, &[".", ",", "(", ")"]));
@@ -78,7 +78,7 @@ fn is_one_of(token: &Token<'_>, operators: &[&str]) -> bool {
 /// The lines of the handler at `except` that run on out-of-memory; `None` if it does not handle
 /// that error.
 pub(super) fn handler(
-    module: &Module<'_>,
+    module: &PythonModule<'_>,
     blocks: &Blocks,
     names: &Names<'_>,
     except: usize,
@@ -109,7 +109,7 @@ fn non_empty(body: Vec<usize>) -> Option<Vec<usize>> {
 }
 
 /// `if "out of memory" in str(error)`, `if isinstance(error, torch.OutOfMemoryError)`
-fn tests_for_oom(module: &Module<'_>, names: &Names<'_>, line: usize) -> bool {
+fn tests_for_oom(module: &PythonModule<'_>, names: &Names<'_>, line: usize) -> bool {
     let tokens = module.line(line);
     let names_oom = |token: &Token<'_>| {
         let text = token.text.to_ascii_lowercase();

@@ -1,6 +1,6 @@
 //! Versions compared as floats or as strings.
 
-use super::expression::{Module, NameUse};
+use super::expression::{NameUse, PythonModule};
 use super::token::{LogicalLine, Token, TokenKind};
 use crate::lint::claim::{self, Mention};
 use crate::lint::linter::Linter;
@@ -31,7 +31,7 @@ const LONGEST: usize = 64;
 /// Ordering operators.
 const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
 
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use: &NameUse) {
     if name_use.path == "float" && module.is(name_use.end, "(") {
         let close = module.close(name_use.end);
         let shown = float_of_version(module, name_use.end + 1, close);
@@ -47,7 +47,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &Name
 }
 
 /// Checks the versions that a statement ties together. Docstrings are skipped.
-pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
+pub(super) fn line(linter: &mut Linter<'_>, module: &PythonModule<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens[line.start..line.end];
     if let [only] = tokens
         && matches!(only.kind, TokenKind::Text | TokenKind::Template)
@@ -70,7 +70,7 @@ pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLi
 }
 
 /// Classifies the argument of `float`.
-fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
+fn float_of_version(module: &PythonModule<'_>, start: usize, end: usize) -> Meaning {
     let Some(tokens) = module.source.tokens.get(start..end) else { return Meaning::None };
     if tokens.len() > LONGEST {
         return Meaning::None;
@@ -120,7 +120,7 @@ fn is_one_part(tokens: &[Token<'_>]) -> bool {
 }
 
 /// Whether the expression is compared with a number that could be a version.
-fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
+fn order_near(module: &PythonModule<'_>, start: usize, end: usize) -> bool {
     let tokens = &module.source.tokens;
     let is_order = |token: &Token<'_>| ORDER.iter().any(|order| token.is(order));
     let versioned = |at: usize| {
@@ -135,7 +135,7 @@ fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
 
 /// Whether a name is a version as a plain string. `torch.__version__` is not (it compares as a
 /// version), but a part of it is.
-fn plain_text_version(module: &Module<'_>, name_use: &NameUse) -> bool {
+fn plain_text_version(module: &PythonModule<'_>, name_use: &NameUse) -> bool {
     let path = name_use.path.as_str();
     if path == "torch.version.cuda" {
         return true;
@@ -151,7 +151,7 @@ fn plain_text_version(module: &Module<'_>, name_use: &NameUse) -> bool {
 }
 
 /// Whether the name, after subscripts and calls, is compared by order with a quoted version.
-fn compared_with_text(module: &Module<'_>, name_use: &NameUse) -> bool {
+fn compared_with_text(module: &PythonModule<'_>, name_use: &NameUse) -> bool {
     let tokens = &module.source.tokens;
     let quoted = |at: usize| {
         tokens

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::settings::{DeviceFinding, DeviceRule, evaluate_devices};
 use crate::check::Verdict;
-use crate::decode::{self, Event, Kind};
+use crate::decode::{self, DecodedEvent, Kind};
 use crate::node::context::{NodeContext, counted, gpus};
 use crate::node::health::{DeviceHealth, NvlinkHealth, PcieLink, PortHealth};
 use crate::node::nvml::NvmlDevice;
@@ -197,7 +197,7 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
 
 /// Xids with the same code on the same device.
 struct XidGroup {
-    worst: Event,
+    worst: DecodedEvent,
     times: usize,
 }
 
@@ -209,7 +209,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         log.push(b'\n');
     }
     let events = decode::decode(&node.set.xids, &log);
-    let is_xid = |event: &&Event| matches!(event.kind, Kind::Xid | Kind::Sxid);
+    let is_xid = |event: &&DecodedEvent| matches!(event.kind, Kind::Xid | Kind::Sxid);
     let mut groups: BTreeMap<(Option<&str>, Option<u32>), XidGroup> = BTreeMap::new();
     for event in events.iter().filter(is_xid) {
         let key = (event.pci.as_deref(), event.xid);

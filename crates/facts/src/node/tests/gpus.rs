@@ -177,10 +177,10 @@ fn fabric() {
             nvml(s).devices[5].fabric = Reading::Unreadable(ReadError::nvml(999));
         }),
         ("fabric-not-joined", Blocked, |s| {
-            nvml(s).devices[5].fabric = Reading::Value(Fabric { state: 2, status: 0 });
+            nvml(s).devices[5].fabric = Reading::Value(FabricState { state: 2, status: 0 });
         }),
         ("fabric-not-joined", Blocked, |s| {
-            nvml(s).devices[5].fabric = Reading::Value(Fabric { state: 3, status: 999 });
+            nvml(s).devices[5].fabric = Reading::Value(FabricState { state: 3, status: 999 });
         }),
     ]);
 }

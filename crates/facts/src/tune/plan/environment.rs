@@ -1,7 +1,7 @@
 //! Job environments: one file per framework.
 
 use super::host::file;
-use super::{Evaluation, Need, Subject};
+use super::{Evaluation, Need, StepSubject};
 use crate::tune::profile::ProfileSetting;
 use crate::tune::readings::Readings;
 use crate::tune::setting::SettingKind;
@@ -15,7 +15,7 @@ pub(super) fn evaluate(
     let count = setting.variables.len();
     let wanted = format!("{count} variable{}", if count == 1 { "" } else { "s" });
     let evaluation = file(kind, text(framework, setting), &wanted, vec![Need::NewJob], readings);
-    Evaluation { subject: Subject::Jobs(kind.file().unwrap_or_default()), ..evaluation }
+    Evaluation { subject: StepSubject::Jobs(kind.file().unwrap_or_default()), ..evaluation }
 }
 
 /// Lines valid for a shell, systemd's `EnvironmentFile=` and `docker --env-file`.

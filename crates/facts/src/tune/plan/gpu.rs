@@ -1,9 +1,9 @@
 //! GPU settings.
 
-use super::{Change, Evaluation, Need, StepStatus, Subject};
+use super::{Evaluation, Need, PlannedChange, StepStatus, StepSubject};
 use crate::node::{PowerLimits, Reading, Setting};
 use crate::tune::control::{GpuControl, Target, Value, mode_name, watts};
-use crate::tune::readings::{Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
+use crate::tune::readings::{ApplicationClocks, GpuReadings, GpusSeen, Readings, ServiceState};
 use crate::tune::setting::{ClockTarget, DesiredValue, PERSISTENCED, PowerTarget, SettingKind};
 
 /// Evaluation of one setting of one GPU.
@@ -34,7 +34,7 @@ pub(super) fn evaluate(
         GpusSeen::Answered(gpus) => gpus,
         GpusSeen::Silent(why) => {
             steps.push(Evaluation {
-                subject: Subject::Gpus,
+                subject: StepSubject::Gpus,
                 current: None,
                 wanted: describe_desired(want),
                 standing: StepStatus::Unknown(why.clone()),
@@ -49,7 +49,7 @@ pub(super) fn evaluate(
 
 fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> Evaluation {
     let uuid = gpu.uuid.value().cloned();
-    let subject = Subject::Gpu { index: gpu.index, uuid: uuid.clone() };
+    let subject = StepSubject::Gpu { index: gpu.index, uuid: uuid.clone() };
     let Some(uuid) = uuid else {
         let why =
             gpu.uuid.why_unreadable().map_or("it has no UUID".to_owned(), ToString::to_string);
@@ -92,14 +92,14 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
     };
     let is_change = matches!(standing, StepStatus::Change(_));
     let change = evaluation.value.filter(|_| is_change);
-    let change = change.map(|value| Change::new(Target::Gpu { uuid, control }, value));
+    let change = change.map(|value| PlannedChange::new(Target::Gpu { uuid, control }, value));
     Evaluation { subject, current: evaluation.current, wanted: evaluation.wanted, standing, change }
 }
 
 /// Marks changes that are lost when the driver deinitialises, if persistence mode is known to be
 /// off.
 pub(super) fn mark_lost_without_persistence(evaluation: &mut Evaluation, readings: &Readings) {
-    let (Subject::Gpu { index, .. }, StepStatus::Change(needs)) =
+    let (StepSubject::Gpu { index, .. }, StepStatus::Change(needs)) =
         (&evaluation.subject, &mut evaluation.standing)
     else {
         return;
@@ -140,7 +140,7 @@ fn describe_desired(want: &DesiredValue) -> String {
 
 /// Evaluates the daemon if installed: NVIDIA calls the driver's own persistence mode legacy.
 fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Evaluation> {
-    let subject = Subject::Host(format!("{PERSISTENCED}.service"));
+    let subject = StepSubject::Host(format!("{PERSISTENCED}.service"));
     let on = *want == DesiredValue::Switch(true);
     let running =
         |state: ServiceState| if readings.can_start_services { on } else { state.running };
@@ -171,7 +171,7 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
             let target = Target::Service { unit: PERSISTENCED.to_owned() };
             let beside =
                 if readings.can_start_services { persistence_modes(readings) } else { Vec::new() };
-            let change = Change { target, value: wanted, beside };
+            let change = PlannedChange { target, value: wanted, beside };
             Some(evaluation(from, to, StepStatus::Change(Vec::new()), Some(change)))
         }
     }
@@ -299,7 +299,7 @@ fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
     evaluation(watts(limit_mw), watts(wanted_mw), limit_mw == wanted_mw, value, needs)
 }
 
-fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
+fn clocks(reading: &Reading<ApplicationClocks>, want: ClockTarget) -> GpuEvaluation {
     let Reading::Value(clocks) = reading else {
         return without_value(reading, describe_desired(&DesiredValue::Clocks(want)));
     };

@@ -1,6 +1,6 @@
 //! Host settings.
 
-use super::{Change, Evaluation, Need, StepStatus, Subject};
+use super::{Evaluation, Need, PlannedChange, StepStatus, StepSubject};
 use crate::node::{Package, ReadError, Reading, is_driver_package, is_kernel_package};
 use crate::set::FactSet;
 use crate::tune::control::{FileContent, Target, Value};
@@ -42,7 +42,7 @@ pub(super) fn evaluate(
 
 fn without_current(subject: &str, wanted: &str, standing: StepStatus) -> Evaluation {
     Evaluation {
-        subject: Subject::Host(subject.to_owned()),
+        subject: StepSubject::Host(subject.to_owned()),
         current: None,
         wanted: wanted.to_owned(),
         standing,
@@ -107,7 +107,7 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
     }
     let target = Target::Kernel { path: path.to_owned() };
     evaluation.standing = StepStatus::Change(vec![Need::EveryBoot]);
-    evaluation.change = Some(Change::new(target, Value::Word(word.to_owned())));
+    evaluation.change = Some(PlannedChange::new(target, Value::Word(word.to_owned())));
     evaluation
 }
 
@@ -136,7 +136,7 @@ pub(super) fn file(
     }
     evaluation.standing = StepStatus::Change(needs);
     let value = Value::File(FileContent::text(text));
-    evaluation.change = Some(Change::new(Target::File { path }, value));
+    evaluation.change = Some(PlannedChange::new(Target::File { path }, value));
     evaluation
 }
 
@@ -186,7 +186,7 @@ fn hold(package: &Package) -> Evaluation {
     if !package.held {
         let target = Target::Hold { package: package.name.clone() };
         evaluation.standing = StepStatus::Change(Vec::new());
-        evaluation.change = Some(Change::new(target, Value::Switch(true)));
+        evaluation.change = Some(PlannedChange::new(target, Value::Switch(true)));
     }
     evaluation
 }

@@ -14,7 +14,7 @@ use crate::set::FactSet;
 
 /// Options of a plan.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct PlanOptions {
     /// Only these settings; empty for all.
     pub only: Vec<String>,
     /// Include unverified settings.
@@ -26,7 +26,7 @@ pub struct Options {
 pub struct Step {
     /// Such as `gpu.power-limit`.
     pub setting: String,
-    pub subject: Subject,
+    pub subject: StepSubject,
     /// Current value for display; `None` if unknown.
     pub current: Option<String>,
     /// Desired value for display.
@@ -34,14 +34,14 @@ pub struct Step {
     /// Status of the step.
     pub standing: StepStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub change: Option<Change>,
+    pub change: Option<PlannedChange>,
     pub reason: String,
 }
 
 /// Subject of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Subject {
+pub enum StepSubject {
     /// A GPU.
     Gpu {
         /// NVML index.
@@ -155,7 +155,7 @@ impl Need {
 
 /// An executable change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct PlannedChange {
     pub target: Target,
     pub value: Value,
     /// Targets that the change may affect as a side effect, reverted with it.
@@ -163,7 +163,7 @@ pub struct Change {
     pub beside: Vec<Target>,
 }
 
-impl Change {
+impl PlannedChange {
     /// A change without side effects.
     pub fn new(target: Target, value: Value) -> Self {
         Self { target, value, beside: Vec::new() }
@@ -172,11 +172,11 @@ impl Change {
 
 /// Evaluation of one setting for one subject.
 pub(super) struct Evaluation {
-    pub(super) subject: Subject,
+    pub(super) subject: StepSubject,
     pub(super) current: Option<String>,
     pub(super) wanted: String,
     pub(super) standing: StepStatus,
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<PlannedChange>,
 }
 
 /// The steps to a profile, in execution order.
@@ -184,7 +184,7 @@ pub fn plan(
     set: &FactSet,
     profile: &Profile,
     readings: &Readings,
-    options: &Options,
+    options: &PlanOptions,
 ) -> Result<Vec<Step>, ProfileError> {
     for name in &options.only {
         let wrong = |err| ProfileError::Setting { profile: profile.name.clone(), err };

@@ -160,7 +160,7 @@ fn event_evidence(kernel_event: &KernelEvent) -> Evidence {
 }
 
 /// The text of an event, with the process that it names.
-fn event_text(event: &decode::Event) -> String {
+fn event_text(event: &decode::DecodedEvent) -> String {
     let process = match (&event.process, event.pid) {
         (Some(name), Some(pid)) => format!("{name} (pid {pid})"),
         (Some(name), None) => name.clone(),

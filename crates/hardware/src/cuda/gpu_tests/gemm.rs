@@ -1,6 +1,6 @@
 //! Tests of the speed and correctness of large GEMMs.
 
-use farrier_facts::diag::Outcome;
+use farrier_facts::diag::TestOutcome;
 
 use super::super::backend::{Gemm, GpuBackend, Precision, UnsupportedGemm, Work};
 use super::super::error::CudaError;
@@ -15,7 +15,7 @@ pub(super) fn run(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
     precision: Precision,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let library = backend.gemm_library(precision);
     let mut gpu = Allocations::new(backend);
     let gemm = match largest_fitting(&mut gpu, precision, budget.side)? {
@@ -24,7 +24,7 @@ pub(super) fn run(
     };
     gpu.run_timed(&[Work::Gemm(gemm)])?;
     if let Some(what) = first_wrong(&mut gpu, precision, gemm)? {
-        return Ok(Outcome::Wrong { what: vec![what] });
+        return Ok(TestOutcome::Wrong { what: vec![what] });
     }
     let reference = digest(&mut gpu, gemm)?;
     let mut samples = Vec::new();
@@ -36,13 +36,13 @@ pub(super) fn run(
     }
     if digest(&mut gpu, gemm)? != reference {
         let what = "the same GEMM gave different bits".to_owned();
-        return Ok(Outcome::Wrong { what: vec![what] });
+        return Ok(TestOutcome::Wrong { what: vec![what] });
     }
     Ok(measured(samples, format!("{side} x {side} x {side} by {library}", side = gemm.side)))
 }
 
-fn not_run(UnsupportedGemm { why, is_hardware }: UnsupportedGemm) -> Outcome {
-    if is_hardware { Outcome::Unsupported { why } } else { Outcome::NotRun { why } }
+fn not_run(UnsupportedGemm { why, is_hardware }: UnsupportedGemm) -> TestOutcome {
+    if is_hardware { TestOutcome::Unsupported { why } } else { TestOutcome::NotRun { why } }
 }
 
 /// The largest GEMM up to `side` that fits into memory.

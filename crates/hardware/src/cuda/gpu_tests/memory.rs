@@ -1,6 +1,6 @@
 //! Memory tests: bandwidth and bit errors.
 
-use farrier_facts::diag::{Outcome, median};
+use farrier_facts::diag::{TestOutcome, median};
 
 use super::super::backend::{GpuBackend, MemoryMismatches, Pattern, Work};
 use super::super::error::CudaError;
@@ -13,7 +13,7 @@ const PASSES: usize = 8;
 pub(super) fn read(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 1)?;
     let buffer = gpu.buffer(bytes)?;
@@ -24,7 +24,7 @@ pub(super) fn read(
 pub(super) fn write(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 1)?;
     let buffer = gpu.buffer(bytes)?;
@@ -37,13 +37,13 @@ pub(super) fn write(
 pub(super) fn copy(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 2)?;
     let (from, to) = (gpu.buffer(bytes)?, gpu.buffer(bytes)?);
     let pattern = Pattern::Random(3);
     gpu.run_timed(&[Work::Fill(from, pattern)])?;
-    let mut best: Option<Outcome> = None;
+    let mut best: Option<TestOutcome> = None;
     for (work, how) in
         [(Work::Copy(from, to), "a kernel"), (Work::CopyByEngine(from, to), "the copy engine")]
     {
@@ -55,8 +55,8 @@ pub(super) fn copy(
         if mismatches.count > 0 {
             return Ok(wrong(&mismatches, pattern));
         }
-        let value = |outcome: &Outcome| match outcome {
-            Outcome::Done { value, .. } => value.unwrap_or_default(),
+        let value = |outcome: &TestOutcome| match outcome {
+            TestOutcome::Done { value, .. } => value.unwrap_or_default(),
             _ => 0.0,
         };
         if best.as_ref().is_none_or(|best| value(best) < value(&outcome)) {
@@ -72,7 +72,7 @@ fn passes(
     work: Work,
     bytes: u64,
     detail: String,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut samples = Vec::new();
     for repeat in 0..=budget.repeats {
         let seconds = gpu.run_timed(&[work; PASSES])?;
@@ -95,7 +95,7 @@ const SHARE_MIN: f64 = 0.75;
 pub(super) fn patterns(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let free = gpu.free_bytes()?;
     #[expect(
@@ -119,7 +119,7 @@ pub(super) fn patterns(
     let bytes: u64 = buffers.iter().map(|buffer| buffer.bytes).sum();
     let all = gpu.info().memory_bytes;
     if giga(bytes, 1.0) < giga(all, 1.0) * SHARE_MIN {
-        return Ok(Outcome::NotRun {
+        return Ok(TestOutcome::NotRun {
             why: format!(
                 "only {} of {} could be allocated, other processes hold the rest: at least {:.0} % must be tested",
                 mib(bytes),
@@ -152,7 +152,7 @@ pub(super) fn patterns(
     let patterns = budget.memory_rounds as usize * round_patterns(0).len();
     let detail = format!("{} of {} free, {patterns} patterns", mib(bytes), mib(free));
     let gb = giga(bytes, 1.0);
-    Ok(Outcome::Done { value: Some(gb), samples: vec![gb], detail })
+    Ok(TestOutcome::Done { value: Some(gb), samples: vec![gb], detail })
 }
 
 /// Alternating bits in both phases, addresses, and random bits that differ in each round.
@@ -166,7 +166,7 @@ fn round_patterns(round: u32) -> [Pattern; 4] {
 }
 
 /// Describes what the wrong words have in common: one bit, one location, or neither.
-pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: Pattern) -> Outcome {
+pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: Pattern) -> TestOutcome {
     let words = match mismatches.count {
         1 => "1 wrong word".to_owned(),
         count => format!("{count} wrong words"),
@@ -180,17 +180,19 @@ pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: Pattern) -> Outcome 
     what.extend(mismatches.examples.iter().take(3).map(|word| {
         format!("word {:#x} is {:#010x}, expected {:#010x}", word.word, word.found, word.expected)
     }));
-    Outcome::Wrong { what }
+    TestOutcome::Wrong { what }
 }
 
 /// Copies to each peer GPU and reports the slowest.
 pub(super) fn peers(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let peers = backend.peers();
     if peers.is_empty() {
-        return Ok(Outcome::Unsupported { why: "no peer GPU is directly accessible".to_owned() });
+        return Ok(TestOutcome::Unsupported {
+            why: "no peer GPU is directly accessible".to_owned(),
+        });
     }
     let mut slowest: Option<(f64, Vec<f64>, String)> = None;
     for (index, name) in peers.iter().enumerate() {

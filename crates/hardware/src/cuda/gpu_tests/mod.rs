@@ -6,7 +6,7 @@ mod memory;
 mod quick;
 mod soak;
 
-use farrier_facts::diag::{Outcome, Test, median};
+use farrier_facts::diag::{Test, TestOutcome, median};
 use serde::{Deserialize, Serialize};
 
 use super::backend::{GpuBackend, Precision};
@@ -51,7 +51,7 @@ pub fn run(
     test: Test,
     budget: &TestBudget,
     report: &mut dyn FnMut(TestProgress),
-) -> Outcome {
+) -> TestOutcome {
     let done = match test {
         Test::Allocate => quick::allocate(backend),
         Test::Compute => quick::compute(backend),
@@ -75,19 +75,19 @@ pub fn run(
     };
     done.unwrap_or_else(|err| {
         let why = err.to_string();
-        if err.implicates_gpu() { Outcome::Failed { why } } else { Outcome::NotRun { why } }
+        if err.implicates_gpu() { TestOutcome::Failed { why } } else { TestOutcome::NotRun { why } }
     })
 }
 
 /// The outcome of a test that passed and measured nothing.
-fn passed(detail: String) -> Outcome {
-    Outcome::Done { value: None, samples: Vec::new(), detail }
+fn passed(detail: String) -> TestOutcome {
+    TestOutcome::Done { value: None, samples: Vec::new(), detail }
 }
 
 /// The median of the samples.
-fn measured(samples: Vec<f64>, detail: String) -> Outcome {
+fn measured(samples: Vec<f64>, detail: String) -> TestOutcome {
     let value = median(&samples);
-    Outcome::Done { value, samples, detail }
+    TestOutcome::Done { value, samples, detail }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes and operations of a test fit 52 bits")]

@@ -1,6 +1,6 @@
 //! Quick tests, which take half a minute, of whether the GPU works at all.
 
-use farrier_facts::diag::Outcome;
+use farrier_facts::diag::TestOutcome;
 
 use super::super::backend::{GpuBackend, Pattern, Work, chain};
 use super::super::error::CudaError;
@@ -8,7 +8,7 @@ use super::allocations::Allocations;
 use super::{TestBudget, giga, measured, mib, passed};
 
 /// Allocates memory twice, so that the first allocation must have been freed.
-pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaError> {
+pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<TestOutcome, CudaError> {
     let before = backend.free_bytes()?;
     let bytes = Allocations::new(backend).buffer_bytes(1 << 30, 1)?;
     for round in 0..2 {
@@ -25,7 +25,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaErro
     // Other processes may allocate meanwhile, so only a missing share of our own memory counts.
     if after + bytes / 2 < before {
         let what = format!("{} were allocated and not freed", mib(before - after));
-        return Ok(Outcome::Wrong { what: vec![what] });
+        return Ok(TestOutcome::Wrong { what: vec![what] });
     }
     Ok(passed(format!("{} allocated, written, read and freed, twice", mib(bytes))))
 }
@@ -34,7 +34,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaErro
 const ROUNDS: u32 = 64;
 
 /// Every thread of a grid that fills the GPU computes a chain that the host verifies.
-pub(super) fn compute(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaError> {
+pub(super) fn compute(backend: &mut dyn GpuBackend) -> Result<TestOutcome, CudaError> {
     let sm_count = backend.info().sm_count;
     let count = sm_count.max(1) * 2048;
     let mut gpu = Allocations::new(backend);
@@ -52,7 +52,7 @@ pub(super) fn compute(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaError
                 "{} of {count} threads gave wrong results; thread {first} {found:#010x}, expected {expected:#010x}",
                 wrong.len()
             );
-            Ok(Outcome::Wrong { what: vec![what] })
+            Ok(TestOutcome::Wrong { what: vec![what] })
         }
     }
 }
@@ -60,14 +60,14 @@ pub(super) fn compute(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaError
 pub(super) fn to_gpu(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     transfer(backend, budget, true)
 }
 
 pub(super) fn to_host(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     transfer(backend, budget, false)
 }
 
@@ -75,7 +75,7 @@ fn transfer(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
     is_to_gpu: bool,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes, 1)?;
     let buffer = gpu.buffer(bytes)?;
@@ -109,14 +109,14 @@ const LAUNCHES: u32 = 1000;
 pub(super) fn launch_stream(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     launches(backend, budget, Work::Launches(LAUNCHES), "launched on a stream")
 }
 
 pub(super) fn launch_graph(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     launches(backend, budget, Work::GraphLaunches(LAUNCHES), "as nodes of one graph")
 }
 
@@ -125,7 +125,7 @@ fn launches(
     budget: &TestBudget,
     work: Work,
     how: &str,
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let before = backend.launch_count()?;
     let mut samples = Vec::new();
     for repeat in 0..=budget.repeats {
@@ -138,7 +138,7 @@ fn launches(
     let launched = LAUNCHES * (budget.repeats + 1);
     if ran != launched {
         let what = format!("a kernel launched {launched} times ran {ran} times");
-        return Ok(Outcome::Wrong { what: vec![what] });
+        return Ok(TestOutcome::Wrong { what: vec![what] });
     }
     Ok(measured(samples, format!("{LAUNCHES} kernels {how} between two synchronisations")))
 }

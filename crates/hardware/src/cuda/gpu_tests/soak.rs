@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::diag::Outcome;
+use farrier_facts::diag::TestOutcome;
 use serde::{Deserialize, Serialize};
 
 use super::super::backend::{DeviceBuffer, Gemm, GpuBackend, Precision, Work, chain, mix};
@@ -27,10 +27,10 @@ pub(super) fn soak(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
     report: &mut dyn FnMut(TestProgress),
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let Some((gemm, how)) = any_gemm(&mut gpu, budget)? else {
-        return Ok(Outcome::Unsupported {
+        return Ok(TestOutcome::Unsupported {
             why: "this GPU has no supported tensor cores".to_owned(),
         });
     };
@@ -83,7 +83,7 @@ pub(super) fn corruption(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
     report: &mut dyn FnMut(TestProgress),
-) -> Result<Outcome, CudaError> {
+) -> Result<TestOutcome, CudaError> {
     let sm_count = backend.info().sm_count.max(1);
     let count = sm_count * BLOCKS;
     let has_tensor_cores = backend.info().compute_capability >= (8, 0);
@@ -166,7 +166,7 @@ impl Tally {
     }
 
     /// The outcome. `checked` names the kinds of work that were compared.
-    fn outcome(&self, sm_count: u32, spent_s: f64, checked: &str) -> Outcome {
+    fn outcome(&self, sm_count: u32, spent_s: f64, checked: &str) -> TestOutcome {
         let mut what: Vec<String> = self
             .wrong_results
             .iter()
@@ -179,12 +179,12 @@ impl Tally {
             ));
         }
         if !what.is_empty() {
-            return Outcome::Wrong { what };
+            return TestOutcome::Wrong { what };
         }
         let seen = self.seen_sms.len();
         if seen < sm_count as usize {
             let why = format!("only {seen} of {sm_count} SMs ran any of the work");
-            return Outcome::NotRun { why };
+            return TestOutcome::NotRun { why };
         }
         super::passed(format!(
             "{} rounds in {spent_s:.0} s on {seen} of {sm_count} SMs, bit-identical: {checked}",

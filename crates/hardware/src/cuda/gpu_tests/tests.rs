@@ -15,20 +15,20 @@ fn gpu() -> SimulatedGpu {
     SimulatedGpu::h200(24)
 }
 
-fn outcome(gpu: SimulatedGpu, test: Test) -> Outcome {
+fn outcome(gpu: SimulatedGpu, test: Test) -> TestOutcome {
     run(&mut gpu.open().unwrap(), test, &BUDGET, &mut |_| ())
 }
 
 fn value(gpu: SimulatedGpu, test: Test) -> f64 {
     match outcome(gpu, test) {
-        Outcome::Done { value: Some(value), .. } => value,
+        TestOutcome::Done { value: Some(value), .. } => value,
         other => panic!("{test}: {other:?}"),
     }
 }
 
 fn wrong(gpu: SimulatedGpu, test: Test) -> String {
     match outcome(gpu, test) {
-        Outcome::Wrong { what } => what.join("; "),
+        TestOutcome::Wrong { what } => what.join("; "),
         other => panic!("{test}: {other:?}"),
     }
 }
@@ -40,7 +40,7 @@ fn healthy_gpu_passes_every_test_and_frees_its_memory() {
     let before = backend.free_bytes().unwrap();
     for test in Test::ALL {
         let outcome = run(&mut backend, test, &BUDGET, &mut |_| ());
-        assert!(matches!(outcome, Outcome::Done { .. }), "{test}: {outcome:?}");
+        assert!(matches!(outcome, TestOutcome::Done { .. }), "{test}: {outcome:?}");
         assert_eq!(backend.free_bytes().unwrap(), before, "{test}");
     }
 }
@@ -87,7 +87,7 @@ fn one_wrong_word_is_reported_with_its_pattern() {
 #[test]
 fn too_little_testable_memory_is_not_run() {
     let full = gpu().with(SimulatedFault::Full { left_mib: 4 });
-    let Outcome::NotRun { why } = outcome(full, Test::MemoryPatterns) else {
+    let TestOutcome::NotRun { why } = outcome(full, Test::MemoryPatterns) else {
         panic!("the test ran")
     };
     assert!(why.starts_with("only 3 MiB of 24 MiB could be allocated"), "{why}");
@@ -136,7 +136,7 @@ fn corruption_test_covers_every_sm() {
     let mut backend = gpu().open().unwrap();
     let found =
         run(&mut backend, Test::Corruption, &BUDGET, &mut |progress| reports.push(progress.at_s));
-    let Outcome::Done { detail, .. } = found else { panic!("{found:?}") };
+    let TestOutcome::Done { detail, .. } = found else { panic!("{found:?}") };
     assert!(detail.contains("132 of 132 SMs"), "{detail}");
     assert!(detail.ends_with("tensor cores, one large GEMM by a simulated library"), "{detail}");
     assert!(
@@ -144,7 +144,10 @@ fn corruption_test_covers_every_sm() {
         "at most one report per second"
     );
     let few = outcome(gpu().with(SimulatedFault::FewProcessors(3)), Test::Corruption);
-    assert!(matches!(&few, Outcome::NotRun { why } if why.starts_with("only 3 of 132")), "{few:?}");
+    assert!(
+        matches!(&few, TestOutcome::NotRun { why } if why.starts_with("only 3 of 132")),
+        "{few:?}"
+    );
 }
 
 #[test]
@@ -158,17 +161,19 @@ fn changing_gemm_result_is_corruption() {
 fn unsupported_tests_give_a_reason() {
     let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
     let not_run = |test| match outcome(bare.clone(), test) {
-        Outcome::NotRun { why } => (why, false),
-        Outcome::Unsupported { why } => (why, true),
+        TestOutcome::NotRun { why } => (why, false),
+        TestOutcome::Unsupported { why } => (why, true),
         other => panic!("{test}: {other:?}"),
     };
     assert_eq!(not_run(Test::GemmBf16), ("no libcublasLt was found".to_owned(), false));
     let (why, is_hardware) = not_run(Test::PeerCopy);
     assert_eq!(why, "no peer GPU is directly accessible");
     assert!(is_hardware && not_run(Test::GemmFp8).1, "the GPU model lacks it");
-    assert!(matches!(outcome(bare.clone(), Test::GemmOwn), Outcome::Done { .. }));
+    assert!(matches!(outcome(bare.clone(), Test::GemmOwn), TestOutcome::Done { .. }));
     let soaked = outcome(bare, Test::Soak);
-    assert!(matches!(&soaked, Outcome::Done { detail, .. } if detail.contains("farrier's kernel")));
+    assert!(
+        matches!(&soaked, TestOutcome::Done { detail, .. } if detail.contains("farrier's kernel"))
+    );
 }
 
 #[test]
@@ -177,7 +182,7 @@ fn lost_gpu_fails() {
     for test in [Test::MemoryPatterns, Test::GemmBf16, Test::Soak, Test::LaunchStream] {
         let outcome = outcome(lost.clone(), test);
         assert!(
-            matches!(&outcome, Outcome::Failed { why } if why.contains("ECC_UNCORRECTABLE")),
+            matches!(&outcome, TestOutcome::Failed { why } if why.contains("ECC_UNCORRECTABLE")),
             "{test}: {outcome:?}"
         );
     }
@@ -188,7 +193,7 @@ fn gpu_that_stays_lost_cannot_be_reopened() {
     let dir = tempfile::tempdir().unwrap();
     let gone = gpu().with(SimulatedFault::Gone { after: 3, mark: dir.path().join("lost") });
     let outcome = outcome(gone.clone(), Test::GemmBf16);
-    assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    assert!(matches!(outcome, TestOutcome::Failed { .. }), "{outcome:?}");
     let err = gone.open().unwrap_err();
     assert!(err.implicates_gpu(), "{err}");
 }
@@ -203,7 +208,7 @@ fn machine_shortages_do_not_implicate_the_gpu() {
     ] {
         let outcome = outcome(gpu().with(fault), test);
         assert!(
-            matches!(&outcome, Outcome::NotRun { why } if why.contains(detail)),
+            matches!(&outcome, TestOutcome::NotRun { why } if why.contains(detail)),
             "{test}: {outcome:?}"
         );
     }
@@ -212,13 +217,14 @@ fn machine_shortages_do_not_implicate_the_gpu() {
     assert!(!err.implicates_gpu(), "{err}");
     assert!(err.to_string().contains("this GPU has 6.0"), "{err}");
     let own = outcome(gpu().with(SimulatedFault::UnfitLibrary), Test::GemmOwn);
-    assert!(matches!(own, Outcome::Done { .. }), "{own:?}");
+    assert!(matches!(own, TestOutcome::Done { .. }), "{own:?}");
 }
 
 #[test]
 fn patterns_use_the_remaining_free_memory() {
     let full = gpu().with(SimulatedFault::Full { left_mib: 22 });
-    let Outcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns) else {
+    let TestOutcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns)
+    else {
         panic!("patterns fit into what is left");
     };
     assert!(gb < 0.023 && detail.contains("of 22 MiB free"), "{detail}");
@@ -231,7 +237,7 @@ fn long_test_reports_progress() {
     let outcome = run(&mut fading.open().unwrap(), Test::Soak, &BUDGET, &mut |progress| {
         reports.push(progress)
     });
-    let Outcome::Done { samples, .. } = outcome else { panic!("slow but correct") };
+    let TestOutcome::Done { samples, .. } = outcome else { panic!("slow but correct") };
     assert_eq!(samples.len(), reports.len());
     assert!(reports.last().unwrap().at_s >= 90.0);
     assert!(samples.last().unwrap() < &(0.6 * samples[0]));

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_int, c_uint};
 
 use farrier_facts::node::{ReadError, Reading};
-use farrier_facts::tune::{Clocks, GpuControl, GpuReadings, GpusSeen, Value};
+use farrier_facts::tune::{ApplicationClocks, GpuControl, GpuReadings, GpusSeen, Value};
 
 use super::GpuSetError;
 use crate::nvml::caller::{CallResult, Caller, call, outcome};
@@ -81,7 +81,7 @@ impl Caller<'_> {
         absent_if_removed(name, || mhz)
     }
 
-    fn application_clocks(&mut self, device: Device) -> Reading<Clocks> {
+    fn application_clocks(&mut self, device: Device) -> Reading<ApplicationClocks> {
         let clocks = [
             self.application_clock(device, MEMORY),
             self.application_clock(device, GRAPHICS),
@@ -94,7 +94,7 @@ impl Caller<'_> {
             graphics.and_then(|graphics_mhz| {
                 default_memory.and_then(|default_memory_mhz| {
                     default_graphics.and_then(|default_graphics_mhz| {
-                        supported.map(|supported_graphics_mhz| Clocks {
+                        supported.map(|supported_graphics_mhz| ApplicationClocks {
                             memory_mhz,
                             graphics_mhz,
                             default_memory_mhz,

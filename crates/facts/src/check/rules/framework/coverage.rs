@@ -6,7 +6,7 @@ use crate::check::query::Query;
 use crate::check::report::Verdict;
 use crate::check::rules::forward::UserSpace;
 use crate::check::rules::target_of;
-use crate::framework::{Coverage, CoverageMatch};
+use crate::framework::{CoverageMatch, TargetCoverage};
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
@@ -32,7 +32,7 @@ pub(super) fn gpu_coverage(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
-    coverage: &Coverage,
+    coverage: &TargetCoverage,
     cuda: CudaVersion,
 ) -> GpuCoverage {
     let own = query.gpu.compute_capability;
