@@ -39,7 +39,7 @@ impl Schemas {
     }
 }
 
-pub(super) struct Field {
+pub(super) struct SchemaField {
     pub(super) name: &'static str,
     pub(super) about: String,
     pub(super) schema: Value,
@@ -47,11 +47,11 @@ pub(super) struct Field {
 }
 
 /// An object with these fields. A strict object allows no other fields.
-pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
+pub(super) fn object(about: &str, is_strict: bool, fields: &[SchemaField]) -> Value {
     let required: Vec<&str> =
         fields.iter().filter(|field| !field.is_optional).map(|field| field.name).collect();
     let mut properties = Map::new();
-    for Field { name, about, schema, .. } in fields {
+    for SchemaField { name, about, schema, .. } in fields {
         let mut schema = schema.clone();
         if let (Some(schema), false) = (schema.as_object_mut(), about.is_empty()) {
             schema.insert("description".to_owned(), json!(about));
@@ -91,7 +91,7 @@ macro_rules! view {
             const NAME: Option<&'static str> = Some(stringify!($name));
 
             fn schema(_schemas: &mut $crate::rest::Schemas) -> serde_json::Value {
-                let fields = [$($crate::rest::schema::Field {
+                let fields = [$($crate::rest::schema::SchemaField {
                     name: stringify!($field),
                     about: concat!($($doc,)* "").trim().to_owned(),
                     schema: _schemas.schema_for::<$type>(),
