@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory, Record};
+use farrier_fleet::fleet::event::{Event, GpuInventory, JournalPosition, NodeInventory};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Location, NodeId};
 use farrier_fleet::health::{Change, Finding, GpuUuid};
@@ -140,7 +140,7 @@ impl TestFleet {
 
     /// Reports a fatal finding, as the journal record with this number.
     pub(crate) fn report_finding(&self, name: &str, number: u64) {
-        let record = Record { journal: "j".to_owned(), number };
+        let record = JournalPosition { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
         self.submit(Event::FindingsReported { node: node(name), record, changes });
     }

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, OperatorRequest, Record};
+use farrier_fleet::fleet::event::{Cordon, Event, JournalPosition, NodeInventory, OperatorRequest};
 use farrier_fleet::fleet::{
     AccessChange, Location, NodePhase, OrderKind, OrderStatus, Policy, VerificationLevel,
 };
@@ -374,7 +374,7 @@ fn other_events(log: &mut ScenarioLog) {
     log.append(Event::QuotaExceeded { node: id("over-quota") });
     log.append(Event::QuotaRestored { node: id("over-quota") });
     log.report(Event::OrderGenerationObserved { node: id("over-quota"), generation: 40 });
-    let record = Record { journal: "k".to_owned(), number: 1 };
+    let record = JournalPosition { journal: "k".to_owned(), number: 1 };
     let open = vec![Fault::Warning.finding("findings-snapshot", 1, log.now)];
     log.add_in_service("findings-snapshot", "");
     log.report(Event::FindingsSnapshot { node: id("findings-snapshot"), record, open });

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use farrier_fleet::fleet::event::{
-    Cordon, Event, GpuInventory, NodeInventory, OperatorRequest, Record,
+    Cordon, Event, GpuInventory, JournalPosition, NodeInventory, OperatorRequest,
 };
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, OrderKind, OrderStatus};
@@ -269,7 +269,7 @@ impl ScenarioLog {
             self.records += 1;
             changes.push(Change::Opened(fault.finding(name, self.records, self.now)));
         }
-        let record = Record { journal: "j".to_owned(), number: self.records };
+        let record = JournalPosition { journal: "j".to_owned(), number: self.records };
         self.report(Event::FindingsReported { node: id(name), record, changes });
     }
 
@@ -279,7 +279,7 @@ impl ScenarioLog {
             self.state_machine.state().nodes[&id(name)].findings().values().cloned().collect();
         for finding in open {
             self.records += 1;
-            let record = Record { journal: "j".to_owned(), number: self.records };
+            let record = JournalPosition { journal: "j".to_owned(), number: self.records };
             let mut cleared = serde_json::to_value(finding).unwrap();
             cleared["cleared"] = json!({ "at": self.now, "why": "not observed any more" });
             let changes = vec![Change::Cleared(serde_json::from_value(cleared).unwrap())];

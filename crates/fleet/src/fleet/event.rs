@@ -81,7 +81,7 @@ pub enum Event {
     FindingsReported {
         node: NodeId,
         /// Position in the agent's journal. Records up to the last applied one are ignored.
-        record: Record,
+        record: JournalPosition,
         changes: Vec<Change>,
     },
     /// All open findings of a node. The agent sends them if its journal does not continue from the
@@ -90,7 +90,7 @@ pub enum Event {
     FindingsSnapshot {
         node: NodeId,
         /// The last journal record that the report includes.
-        record: Record,
+        record: JournalPosition,
         open: Vec<Finding>,
     },
     /// The cordon that the node's scheduler reports.
@@ -281,7 +281,7 @@ pub struct GpuInventory {
 /// A position in an agent's journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct JournalPosition {
     /// Journal ID. A new journal starts again with record 1.
     pub journal: String,
     pub number: u64,

@@ -162,7 +162,7 @@ impl OrderKind {
 
     /// Whether only operators request this kind of order.
     pub fn is_operator_requested(&self) -> bool {
-        self.spec().origin == Origin::Operator
+        self.spec().origin == OrderOrigin::Operator
     }
 
     /// The verification level that the result of the order counts as.
@@ -182,7 +182,7 @@ pub struct OrderSpec {
     /// The stable code, as in JSON.
     pub code: &'static str,
     pub effect: Effect,
-    pub origin: Origin,
+    pub origin: OrderOrigin,
     pub node: NodeUse,
     /// Time that the order may take, in addition to the lease of its pool.
     pub work_s: u32,
@@ -201,7 +201,7 @@ impl OrderSpec {
         Self {
             code,
             effect: Effect::Observe,
-            origin: Origin::Controller,
+            origin: OrderOrigin::Controller,
             node: NodeUse::Any,
             work_s: 0,
             verifies: None,
@@ -217,7 +217,7 @@ impl OrderSpec {
 
     /// An order that an operator requests.
     fn operator(code: &'static str) -> Self {
-        Self { origin: Origin::Operator, ..Self::controller(code) }
+        Self { origin: OrderOrigin::Operator, ..Self::controller(code) }
     }
 }
 
@@ -232,7 +232,7 @@ pub enum Effect {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum OrderOrigin {
     /// The controller, by a decision.
     Controller,
     /// An operator. The order runs once and is not retried.

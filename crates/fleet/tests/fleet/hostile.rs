@@ -1,6 +1,6 @@
 //! Nodes that report wrong or excessive data.
 
-use farrier_fleet::fleet::event::{Cordon, Record};
+use farrier_fleet::fleet::event::{Cordon, JournalPosition};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, NodePhase, OrderKind, OrderStatus};
 use farrier_fleet::health::{Action, Severity};
@@ -36,7 +36,7 @@ fn a_node_with_thousands_of_findings_has_small_decisions() {
         finding.detail = "x".repeat(4000);
         finding
     });
-    let record = Record { journal: "first".to_owned(), number: 9 };
+    let record = JournalPosition { journal: "first".to_owned(), number: 9 };
     let all_findings = Event::FindingsSnapshot { node: id.clone(), record, open: open.collect() };
     fleet.batch(vec![(Actor::Node(id), all_findings)]);
     for _ in 0..10 {

@@ -1,6 +1,8 @@
 //! Quarantine, repair, verification and return to service.
 
-use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory, OperatorRequest, Record};
+use farrier_fleet::fleet::event::{
+    Cordon, GpuInventory, JournalPosition, NodeInventory, OperatorRequest,
+};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, DisruptionBudget};
 use farrier_fleet::fleet::reason::RepairsAttempted;
@@ -549,7 +551,7 @@ fn a_new_journal_replaces_all_findings() {
     let mut fleet = fleet_in_service();
     let id = node(9);
     fleet.act(&fatal(9, Action::ResetGpu));
-    let record = Record { journal: "second".to_owned(), number: 1 };
+    let record = JournalPosition { journal: "second".to_owned(), number: 1 };
     let open =
         Event::FindingsSnapshot { node: id.clone(), record: record.clone(), open: Vec::new() };
     fleet.batch(vec![(Actor::Node(id.clone()), open)]);

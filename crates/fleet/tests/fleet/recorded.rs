@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::event::{
-    Cordon, DecodeError, GpuInventory, NodeInventory, OperatorRequest, Record,
+    Cordon, DecodeError, GpuInventory, JournalPosition, NodeInventory, OperatorRequest,
 };
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::VerificationLevel;
@@ -74,7 +74,7 @@ fn finding_events() -> Vec<Event> {
     let open = finding(7, Severity::Fatal, Action::ResetGpu, "gpu.xid", start());
     let mut closed = open.clone();
     closed.cleared = Some(Cleared { at: start(), reason: "a reset".to_owned() });
-    let record = Record { journal: "j1".to_owned(), number: 3 };
+    let record = JournalPosition { journal: "j1".to_owned(), number: 3 };
     let changes =
         vec![Change::Opened(open.clone()), Change::Updated(open.clone()), Change::Cleared(closed)];
     vec![

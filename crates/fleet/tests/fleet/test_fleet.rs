@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::event::{Cordon, NodeInventory, OperatorRequest, Record};
+use farrier_fleet::fleet::event::{Cordon, JournalPosition, NodeInventory, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
@@ -404,7 +404,7 @@ impl TestFleet {
     fn finding_report(&self, id: &NodeId, change: Change) -> Event {
         let last = self.state.nodes.get(id).and_then(|node| node.reports.record());
         let number = last.map_or(0, |record| record.number) + 1;
-        let record = Record { journal: "first".to_owned(), number };
+        let record = JournalPosition { journal: "first".to_owned(), number };
         Event::FindingsReported { node: id.clone(), record, changes: vec![change] }
     }
 

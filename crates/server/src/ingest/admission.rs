@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use farrier_fleet::fleet::decide::affects_service;
-use farrier_fleet::fleet::event::{Event, OperatorRequest, Record};
+use farrier_fleet::fleet::event::{Event, JournalPosition, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Liveness, Node, RepairAttempt};
 use farrier_fleet::fleet::{FleetState, NodeId, NodePhase, OrderStatus};
@@ -131,7 +131,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
         Event::FindingsReported { record, .. } => !node.reports.has(record),
         Event::FindingsSnapshot { record, open, .. } => {
             !is_older(node, record) && {
-                let is_same = |other: &Record| other == record;
+                let is_same = |other: &JournalPosition| other == record;
                 let is_unchanged = open.len() == node.findings().len()
                     && open.iter().all(|finding| node.findings().get(&finding.id) == Some(finding));
                 !(node.reports.record().is_some_and(is_same) && is_unchanged)
@@ -196,7 +196,7 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
 }
 
 /// Whether the log has a later record from the same journal.
-fn is_older(node: &Node, record: &Record) -> bool {
+fn is_older(node: &Node, record: &JournalPosition) -> bool {
     let last = node.reports.record().filter(|other| other.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
 }
@@ -217,8 +217,8 @@ mod tests {
         "a".parse().unwrap()
     }
 
-    fn record(journal: &str, number: u64) -> Record {
-        Record { journal: journal.to_owned(), number }
+    fn record(journal: &str, number: u64) -> JournalPosition {
+        JournalPosition { journal: journal.to_owned(), number }
     }
 
     fn findings_reported(journal: &str, number: u64) -> Event {
@@ -304,7 +304,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let record = |number| Record { journal: "j".to_owned(), number };
+        let record = |number| JournalPosition { journal: "j".to_owned(), number };
         let findings_reported = |number, finding| {
             let changes = vec![Change::Updated(finding)];
             Event::FindingsReported { node: node(), record: record(number), changes }

@@ -8,7 +8,7 @@ mod throttle;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, Record};
+use farrier_fleet::fleet::event::{Cordon, Event, JournalPosition, NodeInventory};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::reconnect::reconnect_spread_s;
 use farrier_fleet::fleet::state::Liveness;
@@ -217,7 +217,7 @@ struct Logged {
 
 /// What the fleet state has about a node that opens a session.
 struct NodeRecord {
-    record: Option<Record>,
+    record: Option<JournalPosition>,
     inventory: Option<Arc<NodeInventory>>,
     /// Whether the node's heartbeat is lost, or its certificate was revoked.
     is_disconnected: bool,

@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory, OperatorRequest, Record};
+use farrier_fleet::fleet::event::{
+    Cordon, GpuInventory, JournalPosition, NodeInventory, OperatorRequest,
+};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{DisruptionBudget, PoolPolicy};
 use farrier_fleet::fleet::state::{DomainCounts, Symptom};
@@ -196,7 +198,7 @@ impl StateBuilder {
         );
         self.fold(2, Event::InventoryReported { node: node(), inventory: inventory(&["GPU-1"]) });
         self.enter(id, 3, NodePhase::InService);
-        let record = Record { journal: "j1".to_owned(), number: 3 };
+        let record = JournalPosition { journal: "j1".to_owned(), number: 3 };
         self.fold(4, Event::FindingsSnapshot { node: node(), record, open: vec![finding()] });
         self.enter(id, 5, NodePhase::Quarantined);
         self.issue_and_complete(id, 6, OrderKind::Cordon);

@@ -1,6 +1,6 @@
 //! Pages of the log are limited in bytes. Together they contain each entry once.
 
-use farrier_fleet::fleet::event::{Event, Record};
+use farrier_fleet::fleet::event::{Event, JournalPosition};
 use farrier_fleet::fleet::{Entry, Role};
 use farrier_fleet::health::{Change, Finding};
 use serde_json::Value;
@@ -22,7 +22,7 @@ async fn fleet() -> TestFleet {
     let fleet = TestFleet::open().await;
     for number in 1..=LARGE {
         let large = Finding { text: "x".repeat(LARGE_BYTES), ..finding(1) };
-        let record = Record { journal: "j".to_owned(), number };
+        let record = JournalPosition { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(large)];
         fleet.submit(Event::FindingsReported { node: node("a"), record, changes }).await;
         fleet.report_finding("b", number).await;

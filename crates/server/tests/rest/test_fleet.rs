@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory, Record};
+use farrier_fleet::fleet::event::{Event, GpuInventory, JournalPosition, NodeInventory};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Location, NodeId, Role};
 use farrier_fleet::health::{Change, GpuUuid};
@@ -134,7 +134,7 @@ impl TestFleet {
     }
 
     pub(crate) async fn report_finding(&self, name: &str, number: u64) {
-        let record = Record { journal: "j".to_owned(), number };
+        let record = JournalPosition { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
         self.submit(Event::FindingsReported { node: node(name), record, changes }).await;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_fleet::fleet::event::{Cordon, Event, GpuInventory, NodeInventory, Record};
+use farrier_fleet::fleet::event::{Cordon, Event, GpuInventory, JournalPosition, NodeInventory};
 use farrier_fleet::fleet::{Location, NodeId, Order, OrderKind, OrderStatus};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
@@ -108,8 +108,8 @@ impl SimNode {
     }
 
     /// Last journal record.
-    pub fn record(&self) -> Record {
-        Record { journal: format!("{}-journal", self.id), number: self.records }
+    pub fn record(&self) -> JournalPosition {
+        JournalPosition { journal: format!("{}-journal", self.id), number: self.records }
     }
 
     /// Open findings.

@@ -11,7 +11,7 @@ use crate::fleet::reason::{
     OrderFailure, Rationale, Reason, RepairsAttempted, UnblockedBy, bounded,
 };
 use crate::fleet::state::{
-    Hold, NodePhase, Pending, RequestedOrder, Scheduling, Symptom, add_seconds,
+    Hold, NodePhase, PendingOrder, RequestedOrder, Scheduling, Symptom, add_seconds,
 };
 use crate::fleet::window;
 use crate::health::Action;
@@ -53,7 +53,7 @@ pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event
 
 /// Cancels the pending order if its lease has expired or if a more urgent order supersedes it. Also
 /// cancels an order that may no longer run, unless the agent has accepted it.
-fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Event> {
+fn cancellation(context: &DecisionContext<'_>, pending: &PendingOrder) -> Option<Event> {
     let order = &pending.order;
     let (node, generation) = (context.id.clone(), order.generation);
     let (kind, lease_until) = (order.kind.brief(), order.lease_until);

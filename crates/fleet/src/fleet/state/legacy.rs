@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::inventory::Inventory;
 use super::liveness::Liveness;
 use super::node::{Hold, Node, RequestedOrder, RequestedOrderResult};
-use super::orders::{FailureStreak, Orders, Pending};
+use super::orders::{FailureStreak, Orders, PendingOrder};
 use super::phase::{NodePhase, PhaseStatus};
 use super::repairs::{RepairAttempt, Repairs};
 use super::reports::Reports;
@@ -19,7 +19,7 @@ use super::requests::OperatorRequests;
 use super::scheduling::Scheduling;
 use super::verification::{FailedVerification, Verification};
 use super::{DomainCounts, DomainFault, FleetState, Freeze, Symptom};
-use crate::fleet::event::{Cordon, GpuInventory, NodeInventory, Record};
+use crate::fleet::event::{Cordon, GpuInventory, JournalPosition, NodeInventory};
 use crate::fleet::identity::{Domain, Location, NodeId};
 use crate::fleet::order::{Order, OrderKind, VerificationLevel};
 use crate::fleet::policy::Policy;
@@ -55,7 +55,7 @@ struct NodeV2 {
     silent_since: Option<Timestamp>,
     #[serde(default)]
     revoked: Option<Timestamp>,
-    record: Option<Record>,
+    record: Option<JournalPosition>,
     findings: BTreeMap<u64, Finding>,
     cordon: Cordon,
     drained: bool,
@@ -197,7 +197,7 @@ impl From<NodeV2> for Node {
         });
         let pending = node.order.map(|pending| {
             let PendingV2 { order, accepted } = pending;
-            Pending { order, accepted, faults: None }
+            PendingOrder { order, accepted, faults: None }
         });
         let attempts = node.repairs.into_iter().map(|attempt| match attempt {
             RepairV2::Ordered(order) => RepairAttempt::Ordered { order, faults: None },

@@ -34,7 +34,7 @@ pub use fault::FaultKey;
 pub use inventory::Inventory;
 pub use liveness::{HeartbeatLoss, Liveness};
 pub use node::{Hold, Node, RequestedOrder, RequestedOrderResult};
-pub use orders::{FailureStreak, Orders, Pending};
+pub use orders::{FailureStreak, Orders, PendingOrder};
 pub use phase::{NodePhase, PhaseStatus};
 pub use repairs::{RepairAttempt, Repairs};
 pub use reports::Reports;

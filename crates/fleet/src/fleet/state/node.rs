@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inventory::Inventory;
 use super::liveness::Liveness;
-use super::orders::{Orders, Pending};
+use super::orders::{Orders, PendingOrder};
 use super::phase::{NodePhase, PhaseStatus};
 use super::repairs::{RepairAttempt, Repairs};
 use super::reports::Reports;
@@ -247,7 +247,7 @@ impl Node {
         if *status == OrderStatus::Accepted {
             return self.orders.accept(generation);
         }
-        let Some(Pending { order, faults, .. }) = self.orders.take(generation) else { return };
+        let Some(PendingOrder { order, faults, .. }) = self.orders.take(generation) else { return };
         if order.kind.is_operator_requested() {
             return self.finish_requested_order(order, status, None, at);
         }

@@ -18,14 +18,14 @@ use crate::fleet::reason::OrderFailure;
 pub struct Orders {
     generation: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pending: Option<Box<Pending>>,
+    pending: Option<Box<PendingOrder>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failures: Option<Box<FailureStreak>>,
 }
 
 /// An order whose final status has not arrived yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pending {
+pub struct PendingOrder {
     pub order: Order,
     /// Whether the order is in the agent's journal.
     pub accepted: bool,
@@ -56,7 +56,7 @@ impl Orders {
 
     pub(super) fn from_parts(
         generation: u64,
-        pending: Option<Pending>,
+        pending: Option<PendingOrder>,
         failures: Option<FailureStreak>,
     ) -> Self {
         let last = pending.as_ref().map_or(0, |pending| pending.order.generation);
@@ -69,7 +69,7 @@ impl Orders {
         self.generation
     }
 
-    pub fn pending(&self) -> Option<&Pending> {
+    pub fn pending(&self) -> Option<&PendingOrder> {
         self.pending.as_deref()
     }
 
@@ -80,7 +80,7 @@ impl Orders {
 
     pub(super) fn issue(&mut self, order: Order, faults: Option<Vec<FaultKey>>) {
         self.generation = order.generation;
-        self.pending = Some(Box::new(Pending { order, accepted: false, faults }));
+        self.pending = Some(Box::new(PendingOrder { order, accepted: false, faults }));
     }
 
     /// The node has already got an order with this generation and refuses lower ones. The pending
@@ -101,7 +101,7 @@ impl Orders {
     }
 
     /// Removes the pending order if it has this generation.
-    pub(super) fn take(&mut self, generation: u64) -> Option<Pending> {
+    pub(super) fn take(&mut self, generation: u64) -> Option<PendingOrder> {
         self.pending
             .take_if(|pending| pending.order.generation == generation)
             .map(|pending| *pending)
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_pending_order_is_never_above_the_last_generation() {
-        let pending = Pending { order: order(7), accepted: false, faults: None };
+        let pending = PendingOrder { order: order(7), accepted: false, faults: None };
         assert_eq!(Orders::from_parts(2, Some(pending), None).generation(), 7);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use super::sparse::{Empty, Sparse};
-use crate::fleet::event::Record;
+use crate::fleet::event::JournalPosition;
 use crate::health::{Change, Finding};
 
 static NO_FINDINGS: BTreeMap<u64, Finding> = BTreeMap::new();
@@ -26,7 +26,7 @@ pub struct Reports {
 /// The agent's journal of findings, as far as the server has received it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Journal {
-    record: Record,
+    record: JournalPosition,
     findings: BTreeMap<u64, Finding>,
 }
 
@@ -49,25 +49,25 @@ impl Empty for ReportTrouble {
 
 impl Reports {
     pub(super) fn from_parts(
-        record: Option<Record>,
+        record: Option<JournalPosition>,
         findings: BTreeMap<u64, Finding>,
         over_quota_since: Option<Timestamp>,
         unreadable_since: Option<Timestamp>,
     ) -> Self {
         // If the journal is unknown, the agent's next report of all open findings replaces these
         // findings.
-        let record = record.or_else(|| (!findings.is_empty()).then(Record::default));
+        let record = record.or_else(|| (!findings.is_empty()).then(JournalPosition::default));
         let journal = record.map(|record| Journal { record, findings });
         Self { journal, trouble: ReportTrouble { over_quota_since, unreadable_since }.into() }
     }
 
     /// The last received record of the agent's journal.
-    pub fn record(&self) -> Option<&Record> {
+    pub fn record(&self) -> Option<&JournalPosition> {
         self.journal.as_ref().map(|journal| &journal.record)
     }
 
     /// Whether the record was already applied.
-    pub fn has(&self, record: &Record) -> bool {
+    pub fn has(&self, record: &JournalPosition) -> bool {
         let last = self.record().filter(|last| last.journal == record.journal);
         last.is_some_and(|last| record.number <= last.number)
     }
@@ -86,7 +86,7 @@ impl Reports {
     }
 
     /// Applies a record, unless it was already applied.
-    pub(super) fn add(&mut self, record: &Record, changes: &[Change]) {
+    pub(super) fn add(&mut self, record: &JournalPosition, changes: &[Change]) {
         if self.has(record) {
             return;
         }
@@ -102,7 +102,7 @@ impl Reports {
     }
 
     /// Replaces all open findings.
-    pub(super) fn replace(&mut self, record: &Record, open: &[Finding]) {
+    pub(super) fn replace(&mut self, record: &JournalPosition, open: &[Finding]) {
         let findings = open.iter().map(|finding| (finding.id, finding.clone())).collect();
         self.journal = Some(Journal { record: record.clone(), findings });
     }
@@ -149,14 +149,14 @@ mod tests {
 
     #[test]
     fn a_record_is_applied_once() {
-        let record = |number| Record { journal: "j".to_owned(), number };
+        let record = |number| JournalPosition { journal: "j".to_owned(), number };
         let mut reports = Reports::default();
         assert!(!reports.has(&record(0)) && reports.record().is_none());
         reports.add(&record(3), &[]);
         assert!(reports.has(&record(3)) && !reports.has(&record(4)));
         reports.add(&record(2), &[]);
         assert_eq!(reports.record(), Some(&record(3)));
-        reports.replace(&Record { journal: "k".to_owned(), number: 1 }, &[]);
+        reports.replace(&JournalPosition { journal: "k".to_owned(), number: 1 }, &[]);
         assert!(!reports.has(&record(3)), "another journal counts for itself");
     }
 

@@ -61,7 +61,7 @@ pub struct EngineSnapshot {
 
 /// Result of applying a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Decision {
+pub struct HealthDecision {
     /// Findings that opened, changed or cleared.
     pub changes: Vec<Change>,
     /// Events to store for repeat rules.
@@ -158,7 +158,7 @@ impl Engine {
     }
 
     /// Applies a batch.
-    pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
+    pub fn observe(&mut self, now: Moment, batch: &Batch) -> HealthDecision {
         let mut affected = self.ingest(now, batch);
         affected.extend(self.rules_due_to_clear(now));
         self.evaluate(&affected, now);
@@ -182,7 +182,7 @@ impl Engine {
             })
         };
         self.store.apply_driver_action(&self.facts, requested);
-        Decision { changes: self.store.take_changes(), events_to_store }
+        HealthDecision { changes: self.store.take_changes(), events_to_store }
     }
 
     /// Replaces the rules. Clears the findings of removed rules. Unchanged rules keep their state.

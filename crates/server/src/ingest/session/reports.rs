@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use farrier_fleet::fleet::OrderStatus;
-use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, Record};
+use farrier_fleet::fleet::event::{Cordon, Event, JournalPosition, NodeInventory};
 use farrier_fleet::health::{Change, Finding};
 use farrier_wire::convert::{self, ConvertError};
 use farrier_wire::limits::FINDINGS_MAX;
@@ -157,8 +157,8 @@ impl Session<'_> {
         self.last_seen.set_delayed(true);
     }
 
-    pub(super) fn record(&self, number: u64) -> Record {
-        Record { journal: self.journal.clone(), number }
+    pub(super) fn record(&self, number: u64) -> JournalPosition {
+        JournalPosition { journal: self.journal.clone(), number }
     }
 
     pub(super) async fn report_inventory(

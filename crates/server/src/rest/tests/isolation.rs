@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use farrier_fleet::fleet::event::{GpuInventory, NodeInventory, Record};
+use farrier_fleet::fleet::event::{GpuInventory, JournalPosition, NodeInventory};
 use farrier_fleet::fleet::reason::samples;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::{NodePhase, Order, OrderKind, Policy, Rationale, Reason, UnblockedBy};
@@ -83,7 +83,7 @@ impl Fixture {
             let inventory =
                 NodeInventory { boot: "b".to_owned(), gpus, ..NodeInventory::default() };
             fixture.log(Event::InventoryReported { node: id(name), inventory }).await;
-            let record = Record { journal: "j".to_owned(), number: 1 };
+            let record = JournalPosition { journal: "j".to_owned(), number: 1 };
             let changes = vec![Change::Opened(finding(is_own))];
             fixture.log(Event::FindingsReported { node: id(name), record, changes }).await;
             let reason = "a look".to_owned();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn lose_gpu(engine: &mut Engine, second: i64) -> Decision {
+fn lose_gpu(engine: &mut Engine, second: i64) -> HealthDecision {
     engine.observe(at(second), &xid(79, "0000:1b:00", at(second), "a"))
 }
 
