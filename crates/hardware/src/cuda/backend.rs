@@ -37,7 +37,7 @@ pub struct HostBuffer {
 
 /// Expected memory contents, word by word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pattern {
+pub enum MemoryPattern {
     /// The same word everywhere.
     Constant(u32),
     /// Each word is its own index plus this offset. Odd indices are inverted.
@@ -46,7 +46,7 @@ pub enum Pattern {
     Random(u32),
 }
 
-impl Pattern {
+impl MemoryPattern {
     /// Kind and seed in the form that the kernels expect.
     pub(super) fn kernel_args(self) -> (u32, u32) {
         match self {
@@ -68,7 +68,7 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for MemoryPattern {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Constant(word) => write!(formatter, "{word:#010x} in each word"),
@@ -104,7 +104,7 @@ pub(super) fn chain(start: u32, rounds: u32) -> u32 {
 
 /// Data type of a GEMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Precision {
+pub enum GemmPrecision {
     /// bfloat16 with float32 accumulation.
     Bf16,
     /// float16 with float32 accumulation.
@@ -118,7 +118,7 @@ pub enum Precision {
     OwnKernel,
 }
 
-impl Precision {
+impl GemmPrecision {
     /// Why GPUs of this compute capability cannot use this precision with any software.
     pub(super) fn unsupported_on(self, capability: (i32, i32)) -> Option<UnsupportedGemm> {
         let (needed, why) = match self {
@@ -168,9 +168,9 @@ impl Gemm {
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
     /// Writes a pattern.
-    Fill(DeviceBuffer, Pattern),
+    Fill(DeviceBuffer, MemoryPattern),
     /// Compares a buffer with a pattern. [`GpuBackend::take_mismatches`] returns the result.
-    Check(DeviceBuffer, Pattern),
+    Check(DeviceBuffer, MemoryPattern),
     /// Reads the whole buffer.
     Read(DeviceBuffer),
     /// Copies from the first buffer to the second with a kernel, as many bytes as both have.
@@ -228,7 +228,7 @@ pub trait GpuBackend {
     /// Prepares a GEMM of square matrices whose values stay finite.
     fn prepare_gemm(
         &mut self,
-        precision: Precision,
+        precision: GemmPrecision,
         side: u64,
     ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError>;
     /// Frees the memory of a GEMM.
@@ -247,5 +247,5 @@ pub trait GpuBackend {
     /// How many times the counting kernel ran since the backend was opened.
     fn launch_count(&mut self) -> Result<u32, CudaError>;
     /// The library or kernel that runs GEMMs, such as `cuBLASLt 13.1`.
-    fn gemm_library(&self, precision: Precision) -> String;
+    fn gemm_library(&self, precision: GemmPrecision) -> String;
 }

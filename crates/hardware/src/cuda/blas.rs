@@ -9,7 +9,7 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::backend::Precision;
+use super::backend::GemmPrecision;
 use super::error::CudaError;
 
 /// `CUBLAS_STATUS_SUCCESS`
@@ -96,7 +96,7 @@ pub(super) struct Blas {
 
 /// Why a library is unusable.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OpenError {
+pub(super) enum BlasOpenError {
     #[error(transparent)]
     Load(#[from] libloading::Error),
     #[error("cublasLtCreate returned {0}")]
@@ -111,7 +111,7 @@ pub(super) enum OpenError {
 #[error("{}", self.describe())]
 pub(super) struct BlasUnavailable {
     /// The libraries that exist, and why each of them failed.
-    tried: Vec<(PathBuf, OpenError)>,
+    tried: Vec<(PathBuf, BlasOpenError)>,
 }
 
 impl BlasUnavailable {
@@ -134,24 +134,24 @@ pub(super) struct NoAlgorithm {
 }
 
 /// A prepared GEMM: descriptors and the selected algorithm.
-pub(super) struct Plan {
+pub(super) struct GemmPlan {
     desc: Handle,
     layouts: [Handle; 3],
     algorithm: Algorithm,
-    precision: Precision,
+    precision: GemmPrecision,
 }
 
 /// cuBLASLt types of a precision: inputs, result, accumulation and scale factors.
-fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
+fn types(precision: GemmPrecision) -> (c_int, c_int, c_int, c_int) {
     // `cudaDataType_t` and `cublasComputeType_t`.
     let (f32, f64, f16, bf16, e4m3) = (0, 1, 2, 14, 28);
     let (sums, sums_tf32, sums_f64) = (68, 77, 70);
     match precision {
-        Precision::Bf16 | Precision::OwnKernel => (bf16, bf16, sums, f32),
-        Precision::Fp16 => (f16, f16, sums, f32),
-        Precision::Fp8 => (e4m3, bf16, sums, f32),
-        Precision::Tf32 => (f32, f32, sums_tf32, f32),
-        Precision::Fp64 => (f64, f64, sums_f64, f64),
+        GemmPrecision::Bf16 | GemmPrecision::OwnKernel => (bf16, bf16, sums, f32),
+        GemmPrecision::Fp16 => (f16, f16, sums, f32),
+        GemmPrecision::Fp8 => (e4m3, bf16, sums, f32),
+        GemmPrecision::Tf32 => (f32, f32, sums_tf32, f32),
+        GemmPrecision::Fp64 => (f64, f64, sums_f64, f64),
     }
 }
 
@@ -165,7 +165,7 @@ impl Blas {
         for path in candidates() {
             let opened = Self::open(&path).and_then(|blas| match trial(&blas) {
                 Ok(()) => Ok(blas),
-                Err(err) => Err(OpenError::TrialFailed { name: blas.name.clone(), err }),
+                Err(err) => Err(BlasOpenError::TrialFailed { name: blas.name.clone(), err }),
             });
             match opened {
                 Ok(blas) => return Ok(blas),
@@ -176,7 +176,7 @@ impl Blas {
         Err(BlasUnavailable { tried })
     }
 
-    fn open(path: &Path) -> Result<Self, OpenError> {
+    fn open(path: &Path) -> Result<Self, BlasOpenError> {
         // SAFETY: loading runs the initialisers of NVIDIA's library, as in every program that uses
         // it.
         let library = unsafe { Library::new(path) }?;
@@ -200,7 +200,7 @@ impl Blas {
         // SAFETY: the call writes one pointer. It requires a current context, which exists.
         let status = unsafe { create(&raw mut handle) };
         if status != SUCCESS {
-            return Err(OpenError::Create(status));
+            return Err(BlasOpenError::Create(status));
         }
         // SAFETY: the call only returns an integer.
         let number = unsafe { version() };
@@ -213,13 +213,13 @@ impl Blas {
     /// which is the scale of FP8 inputs.
     pub(super) fn plan(
         &self,
-        precision: Precision,
+        precision: GemmPrecision,
         side: u64,
         ones: u64,
-    ) -> Result<Result<Plan, NoAlgorithm>, CudaError> {
+    ) -> Result<Result<GemmPlan, NoAlgorithm>, CudaError> {
         let (factors, result, sums, scale) = types(precision);
         let leading = i64::try_from(side).unwrap_or(i64::MAX);
-        let mut plan = Plan {
+        let mut plan = GemmPlan {
             desc: ptr::null_mut(),
             layouts: [ptr::null_mut(); 3],
             algorithm: Algorithm {
@@ -249,7 +249,7 @@ impl Blas {
 
     fn describe(
         &self,
-        plan: &mut Plan,
+        plan: &mut GemmPlan,
         (factors, result, sums, scale): (c_int, c_int, c_int, c_int),
         (side, leading): (u64, i64),
         ones: u64,
@@ -269,7 +269,7 @@ impl Blas {
                 )
             };
             set(DESC_TRANSA, (&raw const transposed).cast(), size_of::<i32>())?;
-            if plan.precision == Precision::Fp8 {
+            if plan.precision == GemmPrecision::Fp8 {
                 set(DESC_SCALE_A, (&raw const ones).cast(), size_of::<u64>())?;
                 set(DESC_SCALE_B, (&raw const ones).cast(), size_of::<u64>())?;
             }
@@ -282,7 +282,7 @@ impl Blas {
     }
 
     /// Selects the algorithm that the library ranks first.
-    fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoAlgorithm>, CudaError> {
+    fn choose(&self, plan: &mut GemmPlan) -> Result<Result<(), NoAlgorithm>, CudaError> {
         let mut preference = ptr::null_mut();
         let mut count = 0;
         // SAFETY: as in `describe`; the algorithm is fully written if the count is 1.
@@ -330,14 +330,15 @@ impl Blas {
     /// the stream is idle.
     pub(super) unsafe fn multiply(
         &self,
-        plan: &Plan,
+        plan: &GemmPlan,
         [a, b, c]: [u64; 3],
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<(), CudaError> {
         let (one, zero) = (1.0_f32, 0.0_f32);
         let (one_wide, zero_wide) = (1.0_f64, 0.0_f64);
-        let (alpha, beta): (*const c_void, *const c_void) = if plan.precision == Precision::Fp64 {
+        let (alpha, beta): (*const c_void, *const c_void) = if plan.precision == GemmPrecision::Fp64
+        {
             ((&raw const one_wide).cast(), (&raw const zero_wide).cast())
         } else {
             ((&raw const one).cast(), (&raw const zero).cast())
@@ -369,7 +370,7 @@ impl Blas {
     }
 
     /// Destroys the plan's descriptors.
-    pub(super) fn destroy_plan(&self, plan: &Plan) {
+    pub(super) fn destroy_plan(&self, plan: &GemmPlan) {
         for layout in plan.layouts.into_iter().filter(|layout| !layout.is_null()) {
             // SAFETY: created by `layout_create` and destroyed once.
             unsafe { (self.functions.layout_destroy)(layout) };

@@ -19,8 +19,8 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, result};
 pub(super) use self::context::open;
 use self::context::peers;
 use self::kernels::{KernelArg, Kernels};
-use super::backend::{DeviceBuffer, Gemm, GpuInfo, HostBuffer, Pattern, Work};
-use super::blas::{self, Blas, BlasUnavailable, Plan};
+use super::backend::{DeviceBuffer, Gemm, GpuInfo, HostBuffer, MemoryPattern, Work};
+use super::blas::{self, Blas, BlasUnavailable, GemmPlan};
 use super::error::{CudaError, DriverContext};
 use super::library;
 
@@ -62,7 +62,7 @@ const SCRATCH_BYTES: usize = 512;
 struct PreparedGemm {
     side: u64,
     matrices: [DeviceBuffer; 3],
-    plan: Option<Plan>,
+    plan: Option<GemmPlan>,
 }
 
 impl Device {
@@ -233,7 +233,7 @@ impl Device {
         &self,
         kernel: &CudaFunction,
         buffer: DeviceBuffer,
-        pattern: Pattern,
+        pattern: MemoryPattern,
         more: Option<KernelArg>,
     ) -> Result<(), CudaError> {
         let (kind, seed) = pattern.kernel_args();

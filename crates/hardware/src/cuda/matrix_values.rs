@@ -1,7 +1,7 @@
 //! Matrix values as the GPU stores them: pseudo-random values between 0.5 and 2 of either sign,
 //! written by `scatter` in memory.cu and reproduced here on the host.
 
-use super::backend::{Precision, mix};
+use super::backend::{GemmPrecision, mix};
 
 /// Masks of random bits and values of fixed bits, for even and odd words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,38 +13,38 @@ pub(super) struct Bits {
 /// Seeds of the two input matrices.
 pub(super) const SEEDS: (u32, u32) = (0x00a0_0000, 0x0b00_0000);
 
-pub(super) fn bits(precision: Precision) -> Bits {
+pub(super) fn bits(precision: GemmPrecision) -> Bits {
     let all = |scattered, fixed| Bits { even: (scattered, fixed), odd: (scattered, fixed) };
     match precision {
-        Precision::Bf16 | Precision::OwnKernel => all(0x80ff_80ff, 0x3f00_3f00),
-        Precision::Fp16 => all(0x87ff_87ff, 0x3800_3800),
-        Precision::Fp8 => all(0x8f8f_8f8f, 0x3030_3030),
-        Precision::Tf32 => all(0x80ff_ffff, 0x3f00_0000),
+        GemmPrecision::Bf16 | GemmPrecision::OwnKernel => all(0x80ff_80ff, 0x3f00_3f00),
+        GemmPrecision::Fp16 => all(0x87ff_87ff, 0x3800_3800),
+        GemmPrecision::Fp8 => all(0x8f8f_8f8f, 0x3030_3030),
+        GemmPrecision::Tf32 => all(0x80ff_ffff, 0x3f00_0000),
         // The low word of each number is even, the high word odd.
-        Precision::Fp64 => Bits { even: (u32::MAX, 0), odd: (0x801f_ffff, 0x3fe0_0000) },
+        GemmPrecision::Fp64 => Bits { even: (u32::MAX, 0), odd: (0x801f_ffff, 0x3fe0_0000) },
     }
 }
 
 /// Bytes per element of the inputs, and of the result.
-pub(super) fn widths(precision: Precision) -> (u64, u64) {
+pub(super) fn widths(precision: GemmPrecision) -> (u64, u64) {
     match precision {
-        Precision::Bf16 | Precision::Fp16 => (2, 2),
-        Precision::OwnKernel => (2, 4),
-        Precision::Fp8 => (1, 2),
-        Precision::Tf32 => (4, 4),
-        Precision::Fp64 => (8, 8),
+        GemmPrecision::Bf16 | GemmPrecision::Fp16 => (2, 2),
+        GemmPrecision::OwnKernel => (2, 4),
+        GemmPrecision::Fp8 => (1, 2),
+        GemmPrecision::Tf32 => (4, 4),
+        GemmPrecision::Fp64 => (8, 8),
     }
 }
 
 /// The word at an index of a matrix.
-pub(super) fn word(precision: Precision, at: u32, seed: u32) -> u32 {
+pub(super) fn word(precision: GemmPrecision, at: u32, seed: u32) -> u32 {
     let bits = bits(precision);
     let (scattered, fixed) = if at.is_multiple_of(2) { bits.even } else { bits.odd };
     (mix(at ^ seed) & scattered) | fixed
 }
 
 /// The first `count` values of a matrix.
-fn values(precision: Precision, count: u64, seed: u32) -> Vec<f64> {
+fn values(precision: GemmPrecision, count: u64, seed: u32) -> Vec<f64> {
     let (width, _) = widths(precision);
     let words = u32::try_from(count * width / 4).unwrap_or(u32::MAX);
     let bytes: Vec<u8> =
@@ -53,13 +53,13 @@ fn values(precision: Precision, count: u64, seed: u32) -> Vec<f64> {
     bytes.chunks_exact(width).map(|number| decode(precision, number)).collect()
 }
 
-fn decode(precision: Precision, bytes: &[u8]) -> f64 {
+fn decode(precision: GemmPrecision, bytes: &[u8]) -> f64 {
     match (precision, bytes) {
-        (Precision::Bf16 | Precision::OwnKernel, &[a, b]) => bf16(a, b),
-        (Precision::Fp16, &[a, b]) => small_float(u32::from(u16::from_le_bytes([a, b])), 5, 10),
-        (Precision::Fp8, &[a]) => small_float(u32::from(a), 4, 3),
-        (Precision::Tf32, &[a, b, c, d]) => f64::from(f32::from_le_bytes([a, b, c, d])),
-        (Precision::Fp64, bytes) => bytes.try_into().map_or(f64::NAN, f64::from_le_bytes),
+        (GemmPrecision::Bf16 | GemmPrecision::OwnKernel, &[a, b]) => bf16(a, b),
+        (GemmPrecision::Fp16, &[a, b]) => small_float(u32::from(u16::from_le_bytes([a, b])), 5, 10),
+        (GemmPrecision::Fp8, &[a]) => small_float(u32::from(a), 4, 3),
+        (GemmPrecision::Tf32, &[a, b, c, d]) => f64::from(f32::from_le_bytes([a, b, c, d])),
+        (GemmPrecision::Fp64, bytes) => bytes.try_into().map_or(f64::NAN, f64::from_le_bytes),
         _ => f64::NAN,
     }
 }
@@ -79,28 +79,28 @@ fn small_float(number: u32, exponent_bits: u32, fraction_bits: u32) -> f64 {
 }
 
 /// Decodes the first value of a result.
-pub(super) fn decode_first(precision: Precision, words: &[u32]) -> f64 {
+pub(super) fn decode_first(precision: GemmPrecision, words: &[u32]) -> f64 {
     let (low, high) =
         (words.first().copied().unwrap_or_default(), words.get(1).copied().unwrap_or_default());
     let [a, b, ..] = low.to_le_bytes();
     match precision {
-        Precision::Bf16 | Precision::Fp8 => bf16(a, b),
-        Precision::Fp16 => half(u16::from_le_bytes([a, b])),
-        Precision::Tf32 | Precision::OwnKernel => f64::from(f32::from_bits(low)),
-        Precision::Fp64 => f64::from_bits(u64::from(high) << 32 | u64::from(low)),
+        GemmPrecision::Bf16 | GemmPrecision::Fp8 => bf16(a, b),
+        GemmPrecision::Fp16 => half(u16::from_le_bytes([a, b])),
+        GemmPrecision::Tf32 | GemmPrecision::OwnKernel => f64::from(f32::from_bits(low)),
+        GemmPrecision::Fp64 => f64::from_bits(u64::from(high) << 32 | u64::from(low)),
     }
 }
 
 /// Encodes the first words of a result that starts with this value.
-pub(super) fn encode_first(precision: Precision, first: f64) -> [u32; 2] {
+pub(super) fn encode_first(precision: GemmPrecision, first: f64) -> [u32; 2] {
     #[expect(clippy::cast_possible_truncation, reason = "what is stored has fewer bits")]
     let single = first as f32;
     match precision {
-        Precision::Bf16 | Precision::Fp8 => [(single.to_bits() + 0x8000) >> 16, 0],
-        Precision::Fp16 => [half_bits(first), 0],
-        Precision::Tf32 | Precision::OwnKernel => [single.to_bits(), 0],
+        GemmPrecision::Bf16 | GemmPrecision::Fp8 => [(single.to_bits() + 0x8000) >> 16, 0],
+        GemmPrecision::Fp16 => [half_bits(first), 0],
+        GemmPrecision::Tf32 | GemmPrecision::OwnKernel => [single.to_bits(), 0],
         #[expect(clippy::cast_possible_truncation, reason = "the two halves are taken apart")]
-        Precision::Fp64 => [first.to_bits() as u32, (first.to_bits() >> 32) as u32],
+        GemmPrecision::Fp64 => [first.to_bits() as u32, (first.to_bits() >> 32) as u32],
     }
 }
 
@@ -130,7 +130,7 @@ fn half(bits: u16) -> f64 {
 }
 
 /// The expected first value of the result, and the sum of the magnitudes of its terms.
-pub(super) fn expected_first(precision: Precision, side: u64) -> (f64, f64) {
+pub(super) fn expected_first(precision: GemmPrecision, side: u64) -> (f64, f64) {
     let (a, b) = (values(precision, side, SEEDS.0), values(precision, side, SEEDS.1));
     let products = a.iter().zip(&b).map(|(a, b)| a * b);
     products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()))
@@ -138,14 +138,14 @@ pub(super) fn expected_first(precision: Precision, side: u64) -> (f64, f64) {
 
 /// Tolerance for the first value. It is needed because the stored result and each partial sum are
 /// rounded. TF32 drops 13 bits of each input, and FP8 accumulation has fewer bits than float32.
-pub(super) fn tolerance(precision: Precision, expected: f64, size: f64) -> f64 {
+pub(super) fn tolerance(precision: GemmPrecision, expected: f64, size: f64) -> f64 {
     let (result_rounding, sum_rounding) = match precision {
-        Precision::Bf16 => (1.0 / 256.0, 1e-5),
-        Precision::Fp16 => (1.0 / 1024.0, 1e-5),
-        Precision::Fp8 => (1.0 / 256.0, 3e-4),
-        Precision::Tf32 => (0.0, 2e-4),
-        Precision::OwnKernel => (0.0, 1e-5),
-        Precision::Fp64 => (0.0, 1e-13),
+        GemmPrecision::Bf16 => (1.0 / 256.0, 1e-5),
+        GemmPrecision::Fp16 => (1.0 / 1024.0, 1e-5),
+        GemmPrecision::Fp8 => (1.0 / 256.0, 3e-4),
+        GemmPrecision::Tf32 => (0.0, 2e-4),
+        GemmPrecision::OwnKernel => (0.0, 1e-5),
+        GemmPrecision::Fp64 => (0.0, 1e-13),
     };
     expected.abs() * result_rounding + size * sum_rounding
 }
@@ -154,13 +154,13 @@ pub(super) fn tolerance(precision: Precision, expected: f64, size: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const ALL: [Precision; 6] = [
-        Precision::Bf16,
-        Precision::Fp16,
-        Precision::Fp8,
-        Precision::Tf32,
-        Precision::Fp64,
-        Precision::OwnKernel,
+    const ALL: [GemmPrecision; 6] = [
+        GemmPrecision::Bf16,
+        GemmPrecision::Fp16,
+        GemmPrecision::Fp8,
+        GemmPrecision::Tf32,
+        GemmPrecision::Fp64,
+        GemmPrecision::OwnKernel,
     ];
 
     #[test]

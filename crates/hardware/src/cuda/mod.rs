@@ -24,8 +24,8 @@ mod serve;
 mod simulated;
 
 pub use backend::{
-    DeviceBuffer, Gemm, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch, MemoryMismatches, Pattern,
-    Precision, UnsupportedGemm, Work,
+    DeviceBuffer, Gemm, GemmPrecision, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch,
+    MemoryMismatches, MemoryPattern, UnsupportedGemm, Work,
 };
 pub use device::Device;
 pub use error::CudaError;

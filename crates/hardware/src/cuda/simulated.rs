@@ -6,8 +6,8 @@ mod description;
 use std::collections::BTreeMap;
 
 use super::backend::{
-    DeviceBuffer, Gemm, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch, MemoryMismatches,
-    Precision, UnsupportedGemm, Work, chain, mix,
+    DeviceBuffer, Gemm, GemmPrecision, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch,
+    MemoryMismatches, UnsupportedGemm, Work, chain, mix,
 };
 use super::error::CudaError;
 use super::matrix_values;
@@ -60,7 +60,7 @@ pub struct SimulatedDevice {
     buffers: BTreeMap<usize, Vec<u32>>,
     host_buffers: BTreeMap<usize, Vec<u32>>,
     /// GEMMs by id, with the first words of their results.
-    gemms: BTreeMap<usize, (Precision, [u32; 2])>,
+    gemms: BTreeMap<usize, (GemmPrecision, [u32; 2])>,
     next: usize,
     /// Work items so far. `gemms_run` counts the GEMMs among them.
     done: u32,
@@ -92,18 +92,18 @@ impl SimulatedDevice {
         seconds(bytes, self.gpu.pcie_gb_per_s * slow)
     }
 
-    fn gemm_s(&self, precision: Precision, operations: u64) -> f64 {
+    fn gemm_s(&self, precision: GemmPrecision, operations: u64) -> f64 {
         let slow = self.share(|fault| match fault {
             SimulatedFault::SlowGemm(share) => Some(*share),
             SimulatedFault::Fading(left) => Some(left.powf((self.clock_s / 60.0).min(1.0))),
             _ => None,
         });
         let factor = match precision {
-            Precision::Fp8 => 1.9,
-            Precision::Tf32 => 0.5,
-            Precision::Fp64 => 0.07,
-            Precision::OwnKernel => 0.6,
-            Precision::Bf16 | Precision::Fp16 => 1.0,
+            GemmPrecision::Fp8 => 1.9,
+            GemmPrecision::Tf32 => 0.5,
+            GemmPrecision::Fp64 => 0.07,
+            GemmPrecision::OwnKernel => 0.6,
+            GemmPrecision::Bf16 | GemmPrecision::Fp16 => 1.0,
         };
         seconds(operations, self.gpu.tflops * factor * slow * 1e3)
     }
@@ -233,7 +233,9 @@ impl SimulatedDevice {
 
     fn uses_library(&self, work: Work) -> bool {
         let Work::Gemm(gemm) = work else { return false };
-        self.gemms.get(&gemm.id).is_some_and(|(precision, _)| *precision != Precision::OwnKernel)
+        self.gemms
+            .get(&gemm.id)
+            .is_some_and(|(precision, _)| *precision != GemmPrecision::OwnKernel)
     }
 
     fn copy(&mut self, from: DeviceBuffer, to: DeviceBuffer) -> f64 {
@@ -364,13 +366,13 @@ impl GpuBackend for SimulatedDevice {
 
     fn prepare_gemm(
         &mut self,
-        precision: Precision,
+        precision: GemmPrecision,
         side: u64,
     ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError> {
         if let Some(unsupported) = precision.unsupported_on(self.gpu.compute_capability) {
             return Ok(Err(unsupported));
         }
-        if !self.gpu.has_library && precision != Precision::OwnKernel {
+        if !self.gpu.has_library && precision != GemmPrecision::OwnKernel {
             return Ok(Err(UnsupportedGemm::on_this_machine(
                 "no libcublasLt was found".to_owned(),
             )));
@@ -416,8 +418,12 @@ impl GpuBackend for SimulatedDevice {
         Ok(self.launch_count)
     }
 
-    fn gemm_library(&self, precision: Precision) -> String {
-        if precision == Precision::OwnKernel { "farrier's kernel" } else { "a simulated library" }
-            .to_owned()
+    fn gemm_library(&self, precision: GemmPrecision) -> String {
+        if precision == GemmPrecision::OwnKernel {
+            "farrier's kernel"
+        } else {
+            "a simulated library"
+        }
+        .to_owned()
     }
 }

@@ -9,14 +9,14 @@ use std::fmt;
 use farrier_facts::node::{NvmlReading, NvmlStatus, ReadError, Reading, Setting};
 use libloading::Library;
 
-use super::ffi::{self, Device, Return};
+use super::ffi::{self, RawDevice, Return};
 
 /// Buffer for the longest text that NVML returns (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`,
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: 96), with headroom.
 pub(super) const TEXT_BYTES: usize = 128;
 
 /// A loaded library.
-pub(super) struct Caller<'a> {
+pub(super) struct NvmlCaller<'a> {
     pub(super) library: Library,
     pub(super) on_call: &'a mut dyn FnMut(&str),
 }
@@ -74,7 +74,7 @@ macro_rules! call {
 
 pub(super) use call;
 
-impl<'a> Caller<'a> {
+impl<'a> NvmlCaller<'a> {
     /// Loads the library. `on_call` runs before each call with the function's name.
     pub(super) fn load(path: &OsStr, on_call: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
         on_call("dlopen");
@@ -105,7 +105,7 @@ impl<'a> Caller<'a> {
         outcome(called, || decode_text(&text))
     }
 
-    pub(super) fn device_text(&mut self, device: Device, name: &'static str) -> Reading<String> {
+    pub(super) fn device_text(&mut self, device: RawDevice, name: &'static str) -> Reading<String> {
         let mut text = [0; TEXT_BYTES];
         (self.on_call)(name);
         // SAFETY: every device string requested here has this type in nvml.h.
@@ -117,7 +117,7 @@ impl<'a> Caller<'a> {
         outcome(called, || decode_text(&text))
     }
 
-    pub(super) fn number(&mut self, device: Device, name: &'static str) -> Reading<u32> {
+    pub(super) fn number(&mut self, device: RawDevice, name: &'static str) -> Reading<u32> {
         let mut number: c_uint = 0;
         (self.on_call)(name);
         // SAFETY: every device number requested here has this type in nvml.h; its enumerations are
@@ -130,7 +130,7 @@ impl<'a> Caller<'a> {
         outcome(called, || number)
     }
 
-    pub(super) fn setting(&mut self, device: Device, name: &'static str) -> Reading<Setting> {
+    pub(super) fn setting(&mut self, device: RawDevice, name: &'static str) -> Reading<Setting> {
         let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
         (self.on_call)(name);
         // SAFETY: ECC and MIG mode have this type in nvml.h.
@@ -142,7 +142,7 @@ impl<'a> Caller<'a> {
         outcome(called, || Setting { current: current != 0, pending: pending != 0 })
     }
 
-    pub(super) fn pci(&mut self, device: Device) -> Reading<ffi::PciInfo> {
+    pub(super) fn pci(&mut self, device: RawDevice) -> Reading<ffi::PciInfo> {
         let mut pci = ffi::PciInfo {
             bus_id_legacy: [0; 16],
             domain: 0,
@@ -157,7 +157,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The device's NVLink fabric state, with the call's result.
-    pub(super) fn fabric_info(&mut self, device: Device) -> (CallResult, ffi::FabricInfoV2) {
+    pub(super) fn fabric_info(&mut self, device: RawDevice) -> (CallResult, ffi::FabricInfoV2) {
         let mut fabric = ffi::FabricInfoV2 {
             version: ffi::struct_version::<ffi::FabricInfoV2>(2),
             cluster_uuid: [0; 16],

@@ -4,13 +4,13 @@ use std::ffi::c_uint;
 
 use farrier_facts::node::{DeviceHealth, NvlinkHealth, PcieLink, ReadError, Reading};
 
-use super::caller::{CallResult, Caller, call, outcome};
-use super::ffi::{self, Device, FieldValue};
+use super::caller::{CallResult, NvmlCaller, call, outcome};
+use super::ffi::{self, FieldValue, RawDevice};
 use super::watch::fields;
 use super::watch::links::{LINKS_MAX, REMOTE_UNKNOWN, STATE};
 
-impl Caller<'_> {
-    pub(super) fn current_faults(&mut self, device: Device) -> DeviceHealth {
+impl NvmlCaller<'_> {
+    pub(super) fn current_faults(&mut self, device: RawDevice) -> DeviceHealth {
         DeviceHealth {
             ecc_uncorrected: self.field(device, fields::ECC_UNCORRECTED_VOLATILE, 0).map(to_u64),
             clock_reasons: self.clock_reasons(device),
@@ -21,7 +21,7 @@ impl Caller<'_> {
     }
 
     /// The value of a field, for the device or one of its links (`scope`).
-    fn field(&mut self, device: Device, id: c_uint, scope: c_uint) -> Reading<f64> {
+    fn field(&mut self, device: RawDevice, id: c_uint, scope: c_uint) -> Reading<f64> {
         let mut requested: [FieldValue; 1] = [fields::field(id, scope)];
         let called = fields::read(self, device, &mut requested);
         let [field] = requested;
@@ -29,7 +29,7 @@ impl Caller<'_> {
         absent_if_missing(if called == Ok(ffi::SUCCESS) { field_result } else { called }, || value)
     }
 
-    fn clock_reasons(&mut self, device: Device) -> Reading<u64> {
+    fn clock_reasons(&mut self, device: RawDevice) -> Reading<u64> {
         let mut reasons = 0;
         let out = &raw mut reasons;
         let mut called =
@@ -48,7 +48,7 @@ impl Caller<'_> {
         absent_if_missing(called, || reasons)
     }
 
-    fn pcie(&mut self, device: Device) -> Reading<PcieLink> {
+    fn pcie(&mut self, device: RawDevice) -> Reading<PcieLink> {
         let generation = self.number(device, "nvmlDeviceGetCurrPcieLinkGeneration");
         let generation_max = self.number(device, "nvmlDeviceGetMaxPcieLinkGeneration");
         let width = self.number(device, "nvmlDeviceGetCurrPcieLinkWidth");
@@ -67,7 +67,7 @@ impl Caller<'_> {
         })
     }
 
-    fn utilisation(&mut self, device: Device) -> Reading<u32> {
+    fn utilisation(&mut self, device: RawDevice) -> Reading<u32> {
         let mut rates = ffi::Utilization { gpu: 0, memory: 0 };
         let out = &raw mut rates;
         let called =
@@ -76,7 +76,7 @@ impl Caller<'_> {
     }
 
     /// Which links are up, and which are down although a remote device is connected.
-    fn links(&mut self, device: Device) -> Reading<NvlinkHealth> {
+    fn links(&mut self, device: RawDevice) -> Reading<NvlinkHealth> {
         let count = match self.field(device, fields::LINK_COUNT, 0) {
             Reading::Value(count) => to_u64(count).min(u64::from(LINKS_MAX)),
             Reading::Absent => return Reading::Absent,
@@ -96,7 +96,7 @@ impl Caller<'_> {
         Reading::Value(links)
     }
 
-    fn is_wired(&mut self, device: Device, link: u32) -> bool {
+    fn is_wired(&mut self, device: RawDevice, link: u32) -> bool {
         let mut kind: c_uint = REMOTE_UNKNOWN;
         let out = &raw mut kind;
         let name = call!(

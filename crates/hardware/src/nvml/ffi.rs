@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
 /// `nvmlDevice_t`
-pub(super) type Device = *mut c_void;
+pub(super) type RawDevice = *mut c_void;
 
 /// `nvmlReturn_t`
 pub(super) type Return = c_uint;
@@ -123,7 +123,7 @@ pub(super) struct ProcessUtilizationSample {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct EventData {
-    pub(super) device: Device,
+    pub(super) device: RawDevice,
     pub(super) kind: u64,
     pub(super) data: u64,
     pub(super) gpu_instance: c_uint,
@@ -220,47 +220,48 @@ pub(super) type Init = unsafe extern "C" fn() -> Return;
 pub(super) type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> Return;
 pub(super) type Signed = unsafe extern "C" fn(*mut c_int) -> Return;
 pub(super) type Count = unsafe extern "C" fn(*mut c_uint) -> Return;
-pub(super) type HandleByIndex = unsafe extern "C" fn(c_uint, *mut Device) -> Return;
-pub(super) type DeviceText = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return;
-pub(super) type DeviceTextUnsized = unsafe extern "C" fn(Device, *mut c_char) -> Return;
-pub(super) type DeviceNumber = unsafe extern "C" fn(Device, *mut c_uint) -> Return;
-pub(super) type DevicePair = unsafe extern "C" fn(Device, *mut c_uint, *mut c_uint) -> Return;
+pub(super) type HandleByIndex = unsafe extern "C" fn(c_uint, *mut RawDevice) -> Return;
+pub(super) type DeviceText = unsafe extern "C" fn(RawDevice, *mut c_char, c_uint) -> Return;
+pub(super) type DeviceTextUnsized = unsafe extern "C" fn(RawDevice, *mut c_char) -> Return;
+pub(super) type DeviceNumber = unsafe extern "C" fn(RawDevice, *mut c_uint) -> Return;
+pub(super) type DevicePair = unsafe extern "C" fn(RawDevice, *mut c_uint, *mut c_uint) -> Return;
 pub(super) type DeviceFour =
-    unsafe extern "C" fn(Device, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint) -> Return;
-pub(super) type DevicePci = unsafe extern "C" fn(Device, *mut PciInfo) -> Return;
-pub(super) type DeviceFabric = unsafe extern "C" fn(Device, *mut FabricInfoV2) -> Return;
-pub(super) type DeviceAddressing = unsafe extern "C" fn(Device, *mut AddressingModeV1) -> Return;
-pub(super) type DeviceFields = unsafe extern "C" fn(Device, c_int, *mut FieldValue) -> Return;
+    unsafe extern "C" fn(RawDevice, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint) -> Return;
+pub(super) type DevicePci = unsafe extern "C" fn(RawDevice, *mut PciInfo) -> Return;
+pub(super) type DeviceFabric = unsafe extern "C" fn(RawDevice, *mut FabricInfoV2) -> Return;
+pub(super) type DeviceAddressing = unsafe extern "C" fn(RawDevice, *mut AddressingModeV1) -> Return;
+pub(super) type DeviceFields = unsafe extern "C" fn(RawDevice, c_int, *mut FieldValue) -> Return;
 
-pub(super) type HandleByUuid = unsafe extern "C" fn(*const c_char, *mut Device) -> Return;
-pub(super) type DeviceOnly = unsafe extern "C" fn(Device) -> Return;
-pub(super) type DeviceLong = unsafe extern "C" fn(Device, *mut u64) -> Return;
-pub(super) type DeviceChoice = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Return;
+pub(super) type HandleByUuid = unsafe extern "C" fn(*const c_char, *mut RawDevice) -> Return;
+pub(super) type DeviceOnly = unsafe extern "C" fn(RawDevice) -> Return;
+pub(super) type DeviceLong = unsafe extern "C" fn(RawDevice, *mut u64) -> Return;
+pub(super) type DeviceChoice = unsafe extern "C" fn(RawDevice, c_uint, *mut c_uint) -> Return;
 pub(super) type DeviceClocks =
-    unsafe extern "C" fn(Device, c_uint, *mut c_uint, *mut c_uint) -> Return;
-pub(super) type DeviceSet = unsafe extern "C" fn(Device, c_uint) -> Return;
-pub(super) type DeviceSetTwo = unsafe extern "C" fn(Device, c_uint, c_uint) -> Return;
-pub(super) type DeviceSetMig = unsafe extern "C" fn(Device, c_uint, *mut c_int) -> Return;
-pub(super) type DeviceUtilization = unsafe extern "C" fn(Device, *mut Utilization) -> Return;
-pub(super) type DeviceMemory = unsafe extern "C" fn(Device, *mut MemoryV2) -> Return;
+    unsafe extern "C" fn(RawDevice, c_uint, *mut c_uint, *mut c_uint) -> Return;
+pub(super) type DeviceSet = unsafe extern "C" fn(RawDevice, c_uint) -> Return;
+pub(super) type DeviceSetTwo = unsafe extern "C" fn(RawDevice, c_uint, c_uint) -> Return;
+pub(super) type DeviceSetMig = unsafe extern "C" fn(RawDevice, c_uint, *mut c_int) -> Return;
+pub(super) type DeviceUtilization = unsafe extern "C" fn(RawDevice, *mut Utilization) -> Return;
+pub(super) type DeviceMemory = unsafe extern "C" fn(RawDevice, *mut MemoryV2) -> Return;
 pub(super) type DeviceProcesses =
-    unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessInfo) -> Return;
+    unsafe extern "C" fn(RawDevice, *mut c_uint, *mut ProcessInfo) -> Return;
 pub(super) type DeviceProcessUtilization =
-    unsafe extern "C" fn(Device, *mut ProcessUtilizationSample, *mut c_uint, u64) -> Return;
-pub(super) type DeviceMargin = unsafe extern "C" fn(Device, *mut MarginTemperatureV1) -> Return;
-pub(super) type DeviceHistogram = unsafe extern "C" fn(Device, *mut RowRemapperHistogram) -> Return;
-pub(super) type DeviceSram = unsafe extern "C" fn(Device, *mut EccSramErrorStatusV1) -> Return;
+    unsafe extern "C" fn(RawDevice, *mut ProcessUtilizationSample, *mut c_uint, u64) -> Return;
+pub(super) type DeviceMargin = unsafe extern "C" fn(RawDevice, *mut MarginTemperatureV1) -> Return;
+pub(super) type DeviceHistogram =
+    unsafe extern "C" fn(RawDevice, *mut RowRemapperHistogram) -> Return;
+pub(super) type DeviceSram = unsafe extern "C" fn(RawDevice, *mut EccSramErrorStatusV1) -> Return;
 pub(super) type DeviceUnrepairable =
-    unsafe extern "C" fn(Device, *mut UnrepairableMemory) -> Return;
-pub(super) type DeviceInstance = unsafe extern "C" fn(Device, c_uint, *mut Device) -> Return;
-pub(super) type DeviceGpmSupport = unsafe extern "C" fn(Device, *mut GpmSupport) -> Return;
+    unsafe extern "C" fn(RawDevice, *mut UnrepairableMemory) -> Return;
+pub(super) type DeviceInstance = unsafe extern "C" fn(RawDevice, c_uint, *mut RawDevice) -> Return;
+pub(super) type DeviceGpmSupport = unsafe extern "C" fn(RawDevice, *mut GpmSupport) -> Return;
 pub(super) type GpmAlloc = unsafe extern "C" fn(*mut GpmSample) -> Return;
 pub(super) type GpmFree = unsafe extern "C" fn(GpmSample) -> Return;
-pub(super) type GpmGet = unsafe extern "C" fn(Device, GpmSample) -> Return;
+pub(super) type GpmGet = unsafe extern "C" fn(RawDevice, GpmSample) -> Return;
 pub(super) type GpmMetrics = unsafe extern "C" fn(*mut GpmMetricsGet) -> Return;
 pub(super) type EventsCreate = unsafe extern "C" fn(*mut EventSet) -> Return;
 pub(super) type EventsFree = unsafe extern "C" fn(EventSet) -> Return;
-pub(super) type EventsRegister = unsafe extern "C" fn(Device, u64, EventSet) -> Return;
+pub(super) type EventsRegister = unsafe extern "C" fn(RawDevice, u64, EventSet) -> Return;
 pub(super) type EventsWait = unsafe extern "C" fn(EventSet, *mut EventData, c_uint) -> Return;
 
 #[cfg(test)]

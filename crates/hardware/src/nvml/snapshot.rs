@@ -7,8 +7,8 @@ use farrier_facts::node::{
     FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading, RemappedRows,
 };
 
-use super::caller::{Caller, TEXT_BYTES, call, decode_text, outcome};
-use super::ffi::{self, Device};
+use super::caller::{NvmlCaller, TEXT_BYTES, call, decode_text, outcome};
+use super::ffi::{self, RawDevice};
 use super::probe::ProbeMessage;
 use super::watch::DriverCall;
 
@@ -24,7 +24,7 @@ pub fn read(path: &OsStr, emit: &mut dyn FnMut(&ProbeMessage)) -> NvmlReading {
         let call = DriverCall { name: call.to_owned().into(), gpu: current_gpu.get() };
         emit.borrow_mut()(&ProbeMessage::Call(call.to_string()));
     };
-    let mut caller = match Caller::load(path, &mut on_call) {
+    let mut caller = match NvmlCaller::load(path, &mut on_call) {
         Ok(caller) => caller,
         Err(err) => return NvmlReading::NoLibrary { why: err.to_string() },
     };
@@ -44,7 +44,7 @@ pub fn read(path: &OsStr, emit: &mut dyn FnMut(&ProbeMessage)) -> NvmlReading {
     NvmlReading::Answered(nvml)
 }
 
-impl Caller<'_> {
+impl NvmlCaller<'_> {
     /// Values that belong to no particular GPU.
     fn system(&mut self) -> Nvml {
         let driver_version = self.system_text("nvmlSystemGetDriverVersion");
@@ -59,7 +59,7 @@ impl Caller<'_> {
     }
 
     fn device(&mut self, index: u32) -> NvmlDevice {
-        let mut device: Device = std::ptr::null_mut();
+        let mut device: RawDevice = std::ptr::null_mut();
         let called = call!(
             self,
             ffi::HandleByIndex,
@@ -94,7 +94,7 @@ impl Caller<'_> {
         }
     }
 
-    fn gsp_firmware(&mut self, device: Device) -> Reading<String> {
+    fn gsp_firmware(&mut self, device: RawDevice) -> Reading<String> {
         // NVML_GSP_FIRMWARE_VERSION_BUF_SIZE is 0x40.
         let mut text = [0; TEXT_BYTES];
         let called = call!(
@@ -107,7 +107,7 @@ impl Caller<'_> {
         outcome(called, || decode_text(&text))
     }
 
-    pub(super) fn power(&mut self, device: Device) -> Reading<PowerLimits> {
+    pub(super) fn power(&mut self, device: RawDevice) -> Reading<PowerLimits> {
         let limit = self.number(device, "nvmlDeviceGetPowerManagementLimit");
         let default = self.number(device, "nvmlDeviceGetPowerManagementDefaultLimit");
         let (mut min_mw, mut max_mw): (c_uint, c_uint) = (0, 0);
@@ -127,7 +127,7 @@ impl Caller<'_> {
         })
     }
 
-    fn addressing_mode(&mut self, device: Device) -> Reading<String> {
+    fn addressing_mode(&mut self, device: RawDevice) -> Reading<String> {
         let mut mode = ffi::AddressingModeV1 {
             version: ffi::struct_version::<ffi::AddressingModeV1>(1),
             value: 0,
@@ -147,12 +147,12 @@ impl Caller<'_> {
         })
     }
 
-    fn fabric(&mut self, device: Device) -> Reading<FabricState> {
+    fn fabric(&mut self, device: RawDevice) -> Reading<FabricState> {
         let (called, fabric) = self.fabric_info(device);
         outcome(called, || FabricState { state: fabric.state, status: fabric.status })
     }
 
-    fn remapped_rows(&mut self, device: Device) -> Reading<RemappedRows> {
+    fn remapped_rows(&mut self, device: RawDevice) -> Reading<RemappedRows> {
         let mut values: [c_uint; 4] = [0; 4];
         let [correctable, uncorrectable, pending, failed] = &mut values;
         let called = call!(
@@ -173,7 +173,7 @@ impl Caller<'_> {
         })
     }
 
-    fn recovery_action(&mut self, device: Device) -> Reading<u32> {
+    fn recovery_action(&mut self, device: RawDevice) -> Reading<u32> {
         let mut field = ffi::FieldValue {
             field_id: ffi::FIELD_RECOVERY_ACTION,
             scope_id: 0,

@@ -118,10 +118,10 @@ impl TestNode {
 
 /// Opens the journal. Retries while it is in use, because another test that spawns a process holds
 /// our locks between its fork and its exec.
-fn journal(state: &Path) -> Journal {
+fn journal(state: &Path) -> TuneJournal {
     loop {
-        match Journal::open(state, Failpoint::default()) {
-            Err(JournalError::InUse { .. }) => std::thread::yield_now(),
+        match TuneJournal::open(state, TuneFailpoint::default()) {
+            Err(TuneJournalError::InUse { .. }) => std::thread::yield_now(),
             opened => return opened.unwrap(),
         }
     }

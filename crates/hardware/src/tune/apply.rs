@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::actuator::{SettingActuator, SettingActuatorError};
 use super::failpoint::FailpointSite;
-use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
+use super::journal::{JournalEntry, OpenChange, TuneJournal, TuneJournalError};
 
 /// Makes the changes of the steps, in order. After a failed step, the other steps continue. If the
 /// journal cannot be written or contact with NVML is lost, the remaining steps are not done.
@@ -17,7 +17,7 @@ pub fn apply(
     profile: &str,
     steps: &[Step],
     actuator: &mut dyn SettingActuator,
-    journal: &mut Journal,
+    journal: &mut TuneJournal,
     at: Timestamp,
 ) -> Vec<Applied> {
     let mut applied = Vec::new();
@@ -53,9 +53,9 @@ fn one(
     profile: &str,
     change: &PlannedChange,
     actuator: &mut dyn SettingActuator,
-    journal: &mut Journal,
+    journal: &mut TuneJournal,
     at: Timestamp,
-) -> Result<(StepOutcome, Option<SettingActuatorError>), JournalError> {
+) -> Result<(StepOutcome, Option<SettingActuatorError>), TuneJournalError> {
     let old = match actuator.read(&change.target) {
         Reading::Value(old) => old,
         Reading::Absent => {
@@ -132,7 +132,7 @@ fn one(
 fn cleanup_directories(
     target: &Target,
     actuator: &mut dyn SettingActuator,
-    journal: &Journal,
+    journal: &TuneJournal,
 ) -> Vec<String> {
     let mut folders = actuator.missing_directories(target);
     if let Target::File { path } = target {
@@ -151,9 +151,9 @@ fn record_side_effects(
     profile: &str,
     change: &PlannedChange,
     actuator: &mut dyn SettingActuator,
-    journal: &mut Journal,
+    journal: &mut TuneJournal,
     at: Timestamp,
-) -> Result<Option<String>, JournalError> {
+) -> Result<Option<String>, TuneJournalError> {
     let mut side_effects = Vec::new();
     for target in &change.beside {
         match actuator.read(target) {

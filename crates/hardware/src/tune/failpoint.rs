@@ -43,13 +43,13 @@ pub(super) const INJECTED: &str = "injected by a test";
 
 /// An armed failpoint, if any.
 #[derive(Debug, Default)]
-pub struct Failpoint {
+pub struct TuneFailpoint {
     at: Option<(FailpointSite, Cell<u32>)>,
     /// Panics instead of aborting the process.
     panics: bool,
 }
 
-impl Failpoint {
+impl TuneFailpoint {
     /// Parses `FARRIER_TUNE_CRASH_AT`.
     pub fn from_environment() -> Self {
         std::env::var("FARRIER_TUNE_CRASH_AT")

@@ -12,7 +12,7 @@ use farrier_facts::tune::{Target, Value};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::failpoint::{Failpoint, FailpointSite};
+use super::failpoint::{FailpointSite, TuneFailpoint};
 use super::permissions;
 
 /// Name of the file in the state directory.
@@ -25,7 +25,7 @@ const VERSION: u32 = 2;
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub enum JournalError {
+pub enum TuneJournalError {
     #[error("failed to use `{}`", path.display())]
     File {
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum JournalError {
     },
 }
 
-impl JournalError {
+impl TuneJournalError {
     fn from_io(path: &Path, err: io::Error) -> Self {
         let path = path.to_owned();
         if permissions::is_untrusted(&err) {
@@ -138,7 +138,7 @@ struct Writer {
 
 /// The journal and its open changes.
 #[derive(Debug)]
-pub struct Journal {
+pub struct TuneJournal {
     dir: PathBuf,
     path: PathBuf,
     /// `None` if opened read-only.
@@ -147,14 +147,14 @@ pub struct Journal {
     bytes: u64,
     open: Vec<OpenChange>,
     next: u64,
-    failpoint: Failpoint,
+    failpoint: TuneFailpoint,
 }
 
-impl Journal {
+impl TuneJournal {
     /// Opens the journal for writing. Creates it if necessary.
-    pub fn open(dir: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
+    pub fn open(dir: &Path, failpoint: TuneFailpoint) -> Result<Self, TuneJournalError> {
         let path = dir.join(FILE);
-        let failed = |err| JournalError::from_io(&path, err);
+        let failed = |err| TuneJournalError::from_io(&path, err);
         permissions::check_directory(dir).and_then(|()| create_directory(dir)).map_err(failed)?;
         let lock_path = dir.join(LOCK);
         let mut how = OpenOptions::new();
@@ -162,7 +162,9 @@ impl Journal {
         let lock = lock.map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path: lock_path }),
+            Err(TryLockError::WouldBlock) => {
+                return Err(TuneJournalError::InUse { path: lock_path });
+            }
             Err(TryLockError::Error(err)) => return Err(failed(err)),
         }
         let mut journal = Self::read(dir)?;
@@ -180,7 +182,7 @@ impl Journal {
     }
 
     /// Reads the journal without changing it. If the file is missing, there are no changes.
-    pub fn read(dir: &Path) -> Result<Self, JournalError> {
+    pub fn read(dir: &Path) -> Result<Self, TuneJournalError> {
         #[derive(Deserialize)]
         struct VersionOnly {
             v: u32,
@@ -188,7 +190,7 @@ impl Journal {
         let path = dir.join(FILE);
         let bytes = permissions::check_directory(dir)
             .and_then(|()| read_all(&path))
-            .map_err(|err| JournalError::from_io(&path, err))?;
+            .map_err(|err| TuneJournalError::from_io(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self {
             dir: dir.to_owned(),
@@ -197,21 +199,21 @@ impl Journal {
             bytes: whole as u64,
             open: Vec::new(),
             next: 1,
-            failpoint: Failpoint::default(),
+            failpoint: TuneFailpoint::default(),
         };
         for (place, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let version = serde_json::from_slice::<VersionOnly>(line).ok().map(|header| header.v);
             if let Some(version) = version.filter(|version| *version > VERSION) {
-                return Err(JournalError::Newer { path, version });
+                return Err(TuneJournalError::Newer { path, version });
             }
             let Ok(line) = serde_json::from_slice::<JournalLine>(line) else {
-                return Err(JournalError::Damaged { path, line: place + 1 });
+                return Err(TuneJournalError::Damaged { path, line: place + 1 });
             };
             if let JournalEntry::Begun(change) = &line.entry
                 && !change.is_nameable()
             {
                 let target = change.target.clone();
-                return Err(JournalError::Target { path, line: place + 1, target });
+                return Err(TuneJournalError::Target { path, line: place + 1, target });
             }
             journal.apply_entry(line.entry);
         }
@@ -228,7 +230,7 @@ impl Journal {
         self.next
     }
 
-    pub(super) fn failpoint(&self) -> &Failpoint {
+    pub(super) fn failpoint(&self) -> &TuneFailpoint {
         &self.failpoint
     }
 
@@ -259,9 +261,13 @@ impl Journal {
     }
 
     /// Appends an entry. It is on disk when this returns.
-    pub(super) fn write(&mut self, at: Timestamp, entry: JournalEntry) -> Result<(), JournalError> {
+    pub(super) fn write(
+        &mut self,
+        at: Timestamp,
+        entry: JournalEntry,
+    ) -> Result<(), TuneJournalError> {
         self.append(at, &entry)
-            .map_err(|err| JournalError::File { path: self.path.clone(), err })?;
+            .map_err(|err| TuneJournalError::File { path: self.path.clone(), err })?;
         self.apply_entry(entry);
         Ok(())
     }
@@ -298,8 +304,8 @@ impl Journal {
     }
 
     /// Truncates the journal if no change is open, so that it does not grow forever.
-    pub(super) fn compact(&mut self) -> Result<(), JournalError> {
-        let failed = |err| JournalError::File { path: self.path.clone(), err };
+    pub(super) fn compact(&mut self) -> Result<(), TuneJournalError> {
+        let failed = |err| TuneJournalError::File { path: self.path.clone(), err };
         if !self.open.is_empty() || self.bytes == 0 {
             return Ok(());
         }

@@ -26,8 +26,8 @@ mod system_commands;
 pub use actuator::{CommandFailure, NodeSettingActuator, SettingActuator, SettingActuatorError};
 pub use applied_profile::{AppliedProfile, AppliedProfileError, STATE_DIR};
 pub use apply::apply;
-pub use failpoint::{Failpoint, FailpointSite};
-pub use journal::{FILE, Journal, JournalError, OpenChange};
+pub use failpoint::{FailpointSite, TuneFailpoint};
+pub use journal::{FILE, OpenChange, TuneJournal, TuneJournalError};
 pub use read_settings::read_settings;
 pub use revert::{RevertedChange, revert};
 

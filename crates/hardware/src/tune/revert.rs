@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::actuator::{SettingActuator, SettingActuatorError};
 use super::apply::error_chain;
 use super::failpoint::FailpointSite;
-use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
+use super::journal::{JournalEntry, OpenChange, TuneJournal, TuneJournalError};
 
 /// A change and the outcome of reverting it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub struct RevertedChange {
 /// `force` is set.
 pub fn revert(
     actuator: &mut dyn SettingActuator,
-    journal: &mut Journal,
+    journal: &mut TuneJournal,
     force: bool,
     at: Timestamp,
 ) -> Vec<RevertedChange> {
@@ -62,10 +62,10 @@ pub fn revert(
 fn one(
     change: &OpenChange,
     actuator: &mut dyn SettingActuator,
-    journal: &mut Journal,
+    journal: &mut TuneJournal,
     force: bool,
     at: Timestamp,
-) -> Result<(RevertOutcome, Option<SettingActuatorError>), JournalError> {
+) -> Result<(RevertOutcome, Option<SettingActuatorError>), TuneJournalError> {
     let failed = |err: SettingActuatorError| {
         let outcome =
             RevertOutcome::Failed { why: error_chain(&err), permission: err.is_permission() };

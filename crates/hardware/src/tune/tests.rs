@@ -256,10 +256,10 @@ fn run_until_crash(work: impl FnOnce()) {
 
 /// Opens a journal. Retries while it is in use, because another test that spawns a process holds
 /// our locks between its fork and its exec.
-fn open_journal(state: &Path, interrupt: impl Fn() -> Failpoint) -> Journal {
+fn open_journal(state: &Path, interrupt: impl Fn() -> TuneFailpoint) -> TuneJournal {
     for _ in 0..1_000_000 {
-        match Journal::open(state, interrupt()) {
-            Err(JournalError::InUse { .. }) => std::thread::yield_now(),
+        match TuneJournal::open(state, interrupt()) {
+            Err(TuneJournalError::InUse { .. }) => std::thread::yield_now(),
             opened => return opened.unwrap(),
         }
     }
@@ -311,7 +311,7 @@ proptest! {
         let now = Timestamp::UNIX_EPOCH;
         for (steps, (point, times)) in [(&first, crashes.0), (&second, crashes.1)] {
             run_until_crash(|| {
-                let mut journal = open_journal(&state, || Failpoint::panic_at(point, times));
+                let mut journal = open_journal(&state, || TuneFailpoint::panic_at(point, times));
                 let mut actuator = FakeActuator::rounding(&root, &gpus);
                 for applied in apply("a", steps, &mut actuator, &mut journal, now) {
                     let rounds = matches!(applied.step.change.as_ref().unwrap().value, Value::Number(_));
@@ -322,10 +322,10 @@ proptest! {
         }
         run_until_crash(|| {
             let (point, times) = crashes.2;
-            let mut journal = open_journal(&state, || Failpoint::panic_at(point, times));
+            let mut journal = open_journal(&state, || TuneFailpoint::panic_at(point, times));
             revert(&mut FakeActuator::rounding(&root, &gpus), &mut journal, false, now);
         });
-        let mut journal = open_journal(&state, Failpoint::default);
+        let mut journal = open_journal(&state, TuneFailpoint::default);
         let reverted = revert(&mut FakeActuator::rounding(&root, &gpus), &mut journal, false, now);
         for change in &reverted {
             prop_assert!(matches!(change.outcome, RevertOutcome::Back | RevertOutcome::Already), "{change:?}");
@@ -334,7 +334,7 @@ proptest! {
         prop_assert_eq!(&*gpus.borrow(), &gpus_before);
         prop_assert!(journal.open_changes().is_empty());
         drop(journal);
-        prop_assert!(Journal::read(&state).unwrap().open_changes().is_empty());
+        prop_assert!(TuneJournal::read(&state).unwrap().open_changes().is_empty());
     }
 }
 
@@ -358,8 +358,8 @@ impl TestNode {
         FakeActuator::new(&self.root(), &self.gpus)
     }
 
-    fn journal(&self) -> Journal {
-        open_journal(&self.place.path().join("state"), Failpoint::default)
+    fn journal(&self) -> TuneJournal {
+        open_journal(&self.place.path().join("state"), TuneFailpoint::default)
     }
 
     fn apply(&self, steps: &[Step], actuator: &mut FakeActuator) -> Vec<StepOutcome> {
@@ -626,13 +626,13 @@ fn malformed_journal_is_rejected() {
     assert_eq!(node_under_test.journal().open_changes().len(), 3);
     assert_eq!(fs::read_to_string(&path).unwrap(), good);
     fs::write(&path, format!("nonsense\n{good}")).unwrap();
-    assert!(matches!(Journal::read(&state), Err(JournalError::Damaged { line: 1, .. })));
+    assert!(matches!(TuneJournal::read(&state), Err(TuneJournalError::Damaged { line: 1, .. })));
     fs::write(&path, "{\"v\":3,\"at\":\"2030-01-01T00:00:00Z\",\"note\":\"new\"}\n").unwrap();
-    assert!(matches!(Journal::read(&state), Err(JournalError::Newer { version: 3, .. })));
+    assert!(matches!(TuneJournal::read(&state), Err(TuneJournalError::Newer { version: 3, .. })));
     fs::write(&path, good).unwrap();
     let held = node_under_test.journal();
-    let second = Journal::open(&state, Failpoint::default());
-    assert!(matches!(second, Err(JournalError::InUse { .. })));
+    let second = TuneJournal::open(&state, TuneFailpoint::default());
+    assert!(matches!(second, Err(TuneJournalError::InUse { .. })));
     assert_eq!(held.open_changes().len(), 3);
 }
 
@@ -641,7 +641,7 @@ fn version_one_journal_is_readable() {
     let place = tempfile::tempdir().unwrap();
     let line = r#"{"v":1,"at":"2026-11-15T21:48:33Z","note":{"begun":{"number":4,"profile":"training","target":{"gpu":{"uuid":"GPU-1","control":"power-limit"}},"old":{"number":600000},"new":{"number":700000}}}}"#;
     fs::write(place.path().join(FILE), format!("{line}\n")).unwrap();
-    let journal = Journal::read(place.path()).unwrap();
+    let journal = TuneJournal::read(place.path()).unwrap();
     let [change] = journal.open_changes() else { panic!("{journal:?}") };
     assert_eq!((change.number, &change.old), (4, &Value::Number(600_000)));
     assert_eq!((&change.made, change.is_side_effect), (&None, false));
@@ -659,31 +659,31 @@ fn planted_journal_is_rejected() {
         ) + "\n"
     };
     fs::write(&path, line(r#"{"file":{"path":"/etc/sudoers.d/x"}}"#, "")).unwrap();
-    assert!(matches!(Journal::read(&state), Err(JournalError::Target { line: 1, .. })));
+    assert!(matches!(TuneJournal::read(&state), Err(TuneJournalError::Target { line: 1, .. })));
     let ours = format!(r#"{{"file":{{"path":"{TORCH}"}}}}"#);
     fs::write(&path, line(&ours, r#","folders":["/etc/farrier/jobs"]"#)).unwrap();
-    assert_eq!(Journal::read(&state).unwrap().open_changes().len(), 1);
+    assert_eq!(TuneJournal::read(&state).unwrap().open_changes().len(), 1);
     // Empty directories are removed, but only those on the path of the file.
     fs::write(&path, line(&ours, r#","folders":["/srv/empty"]"#)).unwrap();
-    assert!(matches!(Journal::read(&state), Err(JournalError::Target { .. })));
+    assert!(matches!(TuneJournal::read(&state), Err(TuneJournalError::Target { .. })));
     let elsewhere = place.path().join("elsewhere");
     fs::rename(&path, &elsewhere).unwrap();
     symlink(&elsewhere, &path).unwrap();
     let before = fs::read(&elsewhere).unwrap();
     assert!(matches!(
-        Journal::open(&state, Failpoint::default()),
-        Err(JournalError::Untrusted { .. })
+        TuneJournal::open(&state, TuneFailpoint::default()),
+        Err(TuneJournalError::Untrusted { .. })
     ));
     fs::remove_file(&path).unwrap();
     let _ = fs::remove_file(state.join("lock"));
     symlink(&elsewhere, state.join("lock")).unwrap();
     assert!(matches!(
-        Journal::open(&state, Failpoint::default()),
-        Err(JournalError::Untrusted { .. })
+        TuneJournal::open(&state, TuneFailpoint::default()),
+        Err(TuneJournalError::Untrusted { .. })
     ));
     assert_eq!(fs::read(&elsewhere).unwrap(), before);
     fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(Journal::read(&state), Err(JournalError::Untrusted { .. })));
+    assert!(matches!(TuneJournal::read(&state), Err(TuneJournalError::Untrusted { .. })));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use anyhow::Context;
 use farrier_facts::tune::{PlanOptions, Profile, Step, plan};
 use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
 use farrier_hardware::tune::{
-    AppliedProfile, Failpoint, Journal, JournalError, NodeSettingActuator, STATE_DIR,
+    AppliedProfile, NodeSettingActuator, STATE_DIR, TuneFailpoint, TuneJournal, TuneJournalError,
 };
 use farrier_hardware::{Root, capture};
 
@@ -104,14 +104,14 @@ impl NodeArgs {
     }
 
     /// Opens the node's journal for writing.
-    pub(super) fn journal(&self) -> anyhow::Result<Journal> {
-        Journal::open(&self.state(), Failpoint::from_environment())
+    pub(super) fn journal(&self) -> anyhow::Result<TuneJournal> {
+        TuneJournal::open(&self.state(), TuneFailpoint::from_environment())
             .map_err(|err| journal_error(err, &self.state()))
     }
 
     /// Prints the number of revertible changes, if the journal is readable.
     pub(super) fn print_open_changes(&self, printer: &mut Printer) -> anyhow::Result<()> {
-        match Journal::read(&self.state()) {
+        match TuneJournal::read(&self.state()) {
             Ok(journal) if journal.open_changes().is_empty() => {}
             Ok(journal) => {
                 let count = journal.open_changes().len();
@@ -123,7 +123,7 @@ impl NodeArgs {
                 )?;
             }
             // The journal belongs to root, but any user may plan.
-            Err(JournalError::File { err, .. })
+            Err(TuneJournalError::File { err, .. })
                 if err.kind() == std::io::ErrorKind::PermissionDenied => {}
             Err(err) => failure::warn(&anyhow::Error::new(err)),
         }
@@ -151,7 +151,7 @@ impl NodeArgs {
 
     /// The error for open changes without a node profile, if the journal is readable.
     fn partial_apply_error(&self) -> Option<anyhow::Error> {
-        let journal = Journal::read(&self.state()).ok()?;
+        let journal = TuneJournal::read(&self.state()).ok()?;
         let count = journal.open_changes().len();
         let newest = &journal.open_changes().last()?.profile;
         let verb = if count == 1 { "is" } else { "are" };
@@ -185,22 +185,24 @@ impl NodeArgs {
     }
 
     /// Opens the node's journal for reading.
-    pub(super) fn journal_to_read(&self) -> anyhow::Result<Journal> {
-        Journal::read(&self.state()).map_err(|err| journal_error(err, &self.state()))
+    pub(super) fn journal_to_read(&self) -> anyhow::Result<TuneJournal> {
+        TuneJournal::read(&self.state()).map_err(|err| journal_error(err, &self.state()))
     }
 }
 
-fn journal_error(err: JournalError, state: &Path) -> anyhow::Error {
+fn journal_error(err: TuneJournalError, state: &Path) -> anyhow::Error {
     let hint = match &err {
-        JournalError::File { err, .. } if err.kind() == std::io::ErrorKind::PermissionDenied => {
+        TuneJournalError::File { err, .. }
+            if err.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
             "the journal belongs to root: run this command with sudo".to_owned()
         }
-        JournalError::Untrusted { .. } | JournalError::Target { .. } => format!(
+        TuneJournalError::Untrusted { .. } | TuneJournalError::Target { .. } => format!(
             "root applies its contents: find out who wrote to `{}`, then move it away and restore correct entries by hand",
             state.display()
         ),
-        JournalError::InUse { .. } => "wait until the other process has ended".to_owned(),
-        JournalError::Damaged { .. } => format!(
+        TuneJournalError::InUse { .. } => "wait until the other process has ended".to_owned(),
+        TuneJournalError::Damaged { .. } => format!(
             "repair the line, which has the only copy of the previous values; or move `{}` away and restore them by hand",
             state.display()
         ),

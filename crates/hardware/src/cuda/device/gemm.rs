@@ -3,8 +3,8 @@
 use cudarc::driver::result;
 
 use super::{Device, ONE_AT, to_usize};
-use crate::cuda::backend::{Precision, UnsupportedGemm};
-use crate::cuda::blas::{Blas, BlasUnavailable, Plan};
+use crate::cuda::backend::{GemmPrecision, UnsupportedGemm};
+use crate::cuda::blas::{Blas, BlasUnavailable, GemmPlan};
 use crate::cuda::error::{CudaError, DriverContext};
 
 /// Rows and columns of the GEMM with which a library is tried.
@@ -18,7 +18,7 @@ impl Device {
     /// Checks whether a library works on this GPU with this driver. Ignores errors that implicate
     /// the GPU, because the tests report them.
     fn trial_run(&self, blas: &Blas) -> Result<(), CudaError> {
-        let (precision, side) = (Precision::Fp16, TRIAL_SIDE);
+        let (precision, side) = (GemmPrecision::Fp16, TRIAL_SIDE);
         let bytes = to_usize(side * side * 2);
         let mut matrices = [0; 3];
         let multiplied = (|| {
@@ -55,13 +55,13 @@ impl Device {
     /// works.
     pub(super) fn select_plan(
         &self,
-        precision: Precision,
+        precision: GemmPrecision,
         side: u64,
-    ) -> Result<Result<Option<Plan>, UnsupportedGemm>, CudaError> {
+    ) -> Result<Result<Option<GemmPlan>, UnsupportedGemm>, CudaError> {
         if let Some(unsupported) = precision.unsupported_on(self.info.compute_capability) {
             return Ok(Err(unsupported));
         }
-        if precision == Precision::OwnKernel {
+        if precision == GemmPrecision::OwnKernel {
             return Ok(Ok(None));
         }
         match self.gemm_library_handle() {

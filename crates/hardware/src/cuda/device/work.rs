@@ -9,8 +9,8 @@ use super::{
     DIGEST_AT, Device, LAUNCH_COUNT_AT, MISMATCHES_AT, MISMATCHES_WORDS, PreparedGemm, to_usize,
 };
 use crate::cuda::backend::{
-    DeviceBuffer, Gemm, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch, MemoryMismatches,
-    Precision, UnsupportedGemm, Work,
+    DeviceBuffer, Gemm, GemmPrecision, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch,
+    MemoryMismatches, UnsupportedGemm, Work,
 };
 use crate::cuda::error::{CudaError, DriverContext, error_text};
 use crate::cuda::matrix_values;
@@ -78,7 +78,7 @@ impl GpuBackend for Device {
 
     fn prepare_gemm(
         &mut self,
-        precision: Precision,
+        precision: GemmPrecision,
         side: u64,
     ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError> {
         let plan = match self.select_plan(precision, side)? {
@@ -176,9 +176,9 @@ impl GpuBackend for Device {
         Ok(self.read_u32s(self.scratch + LAUNCH_COUNT_AT, 1)?[0])
     }
 
-    fn gemm_library(&self, precision: Precision) -> String {
+    fn gemm_library(&self, precision: GemmPrecision) -> String {
         match (precision, self.gemm_library_handle()) {
-            (Precision::OwnKernel, _) => "farrier's kernel".to_owned(),
+            (GemmPrecision::OwnKernel, _) => "farrier's kernel".to_owned(),
             (_, Ok(blas)) => blas.name.clone(),
             (_, Err(_)) => "no library".to_owned(),
         }

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::super::backend::{
-    DeviceBuffer, Gemm, GpuBackend, HostBuffer, Precision, UnsupportedGemm,
+    DeviceBuffer, Gemm, GemmPrecision, GpuBackend, HostBuffer, UnsupportedGemm,
 };
 use super::super::error::CudaError;
 
@@ -44,7 +44,7 @@ impl<'b> Allocations<'b> {
 
     pub(super) fn prepare_gemm(
         &mut self,
-        precision: Precision,
+        precision: GemmPrecision,
         side: u64,
     ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError> {
         let prepared = self.backend.prepare_gemm(precision, side)?;

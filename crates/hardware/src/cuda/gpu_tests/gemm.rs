@@ -2,7 +2,7 @@
 
 use farrier_facts::diag::TestOutcome;
 
-use super::super::backend::{Gemm, GpuBackend, Precision, UnsupportedGemm, Work};
+use super::super::backend::{Gemm, GemmPrecision, GpuBackend, UnsupportedGemm, Work};
 use super::super::error::CudaError;
 use super::super::matrix_values;
 use super::allocations::Allocations;
@@ -14,7 +14,7 @@ const RUNS: usize = 5;
 pub(super) fn run(
     backend: &mut dyn GpuBackend,
     budget: &TestBudget,
-    precision: Precision,
+    precision: GemmPrecision,
 ) -> Result<TestOutcome, CudaError> {
     let library = backend.gemm_library(precision);
     let mut gpu = Allocations::new(backend);
@@ -48,7 +48,7 @@ fn not_run(UnsupportedGemm { why, is_hardware }: UnsupportedGemm) -> TestOutcome
 /// The largest GEMM up to `side` that fits into memory.
 pub(super) fn largest_fitting(
     gpu: &mut Allocations<'_>,
-    precision: Precision,
+    precision: GemmPrecision,
     side: u64,
 ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError> {
     let mut side = side;
@@ -68,7 +68,7 @@ pub(super) fn digest(gpu: &mut Allocations<'_>, gemm: Gemm) -> Result<u64, CudaE
 /// Compares the first value of the result with the host's dot product.
 fn first_wrong(
     gpu: &mut Allocations<'_>,
-    precision: Precision,
+    precision: GemmPrecision,
     gemm: Gemm,
 ) -> Result<Option<String>, CudaError> {
     let words = gpu.read_words(gemm.result, 2)?;

@@ -2,7 +2,7 @@
 
 use farrier_facts::diag::{TestOutcome, median};
 
-use super::super::backend::{GpuBackend, MemoryMismatches, Pattern, Work};
+use super::super::backend::{GpuBackend, MemoryMismatches, MemoryPattern, Work};
 use super::super::error::CudaError;
 use super::allocations::{Allocations, round_to_mib};
 use super::{TestBudget, giga, measured, mib};
@@ -17,7 +17,7 @@ pub(super) fn read(
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 1)?;
     let buffer = gpu.buffer(bytes)?;
-    gpu.run_timed(&[Work::Fill(buffer, Pattern::Random(1))])?;
+    gpu.run_timed(&[Work::Fill(buffer, MemoryPattern::Random(1))])?;
     passes(&mut gpu, budget, Work::Read(buffer), bytes, format!("{} per pass", mib(bytes)))
 }
 
@@ -28,7 +28,7 @@ pub(super) fn write(
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 1)?;
     let buffer = gpu.buffer(bytes)?;
-    let work = Work::Fill(buffer, Pattern::Constant(0x5555_aaaa));
+    let work = Work::Fill(buffer, MemoryPattern::Constant(0x5555_aaaa));
     passes(&mut gpu, budget, work, bytes, format!("{} per pass", mib(bytes)))
 }
 
@@ -41,13 +41,13 @@ pub(super) fn copy(
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 2)?;
     let (from, to) = (gpu.buffer(bytes)?, gpu.buffer(bytes)?);
-    let pattern = Pattern::Random(3);
+    let pattern = MemoryPattern::Random(3);
     gpu.run_timed(&[Work::Fill(from, pattern)])?;
     let mut best: Option<TestOutcome> = None;
     for (work, how) in
         [(Work::Copy(from, to), "a kernel"), (Work::CopyByEngine(from, to), "the copy engine")]
     {
-        gpu.run_timed(&[Work::Fill(to, Pattern::Constant(0))])?;
+        gpu.run_timed(&[Work::Fill(to, MemoryPattern::Constant(0))])?;
         let detail = format!("{} read and written by {how}", mib(bytes));
         let outcome = passes(&mut gpu, budget, work, 2 * bytes, detail)?;
         gpu.run_timed(&[Work::Check(to, pattern)])?;
@@ -132,8 +132,8 @@ pub(super) fn patterns(
         for pattern in round_patterns(round) {
             // Chunks differ, so that aliasing between them is detected.
             let chunk_pattern = |index: usize| match pattern {
-                Pattern::Random(seed) => {
-                    Pattern::Random(seed ^ u32::try_from(index).unwrap_or(0) << 20)
+                MemoryPattern::Random(seed) => {
+                    MemoryPattern::Random(seed ^ u32::try_from(index).unwrap_or(0) << 20)
                 }
                 other => other,
             };
@@ -156,17 +156,17 @@ pub(super) fn patterns(
 }
 
 /// Alternating bits in both phases, addresses, and random bits that differ in each round.
-fn round_patterns(round: u32) -> [Pattern; 4] {
+fn round_patterns(round: u32) -> [MemoryPattern; 4] {
     [
-        Pattern::Constant(0x5555_5555_u32.rotate_left(round)),
-        Pattern::Constant(0xaaaa_aaaa_u32.rotate_left(round)),
-        Pattern::Address(round),
-        Pattern::Random(0x0001_0000 + round),
+        MemoryPattern::Constant(0x5555_5555_u32.rotate_left(round)),
+        MemoryPattern::Constant(0xaaaa_aaaa_u32.rotate_left(round)),
+        MemoryPattern::Address(round),
+        MemoryPattern::Random(0x0001_0000 + round),
     ]
 }
 
 /// Describes what the wrong words have in common: one bit, one location, or neither.
-pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: Pattern) -> TestOutcome {
+pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: MemoryPattern) -> TestOutcome {
     let words = match mismatches.count {
         1 => "1 wrong word".to_owned(),
         count => format!("{count} wrong words"),
@@ -200,7 +200,7 @@ pub(super) fn peers(
         let bytes = gpu.buffer_bytes(budget.transfer_bytes, 1)?;
         let from = gpu.buffer(bytes)?;
         let there = gpu.peer_buffer(index, bytes)?;
-        let pattern = Pattern::Random(11);
+        let pattern = MemoryPattern::Random(11);
         gpu.run_timed(&[Work::Fill(from, pattern)])?;
         let mut samples = Vec::new();
         for repeat in 0..=budget.repeats {
@@ -210,7 +210,7 @@ pub(super) fn peers(
             }
         }
         let back = [
-            Work::Fill(from, Pattern::Constant(0)),
+            Work::Fill(from, MemoryPattern::Constant(0)),
             Work::CopyByEngine(there, from),
             Work::Check(from, pattern),
         ];

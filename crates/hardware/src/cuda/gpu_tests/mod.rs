@@ -9,7 +9,7 @@ mod soak;
 use farrier_facts::diag::{Test, TestOutcome, median};
 use serde::{Deserialize, Serialize};
 
-use super::backend::{GpuBackend, Precision};
+use super::backend::{GemmPrecision, GpuBackend};
 
 pub use soak::TestProgress;
 
@@ -64,12 +64,12 @@ pub fn run(
         Test::HbmCopy => memory::copy(backend, budget),
         Test::MemoryPatterns => memory::patterns(backend, budget),
         Test::PeerCopy => memory::peers(backend, budget),
-        Test::GemmBf16 => gemm::run(backend, budget, Precision::Bf16),
-        Test::GemmFp16 => gemm::run(backend, budget, Precision::Fp16),
-        Test::GemmFp8 => gemm::run(backend, budget, Precision::Fp8),
-        Test::GemmTf32 => gemm::run(backend, budget, Precision::Tf32),
-        Test::GemmFp64 => gemm::run(backend, budget, Precision::Fp64),
-        Test::GemmOwn => gemm::run(backend, budget, Precision::OwnKernel),
+        Test::GemmBf16 => gemm::run(backend, budget, GemmPrecision::Bf16),
+        Test::GemmFp16 => gemm::run(backend, budget, GemmPrecision::Fp16),
+        Test::GemmFp8 => gemm::run(backend, budget, GemmPrecision::Fp8),
+        Test::GemmTf32 => gemm::run(backend, budget, GemmPrecision::Tf32),
+        Test::GemmFp64 => gemm::run(backend, budget, GemmPrecision::Fp64),
+        Test::GemmOwn => gemm::run(backend, budget, GemmPrecision::OwnKernel),
         Test::Soak => soak::soak(backend, budget, report),
         Test::Corruption => soak::corruption(backend, budget, report),
     };

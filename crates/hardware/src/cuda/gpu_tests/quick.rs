@@ -2,7 +2,7 @@
 
 use farrier_facts::diag::TestOutcome;
 
-use super::super::backend::{GpuBackend, Pattern, Work, chain};
+use super::super::backend::{GpuBackend, MemoryPattern, Work, chain};
 use super::super::error::CudaError;
 use super::allocations::Allocations;
 use super::{TestBudget, giga, measured, mib, passed};
@@ -14,7 +14,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<TestOutcome, Cuda
     for round in 0..2 {
         let mut gpu = Allocations::new(backend);
         let buffer = gpu.buffer(bytes)?;
-        let pattern = Pattern::Random(round);
+        let pattern = MemoryPattern::Random(round);
         gpu.run_timed(&[Work::Fill(buffer, pattern), Work::Check(buffer, pattern)])?;
         let mismatches = gpu.take_mismatches()?;
         if mismatches.count > 0 {
@@ -81,8 +81,8 @@ fn transfer(
     let buffer = gpu.buffer(bytes)?;
     let host = gpu.host_buffer(bytes)?;
     // Copy known data both ways, and verify it afterwards.
-    let pattern = Pattern::Random(7);
-    let blank = Pattern::Constant(0);
+    let pattern = MemoryPattern::Random(7);
+    let blank = MemoryPattern::Constant(0);
     gpu.run_timed(&[Work::Fill(buffer, pattern), Work::CopyToHost(buffer, host)])?;
     let work =
         if is_to_gpu { Work::CopyToGpu(host, buffer) } else { Work::CopyToHost(buffer, host) };

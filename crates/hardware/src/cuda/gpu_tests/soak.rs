@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::diag::TestOutcome;
 use serde::{Deserialize, Serialize};
 
-use super::super::backend::{DeviceBuffer, Gemm, GpuBackend, Precision, Work, chain, mix};
+use super::super::backend::{DeviceBuffer, Gemm, GemmPrecision, GpuBackend, Work, chain, mix};
 use super::super::error::CudaError;
 use super::allocations::Allocations;
 use super::{TestBudget, gemm, giga, measured};
@@ -53,7 +53,7 @@ fn any_gemm(
     gpu: &mut Allocations<'_>,
     budget: &TestBudget,
 ) -> Result<Option<(Gemm, String)>, CudaError> {
-    for precision in [Precision::Bf16, Precision::OwnKernel] {
+    for precision in [GemmPrecision::Bf16, GemmPrecision::OwnKernel] {
         if let Ok(gemm) = gemm::largest_fitting(gpu, precision, budget.side)? {
             return Ok(Some((gemm, format!("by {}", gpu.gemm_library(precision)))));
         }

@@ -1,4 +1,4 @@
-use super::super::backend::Pattern;
+use super::super::backend::MemoryPattern;
 use super::super::simulated::{SimulatedFault, SimulatedGpu};
 use super::*;
 
@@ -66,7 +66,7 @@ fn slow_hardware_measures_slow() {
 fn stuck_bit_is_found_by_every_memory_test() {
     // In this word, all patterns have that bit unset.
     let is_unset = |word: &u64| {
-        [0, 1, 3, 7].iter().all(|seed| Pattern::Random(*seed).word_at(*word) & (1 << 9) == 0)
+        [0, 1, 3, 7].iter().all(|seed| MemoryPattern::Random(*seed).word_at(*word) & (1 << 9) == 0)
     };
     let word = (0..1000).find(is_unset).unwrap();
     let stuck = gpu().with(SimulatedFault::StuckBit { word, bit: 9 });

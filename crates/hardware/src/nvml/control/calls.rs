@@ -6,8 +6,8 @@ use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{ApplicationClocks, GpuControl, GpuReadings, GpusSeen, Value};
 
 use super::GpuSetError;
-use crate::nvml::caller::{CallResult, Caller, call, outcome};
-use crate::nvml::ffi::{self, Device};
+use crate::nvml::caller::{CallResult, NvmlCaller, call, outcome};
+use crate::nvml::ffi::{self, RawDevice};
 use crate::nvml::snapshot::DEVICES_MAX;
 
 /// `NVML_CLOCK_GRAPHICS`
@@ -19,7 +19,7 @@ const CLOCKS_MAX: usize = 1024;
 /// Maximum MIG instances of a GPU. `nvmlDeviceGetMaxMigDeviceCount` returns seven today.
 const INSTANCES_MAX: u32 = 64;
 
-impl Caller<'_> {
+impl NvmlCaller<'_> {
     pub(super) fn all_controls(&mut self) -> GpusSeen {
         let mut count: c_uint = 0;
         let called = call!(self, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count);
@@ -34,7 +34,7 @@ impl Caller<'_> {
     }
 
     fn gpu_controls(&mut self, index: u32) -> GpuReadings {
-        let mut device: Device = std::ptr::null_mut();
+        let mut device: RawDevice = std::ptr::null_mut();
         let out = &raw mut device;
         let called = call!(self, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
         if let Reading::Unreadable(why) = outcome(called, || ()) {
@@ -55,11 +55,11 @@ impl Caller<'_> {
         }
     }
 
-    fn switch(&mut self, device: Device, name: &'static str) -> Reading<bool> {
+    fn switch(&mut self, device: RawDevice, name: &'static str) -> Reading<bool> {
         self.number(device, name).map(|number| number != 0)
     }
 
-    fn application_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
+    fn application_clock(&mut self, device: RawDevice, clock: c_uint) -> Reading<u32> {
         let mut mhz: c_uint = 0;
         let out = &raw mut mhz;
         let called =
@@ -67,7 +67,7 @@ impl Caller<'_> {
         absent_if_removed(called, || mhz)
     }
 
-    fn default_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
+    fn default_clock(&mut self, device: RawDevice, clock: c_uint) -> Reading<u32> {
         let mut mhz: c_uint = 0;
         let out = &raw mut mhz;
         let name = call!(
@@ -81,7 +81,7 @@ impl Caller<'_> {
         absent_if_removed(name, || mhz)
     }
 
-    fn application_clocks(&mut self, device: Device) -> Reading<ApplicationClocks> {
+    fn application_clocks(&mut self, device: RawDevice) -> Reading<ApplicationClocks> {
         let clocks = [
             self.application_clock(device, MEMORY),
             self.application_clock(device, GRAPHICS),
@@ -107,7 +107,7 @@ impl Caller<'_> {
         })
     }
 
-    fn supported_clocks(&mut self, device: Device, memory_mhz: u32) -> Reading<Vec<u32>> {
+    fn supported_clocks(&mut self, device: RawDevice, memory_mhz: u32) -> Reading<Vec<u32>> {
         let mut clocks: [c_uint; CLOCKS_MAX] = [0; CLOCKS_MAX];
         let mut count = c_uint::try_from(CLOCKS_MAX).unwrap_or(c_uint::MAX);
         let called = call!(
@@ -123,7 +123,7 @@ impl Caller<'_> {
     }
 
     /// Profile names of the MIG instances. Absent if MIG is off or unsupported.
-    fn mig_layout(&mut self, device: Device) -> Reading<Vec<String>> {
+    fn mig_layout(&mut self, device: RawDevice) -> Reading<Vec<String>> {
         match self.setting(device, "nvmlDeviceGetMigMode") {
             Reading::Value(mig) if mig.current => {}
             Reading::Unreadable(why) => return Reading::Unreadable(why),
@@ -136,7 +136,7 @@ impl Caller<'_> {
         };
         let mut names = Vec::new();
         for index in 0..most {
-            let mut instance: Device = std::ptr::null_mut();
+            let mut instance: RawDevice = std::ptr::null_mut();
             let called = call!(
                 self,
                 ffi::DeviceInstance,
@@ -165,11 +165,11 @@ impl Caller<'_> {
     }
 
     /// The device with this UUID. Absent if NVML has none.
-    fn by_uuid(&mut self, uuid: &str) -> Reading<Device> {
+    fn by_uuid(&mut self, uuid: &str) -> Reading<RawDevice> {
         let Ok(text) = CString::new(uuid) else {
             return Reading::Unreadable(ReadError::malformed("the UUID contains a NUL"));
         };
-        let mut device: Device = std::ptr::null_mut();
+        let mut device: RawDevice = std::ptr::null_mut();
         let out = &raw mut device;
         let called =
             call!(self, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", text.as_ptr(), out);

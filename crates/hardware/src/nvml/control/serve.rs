@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
 
-use crate::nvml::caller::{Caller, call};
+use crate::nvml::caller::{NvmlCaller, call};
 use crate::nvml::ffi;
 
 use super::{ControlRequest, ControlResponse};
@@ -11,7 +11,7 @@ use super::{ControlRequest, ControlResponse};
 /// Serves requests until the input ends or NVML becomes unavailable.
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let mut on_call = |_: &str| {};
-    let mut caller = match Caller::load(library, &mut on_call) {
+    let mut caller = match NvmlCaller::load(library, &mut on_call) {
         Ok(caller) => caller,
         Err(why) => {
             return respond(output, &ControlResponse::NoNvml(format!("no NVML library: {why}")));

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::nvml::caller::{CallResult, Caller, call};
-use crate::nvml::ffi::{self, Device, FieldValue};
+use crate::nvml::caller::{CallResult, NvmlCaller, call};
+use crate::nvml::ffi::{self, FieldValue, RawDevice};
 
 /// Maximum fields per call. A call with 54 fields takes 60 us on an H200.
 pub(super) const BATCH_MAX: usize = 60;
@@ -64,8 +64,8 @@ pub(in crate::nvml) fn field(id: c_uint, scope: c_uint) -> FieldValue {
 
 /// Reads all fields, in batches. The call can succeed while a field fails.
 pub(in crate::nvml) fn read(
-    nvml: &mut Caller<'_>,
-    device: Device,
+    nvml: &mut NvmlCaller<'_>,
+    device: RawDevice,
     fields: &mut [FieldValue],
 ) -> CallResult {
     for batch in fields.chunks_mut(BATCH_MAX) {

@@ -7,7 +7,7 @@ use std::ptr;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{CallResult, Caller, call};
+use crate::nvml::caller::{CallResult, NvmlCaller, call};
 use crate::nvml::ffi::{self, GpmMetric, GpmMetricsGet, GpmSample};
 
 use super::reader::{ReadFailure, Reader, reading};
@@ -56,7 +56,7 @@ impl Gpm {
     }
 
     /// Frees the samples.
-    pub(super) fn free(&mut self, nvml: &mut Caller<'_>) {
+    pub(super) fn free(&mut self, nvml: &mut NvmlCaller<'_>) {
         for sample in self.samples {
             if !sample.is_null() {
                 let _ = call!(nvml, ffi::GpmFree, "nvmlGpmSampleFree", sample);

@@ -30,7 +30,7 @@ pub(in crate::nvml) const STATE: c_uint = 165;
 pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Links {
+pub(super) struct LinkInfo {
     count: u32,
     is_nvlink5: bool,
 }
@@ -54,7 +54,7 @@ const FIELDS: [(c_uint, Signal); 12] = [
 impl Reader<'_, '_> {
     /// Reads all links. A GPU without links reports nothing.
     pub(super) fn nvlinks(&mut self) -> Result<(), ReadFailure> {
-        let Links { count, is_nvlink5 } = match self.link_info()? {
+        let LinkInfo { count, is_nvlink5 } = match self.link_info()? {
             Ok(links) => links,
             Err(why) => {
                 self.unreadable_links(why);
@@ -164,7 +164,7 @@ impl Reader<'_, '_> {
     }
 
     /// The GPU's links, or why they cannot be read now.
-    fn link_info(&mut self) -> Result<Result<Links, ReadError>, ReadFailure> {
+    fn link_info(&mut self) -> Result<Result<LinkInfo, ReadError>, ReadFailure> {
         if let Some(links) = self.gpu.links {
             return Ok(Ok(links));
         }
@@ -183,7 +183,7 @@ impl Reader<'_, '_> {
             Reading::Unreadable(why) => return Ok(Err(why)),
         };
         let is_nvlink5 = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
-        let links = Links { count, is_nvlink5 };
+        let links = LinkInfo { count, is_nvlink5 };
         self.gpu.links = Some(links);
         Ok(Ok(links))
     }

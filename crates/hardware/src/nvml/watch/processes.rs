@@ -7,7 +7,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
 use crate::nvml::caller::{CallResult, call};
-use crate::nvml::ffi::{self, Device, ProcessInfo};
+use crate::nvml::ffi::{self, ProcessInfo, RawDevice};
 
 use super::reader::{ReadFailure, Reader};
 use super::{NvmlProcess, ProcessKind};
@@ -61,7 +61,7 @@ impl Reader<'_, '_> {
             return called;
         }
         for number in 0..most.min(INSTANCES_MAX) {
-            let mut instance: Device = std::ptr::null_mut();
+            let mut instance: RawDevice = std::ptr::null_mut();
             let opened = call!(
                 self.caller,
                 ffi::DeviceInstance,
@@ -83,7 +83,7 @@ impl Reader<'_, '_> {
 
     fn device_processes(
         &mut self,
-        device: Device,
+        device: RawDevice,
         buffer: &mut Vec<ProcessInfo>,
         into: &mut Vec<NvmlProcess>,
     ) -> CallResult {
@@ -104,7 +104,7 @@ impl Reader<'_, '_> {
 
     fn processes_of_kind(
         &mut self,
-        device: Device,
+        device: RawDevice,
         kind: ProcessKind,
         buffer: &mut Vec<ProcessInfo>,
         into: &mut Vec<NvmlProcess>,
@@ -144,7 +144,7 @@ impl Reader<'_, '_> {
 
     fn list(
         &mut self,
-        device: Device,
+        device: RawDevice,
         kind: ProcessKind,
         count: &mut c_uint,
         buffer: &mut [ProcessInfo],

@@ -6,12 +6,12 @@ use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::observation::GpuIdentity;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{CallResult, Caller};
-use crate::nvml::ffi::{self, Device, FieldValue, Return};
+use crate::nvml::caller::{CallResult, NvmlCaller};
+use crate::nvml::ffi::{self, FieldValue, RawDevice, Return};
 
 use super::fields;
 use super::gpm::Gpm;
-use super::links::Links;
+use super::links::LinkInfo;
 use super::wire::{SignalSet, WireValues};
 
 /// A failure that affects more than one value.
@@ -37,16 +37,16 @@ impl ReadFailure {
 }
 
 /// State of a GPU between requests.
-pub(super) struct Gpu {
+pub(super) struct WatchedGpu {
     pub(super) identity: GpuIdentity,
     /// The handle, or the error from opening it.
-    pub(super) handle: Result<Device, Return>,
+    pub(super) handle: Result<RawDevice, Return>,
     /// The error of the last read, by tier.
     pub(super) failure: [Option<Return>; 4],
     /// Unsupported signals. They are tried again after the rare tier.
     pub(super) absent: SignalSet,
     /// `None` until read.
-    pub(super) links: Option<Links>,
+    pub(super) links: Option<LinkInfo>,
     /// Number of links that were reported, counted from link 0.
     pub(super) links_reported: u32,
     /// Bit mask of links that were up or have a remote device.
@@ -65,8 +65,8 @@ pub(super) struct Gpu {
     pub(super) utilization_until_us: u64,
 }
 
-impl Gpu {
-    pub(super) fn new(identity: GpuIdentity, handle: Result<Device, Return>) -> Self {
+impl WatchedGpu {
+    pub(super) fn new(identity: GpuIdentity, handle: Result<RawDevice, Return>) -> Self {
         Self {
             identity,
             handle,
@@ -96,9 +96,9 @@ impl Gpu {
 
 /// Reads one GPU for one response.
 pub(super) struct Reader<'r, 'a> {
-    pub(super) caller: &'r mut Caller<'a>,
-    pub(super) device: Device,
-    pub(super) gpu: &'r mut Gpu,
+    pub(super) caller: &'r mut NvmlCaller<'a>,
+    pub(super) device: RawDevice,
+    pub(super) gpu: &'r mut WatchedGpu,
     pub(super) own: WireValues,
     pub(super) links: Vec<(u32, WireValues)>,
 }

@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
 
 use crate::clock;
-use crate::nvml::caller::Caller;
+use crate::nvml::caller::NvmlCaller;
 
 use super::current_call::CurrentCall;
-use super::session::Session;
-use super::wire::{InventoryRequest, NvmlUnavailable, WatchRequest, WatchResponse};
+use super::session::ProbeSession;
+use super::wire::{InventoryRequest, WatchRequest, WatchResponse, WireUnavailable};
 
 /// Serves requests until the input ends, the library fails or the output is closed. After an error
 /// the process must exit, because only a new process loads a library that was replaced.
@@ -18,7 +18,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
     let current_call = CurrentCall::on_stderr();
     let mut on_call = |call: &str| current_call.write(call, current_gpu.get());
     let mut caller = Some(&mut on_call as &mut dyn FnMut(&str));
-    let mut session: Option<Session<'_>> = None;
+    let mut session: Option<ProbeSession<'_>> = None;
     let mut cpu_us_reported = 0;
     let mut line = String::new();
     loop {
@@ -67,14 +67,14 @@ fn start<'a>(
     on_call: &'a mut dyn FnMut(&str),
     current_gpu: &'a Cell<Option<u32>>,
     request: &WatchRequest,
-) -> Result<Session<'a>, NvmlUnavailable> {
-    let caller = Caller::load(library, on_call)
-        .map_err(|err| NvmlUnavailable::NoLibrary(err.to_string()))?;
+) -> Result<ProbeSession<'a>, WireUnavailable> {
+    let caller = NvmlCaller::load(library, on_call)
+        .map_err(|err| WireUnavailable::NoLibrary(err.to_string()))?;
     let inventory = match request {
         WatchRequest::Inventory(inventory) => inventory.clone(),
         WatchRequest::Values(_) => InventoryRequest::default(),
     };
-    Session::start(caller, current_gpu, inventory)
+    ProbeSession::start(caller, current_gpu, inventory)
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
             assert!(served.is_ok());
             assert_eq!(responses.len(), 1);
             assert!(
-                matches!(responses[0].unavailable, Some(NvmlUnavailable::NoLibrary(_))),
+                matches!(responses[0].unavailable, Some(WireUnavailable::NoLibrary(_))),
                 "{responses:?}"
             );
         }

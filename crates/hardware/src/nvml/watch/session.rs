@@ -10,13 +10,13 @@ use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::GpuUuid;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Caller, call};
+use crate::nvml::caller::{NvmlCaller, call};
 use crate::nvml::ffi::{self, EventSet, GpmMetricsGet, ProcessInfo, Return};
 
 use super::fields::ThrottleFields;
-use super::reader::{Gpu, ReadFailure, Reader};
+use super::reader::{ReadFailure, Reader, WatchedGpu};
 use super::tiers::MediumRequest;
-use super::wire::{GpuValues, InventoryRequest, NvmlUnavailable, WatchResponse, WireValues};
+use super::wire::{GpuValues, InventoryRequest, WatchResponse, WireUnavailable, WireValues};
 use super::{DetailedSample, NvmlProcess, Tier, gpm};
 
 /// Two throttle times and the activity are costly, so they are read with every third medium request
@@ -33,11 +33,11 @@ const EVENTS_MAX: usize = 64;
 /// The code for a GPU that is skipped. NVML does not use it.
 const AVOIDED: Return = Return::MAX;
 
-pub(super) struct Session<'a> {
-    caller: Caller<'a>,
+pub(super) struct ProbeSession<'a> {
+    caller: NvmlCaller<'a>,
     /// The GPU of the current call, recorded in case the call hangs.
     current_gpu: &'a Cell<Option<u32>>,
-    gpus: Vec<Gpu>,
+    gpus: Vec<WatchedGpu>,
     /// Indices of GPUs that did not open and whose identity is unknown, with the error.
     unidentified: Vec<(u32, Return)>,
     /// Indices of GPUs to skip.
@@ -58,17 +58,17 @@ pub(super) struct Session<'a> {
     process_buffer: Vec<ProcessInfo>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> ProbeSession<'a> {
     /// Initialises the library and opens its GPUs.
     pub(super) fn start(
-        caller: Caller<'a>,
+        caller: NvmlCaller<'a>,
         current_gpu: &'a Cell<Option<u32>>,
         inventory: InventoryRequest,
-    ) -> Result<Self, NvmlUnavailable> {
+    ) -> Result<Self, WireUnavailable> {
         match call!(caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => {}
-            Ok(code) => return Err(NvmlUnavailable::Refused(NvmlStatus(code))),
-            Err(why) => return Err(NvmlUnavailable::NoLibrary(why.to_string())),
+            Ok(code) => return Err(WireUnavailable::Refused(NvmlStatus(code))),
+            Err(why) => return Err(WireUnavailable::NoLibrary(why.to_string())),
         }
         let mut session = Self {
             caller,
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
         &mut self,
         tier: Tier,
         response: &mut WatchResponse,
-    ) -> Result<(), NvmlUnavailable> {
+    ) -> Result<(), WireUnavailable> {
         match tier {
             Tier::Fast => response.xids = self.xids(),
             Tier::Medium => {
@@ -130,11 +130,11 @@ impl<'a> Session<'a> {
                 self.recount()?;
                 self.inventory(response);
             }
-            Tier::Rare => self.gpus.iter_mut().for_each(Gpu::reset_capabilities),
+            Tier::Rare => self.gpus.iter_mut().for_each(WatchedGpu::reset_capabilities),
         }
         for index in 0..self.gpus.len() {
             let read = self.read(index, tier, response.processes.as_mut(), &mut response.detailed);
-            response.gpus.push(read.map_err(|code| NvmlUnavailable::Refused(NvmlStatus(code)))?);
+            response.gpus.push(read.map_err(|code| WireUnavailable::Refused(NvmlStatus(code)))?);
         }
         self.current_gpu.set(None);
         if tier == Tier::Medium {

@@ -36,7 +36,7 @@ const EXIT_POLL: Duration = Duration::from_secs(1);
 
 /// The result of a step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct SupervisorStep {
     pub(super) events: Vec<ProbeEvent>,
     /// When the next step is due.
     pub(super) next_at: Duration,
@@ -103,7 +103,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
     }
 
     /// Does what is due, and sends at most one request.
-    pub(super) fn step(&mut self, now: Duration, stop: &AtomicBool) -> Step {
+    pub(super) fn step(&mut self, now: Duration, stop: &AtomicBool) -> SupervisorStep {
         let mut events = Vec::new();
         self.exiting.retain_mut(|exiting| exiting.child.exit_status().is_none());
         let stuck = self.stuck(now);
@@ -124,7 +124,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         };
         let look = (!self.exiting.is_empty()).then_some(now + EXIT_POLL);
         let next_at = [due, look].into_iter().flatten().min().unwrap_or(now + EXIT_POLL).max(now);
-        Step { events, next_at }
+        SupervisorStep { events, next_at }
     }
 
     /// Waits up to `limit`. Returns whether the child exited.

@@ -88,7 +88,7 @@ pub(super) struct WatchResponse {
     /// CPU time since the last response.
     pub(super) cpu_us: u64,
     #[serde(rename = "refusal", default, skip_serializing_if = "Option::is_none")]
-    pub(super) unavailable: Option<NvmlUnavailable>,
+    pub(super) unavailable: Option<WireUnavailable>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) driver: Option<String>,
     /// How many GPUs NVML lists and opens.
@@ -133,7 +133,7 @@ impl WatchResponse {
 /// Why NVML is unusable as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum NvmlUnavailable {
+pub(super) enum WireUnavailable {
     NoLibrary(String),
     /// NVML returned an error.
     Refused(NvmlStatus),

@@ -6,21 +6,21 @@ use std::ptr;
 use farrier_facts::node::NvmlStatus;
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid};
 
-use crate::nvml::caller::{CallResult, Caller, TEXT_BYTES, call, decode_text, length};
-use crate::nvml::ffi::{self, Device, EventSet, Return};
+use crate::nvml::caller::{CallResult, NvmlCaller, TEXT_BYTES, call, decode_text, length};
+use crate::nvml::ffi::{self, EventSet, RawDevice, Return};
 use crate::nvml::snapshot::DEVICES_MAX;
-use crate::nvml::watch::reader::{Gpu, ReadFailure};
-use crate::nvml::watch::wire::NvmlUnavailable;
+use crate::nvml::watch::reader::{ReadFailure, WatchedGpu};
+use crate::nvml::watch::wire::WireUnavailable;
 
-use super::{AVOIDED, Session, is_lost};
+use super::{AVOIDED, ProbeSession, is_lost};
 
-impl Session<'_> {
+impl ProbeSession<'_> {
     /// Counts and opens all GPUs.
-    pub(super) fn open(&mut self, known: &[GpuIdentity]) -> Result<(), NvmlUnavailable> {
+    pub(super) fn open(&mut self, known: &[GpuIdentity]) -> Result<(), WireUnavailable> {
         self.driver = self.caller.system_text("nvmlSystemGetDriverVersion");
         self.count = self.read_count()?;
         let count = self.count.min(DEVICES_MAX);
-        let mut gpus: Vec<Gpu> = Vec::new();
+        let mut gpus: Vec<WatchedGpu> = Vec::new();
         let mut failed = Vec::new();
         for index in 0..count {
             self.current_gpu.set(Some(index));
@@ -37,10 +37,10 @@ impl Session<'_> {
             let is_new =
                 |identity: &GpuIdentity| gpus.iter().all(|gpu| gpu.identity.uuid != identity.uuid);
             match known.iter().find(|known| known.index == index && is_new(known)) {
-                Some(identity) => gpus.push(Gpu::new(identity.clone(), Err(code))),
+                Some(identity) => gpus.push(WatchedGpu::new(identity.clone(), Err(code))),
                 // In interactive mode, show a lost GPU even if its identity is unknown.
                 None if self.interactive && is_down(code) => {
-                    gpus.push(Gpu::new(unidentified(index), Err(code)));
+                    gpus.push(WatchedGpu::new(unidentified(index), Err(code)));
                 }
                 None => self.unidentified.push((index, code)),
             }
@@ -60,12 +60,12 @@ impl Session<'_> {
 
     /// Counts the GPUs. An error fails the session, because nothing can be read without a count,
     /// and a count of zero would look like a node without GPUs.
-    fn read_count(&mut self) -> Result<u32, NvmlUnavailable> {
+    fn read_count(&mut self) -> Result<u32, WireUnavailable> {
         let mut count: c_uint = 0;
         match call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count) {
             Ok(ffi::SUCCESS) => Ok(count),
-            Ok(code) => Err(NvmlUnavailable::Refused(NvmlStatus(code))),
-            Err(why) => Err(NvmlUnavailable::NoLibrary(why.to_string())),
+            Ok(code) => Err(WireUnavailable::Refused(NvmlStatus(code))),
+            Err(why) => Err(WireUnavailable::NoLibrary(why.to_string())),
         }
     }
 
@@ -84,11 +84,11 @@ impl Session<'_> {
     }
 
     /// Opens a GPU by index. The inner error concerns only this GPU.
-    fn open_one(&mut self, index: u32) -> Result<Result<Gpu, Return>, NvmlUnavailable> {
+    fn open_one(&mut self, index: u32) -> Result<Result<WatchedGpu, Return>, WireUnavailable> {
         if self.avoided.contains(&index) {
             return Ok(Err(AVOIDED));
         }
-        let mut device: Device = ptr::null_mut();
+        let mut device: RawDevice = ptr::null_mut();
         let out = &raw mut device;
         let called =
             call!(self.caller, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
@@ -97,18 +97,18 @@ impl Session<'_> {
             other => Err(other),
         };
         match identified {
-            Ok(identity) => Ok(Ok(Gpu::new(identity, Ok(device)))),
-            Err(Err(why)) => Err(NvmlUnavailable::NoLibrary(why.to_string())),
+            Ok(identity) => Ok(Ok(WatchedGpu::new(identity, Ok(device)))),
+            Err(Err(why)) => Err(WireUnavailable::NoLibrary(why.to_string())),
             Err(Ok(code)) => {
                 if let Some(ReadFailure::Library(code)) = ReadFailure::from_code(code) {
-                    return Err(NvmlUnavailable::Refused(NvmlStatus(code)));
+                    return Err(WireUnavailable::Refused(NvmlStatus(code)));
                 }
                 Ok(Err(code))
             }
         }
     }
 
-    fn identify(&mut self, index: u32, device: Device) -> Result<GpuIdentity, CallResult> {
+    fn identify(&mut self, index: u32, device: RawDevice) -> Result<GpuIdentity, CallResult> {
         let uuid = self.uuid(device)?;
         let pci = self.caller.pci(device).value().map(|pci| {
             // Use the kernel's format. NVML's format has an eight-digit domain and upper case.
@@ -123,7 +123,7 @@ impl Session<'_> {
         })
     }
 
-    fn uuid(&mut self, device: Device) -> Result<GpuUuid, CallResult> {
+    fn uuid(&mut self, device: RawDevice) -> Result<GpuUuid, CallResult> {
         let mut text = [0; TEXT_BYTES];
         let room = length(&text);
         let out = text.as_mut_ptr();
@@ -158,7 +158,7 @@ impl Session<'_> {
             }
             self.current_gpu.set(Some(gpu.identity.index));
             let Ok(uuid) = CString::new(gpu.identity.uuid.0.as_str()) else { continue };
-            let mut device: Device = ptr::null_mut();
+            let mut device: RawDevice = ptr::null_mut();
             let out = &raw mut device;
             let name = uuid.as_ptr();
             match call!(self.caller, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", name, out) {
@@ -180,7 +180,7 @@ impl Session<'_> {
     /// A GPU that was reset stays lost for a client that had it open, so a lost GPU also triggers
     /// reinitialisation. Attempts become less frequent, because each attempt to open a broken GPU
     /// leaves lines in the kernel log.
-    pub(super) fn recount(&mut self) -> Result<(), NvmlUnavailable> {
+    pub(super) fn recount(&mut self) -> Result<(), WireUnavailable> {
         let before = self.count;
         self.count = self.read_count()?;
         let is_lost = self.gpus.iter().any(|gpu| {
@@ -201,8 +201,8 @@ impl Session<'_> {
         self.shut_down();
         match call!(self.caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => self.open(&known),
-            Ok(code) => Err(NvmlUnavailable::Refused(NvmlStatus(code))),
-            Err(why) => Err(NvmlUnavailable::NoLibrary(why.to_string())),
+            Ok(code) => Err(WireUnavailable::Refused(NvmlStatus(code))),
+            Err(why) => Err(WireUnavailable::NoLibrary(why.to_string())),
         }
     }
 
@@ -244,7 +244,7 @@ fn unidentified(index: u32) -> GpuIdentity {
     GpuIdentity { uuid: GpuUuid::placeholder(index), index, minor: None, pci: None, name: None }
 }
 
-fn register(nvml: &mut Caller<'_>, device: Device, set: EventSet) -> CallResult {
+fn register(nvml: &mut NvmlCaller<'_>, device: RawDevice, set: EventSet) -> CallResult {
     if set.is_null() {
         return Ok(ffi::NOT_SUPPORTED);
     }

@@ -9,7 +9,7 @@ use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 
 use crate::nvml::watch::probe_child::{ProbeChild, ProbeSpawner};
-use crate::nvml::watch::wire::NvmlUnavailable;
+use crate::nvml::watch::wire::WireUnavailable;
 use crate::nvml::watch::{ProbeEvent, ProbeReport};
 
 use super::{BACKOFF_MAX, ExitingChild, Supervisor};
@@ -18,7 +18,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
     pub(super) fn refused(
         &mut self,
         mut child: C::Child,
-        unavailable: NvmlUnavailable,
+        unavailable: WireUnavailable,
         now: Duration,
         events: &mut Vec<ProbeEvent>,
     ) {
@@ -27,11 +27,11 @@ impl<C: ProbeSpawner> Supervisor<C> {
         child.request_exit();
         self.abandon(child, false, now);
         match unavailable {
-            NvmlUnavailable::NoLibrary(why) => {
+            WireUnavailable::NoLibrary(why) => {
                 self.enter_failure(now, &ReadError::NoLibrary { detail: why.clone() }, events);
                 events.push(ProbeEvent::NoLibrary { why });
             }
-            NvmlUnavailable::Refused(error) => {
+            WireUnavailable::Refused(error) => {
                 self.enter_failure(now, &error.into(), events);
                 events.push(ProbeEvent::Refused { error });
             }

@@ -11,7 +11,7 @@ use farrier_fleet::health::signal::Signal;
 use super::*;
 use crate::nvml::watch::DriverCall;
 use crate::nvml::watch::probe_child::StartError;
-use crate::nvml::watch::wire::{GpuValues, NvmlUnavailable, WireValues};
+use crate::nvml::watch::wire::{GpuValues, WireUnavailable, WireValues};
 
 /// How a child reacts to a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,7 +114,7 @@ impl ProbeChild for FakeChild {
             Behaviour::Answers => response_line(&response(line)),
             Behaviour::Refuses(why) => {
                 self.go();
-                let unavailable = Some(NvmlUnavailable::Refused(why));
+                let unavailable = Some(WireUnavailable::Refused(why));
                 response_line(&WatchResponse { unavailable, ..WatchResponse::empty() })
             }
             Behaviour::Hangs => {
