@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use farrier_sim::fault::{CallEffect, CallFault, FIELD_PREFIX};
-use farrier_sim::{Gpu, Node, NodeDir, StoreError};
+use farrier_sim::{NodeDir, SharedNodeState, SimGpu, StoreError};
 
 use crate::abi::DeviceHandle;
 use crate::error_code::{ErrorCode, NvmlResult};
@@ -39,9 +39,9 @@ struct Library {
 /// The node found at initialisation.
 pub(crate) struct Session {
     directory: NodeDir,
-    node: CachedFile<Node>,
+    node: CachedFile<SharedNodeState>,
     /// GPUs with the numbers of their files. The position in the list is the NVML index.
-    gpus: Vec<(u32, CachedFile<Gpu>)>,
+    gpus: Vec<(u32, CachedFile<SimGpu>)>,
 }
 
 /// A parsed file that is read again when it changes.
@@ -129,7 +129,7 @@ impl Session {
         Ok(Self { directory, node, gpus })
     }
 
-    pub(crate) fn node(&self) -> Result<Arc<Node>, ErrorCode> {
+    pub(crate) fn node(&self) -> Result<Arc<SharedNodeState>, ErrorCode> {
         self.node.get(|| self.directory.node()).ok_or(ErrorCode::UNKNOWN)
     }
 
@@ -138,7 +138,7 @@ impl Session {
     }
 
     /// The GPU at an index, even if it is lost or faulty.
-    pub(crate) fn gpu(&self, index: usize) -> Result<Arc<Gpu>, ErrorCode> {
+    pub(crate) fn gpu(&self, index: usize) -> Result<Arc<SimGpu>, ErrorCode> {
         let (number, cached) = self.gpus.get(index).ok_or(ErrorCode::INVALID_ARGUMENT)?;
         let gpu = cached.get(|| self.directory.gpu(*number));
         // If its file is missing, the GPU is lost.
@@ -150,7 +150,7 @@ impl Session {
     }
 
     /// All readable GPUs with their indices.
-    pub(crate) fn gpus(&self) -> Vec<(usize, Arc<Gpu>)> {
+    pub(crate) fn gpus(&self) -> Vec<(usize, Arc<SimGpu>)> {
         (0..self.count()).filter_map(|index| Some((index, self.gpu(index).ok()?))).collect()
     }
 
@@ -164,7 +164,7 @@ impl Session {
     pub(crate) fn edit(
         &self,
         index: usize,
-        change: impl FnOnce(&mut Gpu) -> NvmlResult,
+        change: impl FnOnce(&mut SimGpu) -> NvmlResult,
     ) -> NvmlResult {
         let (number, _) = self.gpus.get(index).ok_or(ErrorCode::INVALID_ARGUMENT)?;
         self.directory
@@ -200,22 +200,22 @@ pub(crate) fn handle_for(index: usize) -> DeviceHandle {
 /// A GPU as seen by one call.
 pub(crate) struct GpuView {
     pub(crate) session: Arc<Session>,
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Arc<SharedNodeState>,
     pub(crate) index: usize,
-    gpu: Arc<Gpu>,
+    gpu: Arc<SimGpu>,
 }
 
 impl Deref for GpuView {
-    type Target = Gpu;
+    type Target = SimGpu;
 
-    fn deref(&self) -> &Gpu {
+    fn deref(&self) -> &SimGpu {
         &self.gpu
     }
 }
 
 impl GpuView {
     /// Changes the GPU's file, if the caller has permission.
-    pub(crate) fn set(&self, change: impl FnOnce(&mut Gpu) -> NvmlResult) -> NvmlResult {
+    pub(crate) fn set(&self, change: impl FnOnce(&mut SimGpu) -> NvmlResult) -> NvmlResult {
         self.session.may_write()?;
         self.session.edit(self.index, change)
     }
@@ -243,7 +243,7 @@ impl GpuView {
     }
 
     /// Another GPU of the same node.
-    pub(crate) fn other(&self, device: DeviceHandle) -> Result<(usize, Arc<Gpu>), ErrorCode> {
+    pub(crate) fn other(&self, device: DeviceHandle) -> Result<(usize, Arc<SimGpu>), ErrorCode> {
         let index = self.session.index_of(device)?;
         Ok((index, self.session.gpu(index)?))
     }
@@ -301,7 +301,7 @@ pub(crate) fn on_device(
 }
 
 /// Fails if the driver is not loaded.
-fn require_driver(node: &Node) -> NvmlResult {
+fn require_driver(node: &SharedNodeState) -> NvmlResult {
     if node.driver_loaded { Ok(()) } else { Err(ErrorCode::DRIVER_NOT_LOADED) }
 }
 

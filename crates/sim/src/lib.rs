@@ -28,9 +28,9 @@ mod store;
 
 pub use builder::{BuildError, NodeSpec};
 pub use fault::{CallFault, Fault, HostFault};
-pub use gpu::Gpu;
+pub use gpu::SimGpu;
 pub use host::Host;
-pub use node::Node;
+pub use node::SharedNodeState;
 pub use state::SimState;
 pub use store::{NodeDir, StoreError};
 

@@ -7,7 +7,7 @@ use crate::fault::CallFault;
 /// The state that all GPUs of a node share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct SharedNodeState {
     pub format: u32,
     /// Canonical GPU model name, such as `H100-SXM5-80GB`.
     pub sku: String,
@@ -48,7 +48,7 @@ fn default_true() -> bool {
     true
 }
 
-impl Node {
+impl SharedNodeState {
     /// Version of the modules, libraries and packages on disk.
     pub fn driver_on_disk(&self) -> &str {
         self.replaced_by.as_deref().unwrap_or(&self.driver)
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn version_strings_and_numbers() {
-        let node: Node = serde_json::from_str(
+        let node: SharedNodeState = serde_json::from_str(
             r#"{"format": 1, "sku": "H200-SXM5-141GB", "seed": 1, "hostname": "a", "kernel": "6.8.0", "booted_unix_ms": 0, "virtual_machine": false,
                 "driver": "580.159.04", "cuda": [13, 0]}"#,
         )

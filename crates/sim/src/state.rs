@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::gpu::Gpu;
+use crate::gpu::SimGpu;
 use crate::host::Host;
-use crate::node::Node;
+use crate::node::SharedNodeState;
 use crate::rootfs::KernelRecord;
 
 /// A node, its host and its GPUs, plus pending kernel log records.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimState {
-    pub node: Node,
+    pub node: SharedNodeState,
     pub host: Host,
     /// GPUs by index.
-    pub gpus: BTreeMap<u32, Gpu>,
+    pub gpus: BTreeMap<u32, SimGpu>,
     /// Next sequence number in the kernel log, without injected gaps.
     pub next_sequence: u64,
     /// Records to append to the kernel log.

@@ -123,7 +123,7 @@ fn wait(
 /// Takes the next event of any device in the set.
 fn next_event(
     set: &mut EventSet,
-    gpus: &[(usize, std::sync::Arc<farrier_sim::Gpu>)],
+    gpus: &[(usize, std::sync::Arc<farrier_sim::SimGpu>)],
 ) -> Option<EventDataV1> {
     for (index, gpu) in gpus {
         let Some(subscription) = set.devices.get_mut(index) else {

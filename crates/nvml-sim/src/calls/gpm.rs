@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 use std::sync::LazyLock;
 
-use farrier_sim::Gpu;
+use farrier_sim::SimGpu;
 
 use crate::abi::{DeviceHandle, OpaqueHandle, OutArray, OutPtr};
 use crate::error_code::{ErrorCode, NvmlResult};
@@ -45,7 +45,7 @@ fn mebibytes(bytes: u64) -> f64 {
 }
 
 impl GpmSample {
-    fn capture(gpu: &Gpu) -> Self {
+    fn capture(gpu: &SimGpu) -> Self {
         let busy = &gpu.utilisation;
         let (sent, received) = gpu.nvlink.link_bytes_per_s();
         let link = |active: bool| {
@@ -108,7 +108,7 @@ device_calls! {
     nvmlGpmQueryIfStreamingEnabled(state: OutPtr<u32>) |gpu| if is_supported(gpu) { state.put(0) } else { Err(ErrorCode::NOT_SUPPORTED) };
 }
 
-fn is_supported(gpu: &Gpu) -> bool {
+fn is_supported(gpu: &SimGpu) -> bool {
     gpu.board.compute_capability[0] >= 9
 }
 

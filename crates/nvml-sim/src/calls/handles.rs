@@ -57,7 +57,7 @@ fn find(
     session: &Session,
     name: &str,
     device: OutPtr<DeviceHandle>,
-    matches: impl Fn(&farrier_sim::Gpu) -> bool,
+    matches: impl Fn(&farrier_sim::SimGpu) -> bool,
 ) -> NvmlResult {
     let found = session.gpus().into_iter().find(|(_, gpu)| matches(gpu)).map(|(index, _)| index);
     device.put(open_device(session, name, found.ok_or(ErrorCode::NOT_FOUND)?)?)

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_uint, c_ulong};
 
-use farrier_sim::Gpu;
-use farrier_sim::gpu::{Fabric, Link, Remote};
+use farrier_sim::SimGpu;
+use farrier_sim::gpu::{FabricRegistration, Link, Remote};
 
 use crate::abi::{DeviceHandle, OutArray, OutPtr, fixed_text, struct_version};
 use crate::calls::system::{cpu_list, put_devices};
@@ -146,9 +146,14 @@ fn remote(link: &Link, info: OutPtr<PciInfo>) -> NvmlResult {
 
 /// The fabric registration and the bytes of the cluster UUID. If the GPU is not in a fabric, all
 /// values are 0 and the call still succeeds.
-fn fabric(gpu: &Gpu) -> (Fabric, [u8; 16]) {
-    let none =
-        || Fabric { state: 0, status: 0, clique: 0, cluster_uuid: String::new(), health_mask: 0 };
+fn fabric(gpu: &SimGpu) -> (FabricRegistration, [u8; 16]) {
+    let none = || FabricRegistration {
+        state: 0,
+        status: 0,
+        clique: 0,
+        cluster_uuid: String::new(),
+        health_mask: 0,
+    };
     let fabric = gpu.fabric.clone().unwrap_or_else(none);
     let digits: Vec<u8> = fabric.cluster_uuid.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut uuid = [0; 16];
@@ -164,7 +169,7 @@ fn fabric(gpu: &Gpu) -> (Fabric, [u8; 16]) {
 fn fabric_versions(gpu: &GpuView, info: OutPtr<FabricInfoV2>) -> NvmlResult {
     let (fabric, cluster_uuid) = fabric(gpu);
     let version = info.version()?;
-    let Fabric { state, status, clique, health_mask, .. } = fabric;
+    let FabricRegistration { state, status, clique, health_mask, .. } = fabric;
     let two = FabricInfoV2 { version, cluster_uuid, status, clique, state, health_mask };
     if version == struct_version::<FabricInfoV2>(2) {
         info.put(two)
@@ -185,17 +190,17 @@ fn fabric_versions(gpu: &GpuView, info: OutPtr<FabricInfoV2>) -> NvmlResult {
     }
 }
 
-fn ancestor(gpu: &Gpu, peer: &Gpu) -> u32 {
+fn ancestor(gpu: &SimGpu, peer: &SimGpu) -> u32 {
     if gpu.pci.numa_node == peer.pci.numa_node { 40 } else { 50 }
 }
 
 /// Peer-to-peer status. GPUs with active NVLink links have full access to each other, and other
 /// GPUs have none.
-fn peer_status(gpu: &GpuView, peer_index: usize, peer: &Gpu, index: u32) -> u32 {
+fn peer_status(gpu: &GpuView, peer_index: usize, peer: &SimGpu, index: u32) -> u32 {
     const OK: u32 = 0;
     const CHIPSET_NOT_SUPPORTED: u32 = 1;
     const NOT_SUPPORTED: u32 = 5;
-    let linked = |gpu: &Gpu| gpu.nvlink.links.iter().any(|link| link.active);
+    let linked = |gpu: &SimGpu| gpu.nvlink.links.iter().any(|link| link.active);
     match index {
         0..=4 if peer_index == gpu.index => NOT_SUPPORTED,
         0..=4 if linked(gpu) && linked(peer) => OK,

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use farrier_sim::Gpu;
+use farrier_sim::SimGpu;
 use farrier_sim::gpu::{EccCounts, RetiredPages};
 
 use crate::abi::{OutArray, OutPtr, struct_version};
@@ -111,7 +111,7 @@ device_calls! {
 const DRAM: u32 = 2;
 const SRAM: u32 = 7;
 
-fn counts(gpu: &Gpu, counter: u32) -> Result<&EccCounts, ErrorCode> {
+fn counts(gpu: &SimGpu, counter: u32) -> Result<&EccCounts, ErrorCode> {
     if !gpu.ecc.enabled {
         return Err(ErrorCode::NOT_SUPPORTED);
     }
@@ -123,7 +123,7 @@ fn counts(gpu: &Gpu, counter: u32) -> Result<&EccCounts, ErrorCode> {
 }
 
 /// Error total. `kind`: 0 corrected, 1 uncorrected. `counter`: 0 volatile, 1 aggregate.
-pub(crate) fn total_errors(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, ErrorCode> {
+pub(crate) fn total_errors(gpu: &SimGpu, kind: u32, counter: u32) -> Result<u64, ErrorCode> {
     let counts = counts(gpu, counter)?;
     match kind {
         0 => Ok(counts.corrected()),
@@ -132,7 +132,7 @@ pub(crate) fn total_errors(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, Er
     }
 }
 
-fn count_at(gpu: &Gpu, kind: u32, counter: u32, location: u32) -> Result<u64, ErrorCode> {
+fn count_at(gpu: &SimGpu, kind: u32, counter: u32, location: u32) -> Result<u64, ErrorCode> {
     let counts = counts(gpu, counter)?;
     match (kind, location) {
         (0, DRAM) => Ok(counts.dram_corrected),

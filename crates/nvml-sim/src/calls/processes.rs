@@ -2,8 +2,8 @@
 
 use std::ffi::c_uint;
 
-use farrier_sim::Gpu;
-use farrier_sim::gpu::{Process, ProcessKind};
+use farrier_sim::SimGpu;
+use farrier_sim::gpu::{ContextKind, Process};
 
 use crate::abi::{OutArray, OutPtr, struct_version};
 use crate::error_code::{ErrorCode, NvmlResult};
@@ -19,15 +19,15 @@ const NO_INSTANCE: u32 = u32::MAX;
 const SAMPLES_MAX: u32 = 72;
 
 device_calls! {
-    nvmlDeviceGetComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ProcessKind::Compute));
-    nvmlDeviceGetComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Compute));
-    nvmlDeviceGetComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Compute));
-    nvmlDeviceGetGraphicsRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ProcessKind::Graphics));
-    nvmlDeviceGetGraphicsRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Graphics));
-    nvmlDeviceGetGraphicsRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Graphics));
-    nvmlDeviceGetMPSComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ProcessKind::Mps));
-    nvmlDeviceGetMPSComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Mps));
-    nvmlDeviceGetMPSComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Mps));
+    nvmlDeviceGetComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ContextKind::Compute));
+    nvmlDeviceGetComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ContextKind::Compute));
+    nvmlDeviceGetComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ContextKind::Compute));
+    nvmlDeviceGetGraphicsRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ContextKind::Graphics));
+    nvmlDeviceGetGraphicsRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ContextKind::Graphics));
+    nvmlDeviceGetGraphicsRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ContextKind::Graphics));
+    nvmlDeviceGetMPSComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ContextKind::Mps));
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ContextKind::Mps));
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ContextKind::Mps));
     nvmlDeviceGetRunningProcessDetailList(list: OutPtr<ProcessDetailList>) |gpu| put_details(gpu, list);
     nvmlDeviceGetProcessUtilization(samples: OutArray<ProcessUtilizationSample>, count: OutPtr<c_uint>, last_seen_us: u64) |gpu| {
         if samples.is_null() {
@@ -73,17 +73,17 @@ device_calls! {
     };
 }
 
-fn processes_of_kind(gpu: &Gpu, kind: ProcessKind) -> impl Iterator<Item = &Process> {
+fn processes_of_kind(gpu: &SimGpu, kind: ContextKind) -> impl Iterator<Item = &Process> {
     gpu.processes.iter().filter(move |process| process.kind == kind)
 }
 
-fn process_infos_v1(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfoV1> {
+fn process_infos_v1(gpu: &SimGpu, kind: ContextKind) -> Vec<ProcessInfoV1> {
     processes_of_kind(gpu, kind)
         .map(|process| ProcessInfoV1 { pid: process.pid, used_memory: process.used_bytes })
         .collect()
 }
 
-fn process_infos(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfo> {
+fn process_infos(gpu: &SimGpu, kind: ContextKind) -> Vec<ProcessInfo> {
     let info = |process: &Process| ProcessInfo {
         pid: process.pid,
         used_memory: process.used_bytes,
@@ -96,9 +96,9 @@ fn process_infos(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfo> {
 fn put_details(gpu: &GpuView, list: OutPtr<ProcessDetailList>) -> NvmlResult {
     let request = list.get()?;
     let kind = match request.mode {
-        0 => ProcessKind::Compute,
-        1 => ProcessKind::Graphics,
-        2 => ProcessKind::Mps,
+        0 => ContextKind::Compute,
+        1 => ContextKind::Graphics,
+        2 => ContextKind::Mps,
         _ => return Err(ErrorCode::INVALID_ARGUMENT),
     };
     if request.version != struct_version::<ProcessDetailList>(1) {

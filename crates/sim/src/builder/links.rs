@@ -2,7 +2,9 @@
 
 use farrier_facts::gpu::Gpu as GpuFacts;
 
-use crate::gpu::{Fabric, Link, Mig, MigMemory, NvLink, NvLink5Counters, Pcie, PcieErrors, Remote};
+use crate::gpu::{
+    FabricRegistration, Link, Mig, MigMemory, NvLink, NvLink5Counters, Pcie, PcieErrors, Remote,
+};
 use crate::sku::Sku;
 
 use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
@@ -77,10 +79,14 @@ pub(super) fn nvlink(
     }
 }
 
-pub(super) fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> {
+pub(super) fn fabric(
+    facts: &GpuFacts,
+    sku: &Sku,
+    virtual_machine: bool,
+) -> Option<FabricRegistration> {
     // Hopper and newer GPUs register with the fabric.
     let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
-    registers.then(|| Fabric {
+    registers.then(|| FabricRegistration {
         state: 3,
         status: 0,
         clique: 0,

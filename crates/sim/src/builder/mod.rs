@@ -7,10 +7,10 @@ use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
-    BoardInfo, ClockEvents, ClockRates, Clocks, Ecc, EccCounts, Gpu, Memory, Modes, Pci, Power,
-    Remap, RemapBanks, RetiredPages, Temperature, ThrottleReason, ThrottledTime, Utilisation,
+    BoardInfo, ClockEvents, ClockRates, Clocks, Ecc, EccCounts, Memory, Modes, Pci, Power, Remap,
+    RemapBanks, RetiredPages, SimGpu, Temperature, ThrottleReason, ThrottledTime, Utilisation,
 };
-use crate::node::Node;
+use crate::node::SharedNodeState;
 use crate::rng::SeededRng;
 use crate::sku::Sku;
 
@@ -90,7 +90,10 @@ pub enum BuildError {
 }
 
 /// Builds the node and its GPUs.
-pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), BuildError> {
+pub fn build_node(
+    facts: &FactSet,
+    spec: &NodeSpec,
+) -> Result<(SharedNodeState, Vec<SimGpu>), BuildError> {
     if spec.gpus == 0 || spec.gpus > GPUS_MAX {
         return Err(BuildError::GpuCount { gpus: spec.gpus });
     }
@@ -113,7 +116,7 @@ pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), 
     let hostname = format!("sim-{:04x}", SeededRng::new(spec.seed, "hostname").below(0x1_0000));
     // A single SXM module has no peers, so it is simulated as passed through to a virtual machine.
     let virtual_machine = spec.gpus == 1 && found.gpu.form_factor == FormFactor::Sxm;
-    let node = Node {
+    let node = SharedNodeState {
         format: crate::FORMAT,
         sku: found.gpu.id.clone(),
         seed: spec.seed,
@@ -134,12 +137,12 @@ pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), 
     Ok((node, gpus))
 }
 
-fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) -> Gpu {
+fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimGpu {
     let sku = Sku::for_gpu(facts);
     let mut rng = SeededRng::new(spec.seed, &format!("gpu {number}"));
     let capability = facts.compute_capability;
     let remap = capability.major >= 8;
-    Gpu {
+    SimGpu {
         format: crate::FORMAT,
         name: facts.nvml_names.first().unwrap_or(&facts.id).clone(),
         uuid: format!("GPU-{}", rng.uuid()),
@@ -360,7 +363,7 @@ mod tests {
                 assert!(built.nvlink.links.len() <= 18, "{}", gpu.id);
             }
             let text = serde_json::to_string(&gpus[0]).unwrap();
-            assert_eq!(serde_json::from_str::<Gpu>(&text).unwrap(), gpus[0], "{}", gpu.id);
+            assert_eq!(serde_json::from_str::<SimGpu>(&text).unwrap(), gpus[0], "{}", gpu.id);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Load faults: utilisation, clocks, power and traffic.
 
-use crate::gpu::{ClockEvents, Gpu, ThrottleReason};
+use crate::gpu::{ClockEvents, SimGpu, ThrottleReason};
 
 use super::FaultError;
 
@@ -35,7 +35,7 @@ pub struct Activity {
 }
 
 pub(super) fn activity(
-    gpu: &mut Gpu,
+    gpu: &mut SimGpu,
     activity: &Activity,
     now_unix_ms: u64,
 ) -> Result<(), FaultError> {
@@ -94,14 +94,14 @@ pub(super) fn throttle(events: &mut ClockEvents, reasons: Vec<ThrottleReason>, n
     events.reasons = reasons;
 }
 
-pub(super) fn power(gpu: &mut Gpu, milliwatts: u32, now_unix_ms: u64) {
+pub(super) fn power(gpu: &mut SimGpu, milliwatts: u32, now_unix_ms: u64) {
     gpu.power.energy_mj = gpu.power.energy_at(now_unix_ms);
     gpu.power.energy_at_unix_ms = now_unix_ms;
     gpu.power.average_mw = milliwatts;
     gpu.power.instant_mw = milliwatts;
 }
 
-pub(super) fn power_limit(gpu: &mut Gpu, milliwatts: u32) -> Result<(), FaultError> {
+pub(super) fn power_limit(gpu: &mut SimGpu, milliwatts: u32) -> Result<(), FaultError> {
     let (min_mw, max_mw) = (gpu.power.min_limit_mw, gpu.power.max_limit_mw);
     if (min_mw..=max_mw).contains(&milliwatts) {
         gpu.power.limit_mw = milliwatts;
@@ -112,7 +112,7 @@ pub(super) fn power_limit(gpu: &mut Gpu, milliwatts: u32) -> Result<(), FaultErr
 }
 
 pub(super) fn utilisation(
-    gpu: &mut Gpu,
+    gpu: &mut SimGpu,
     busy: u32,
     memory: u32,
     now_unix_ms: u64,
@@ -150,7 +150,7 @@ pub(super) fn utilisation(
 }
 
 /// Makes the GPU idle and not throttled, with the default power limit.
-pub(super) fn set_idle(gpu: &mut Gpu, now_unix_ms: u64) {
+pub(super) fn set_idle(gpu: &mut SimGpu, now_unix_ms: u64) {
     throttle(&mut gpu.clock_events, Vec::new(), now_unix_ms);
     let _ = utilisation(gpu, 0, 0, now_unix_ms);
     gpu.nvlink.accumulate_traffic(now_unix_ms);

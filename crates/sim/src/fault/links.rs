@@ -1,6 +1,6 @@
 //! NVLink, PCIe and fabric faults.
 
-use crate::gpu::{Gpu, Link, Remote};
+use crate::gpu::{Link, Remote, SimGpu};
 
 use super::{FaultError, add};
 
@@ -92,13 +92,13 @@ pub struct FabricFault {
     pub health_mask: Option<u32>,
 }
 
-pub(super) fn find_link(gpu: &mut Gpu, link: usize) -> Result<&mut Link, FaultError> {
+pub(super) fn find_link(gpu: &mut SimGpu, link: usize) -> Result<&mut Link, FaultError> {
     let count = gpu.nvlink.links.len();
     gpu.nvlink.links.get_mut(link).ok_or(FaultError::Link { link, count })
 }
 
 pub(super) fn link_errors(
-    gpu: &mut Gpu,
+    gpu: &mut SimGpu,
     link: usize,
     errors: &LinkErrors,
 ) -> Result<(), FaultError> {
@@ -127,7 +127,7 @@ pub(super) fn link_errors(
     Ok(())
 }
 
-pub(super) fn pcie(gpu: &mut Gpu, fault: &PcieFault) -> Result<(), FaultError> {
+pub(super) fn pcie(gpu: &mut SimGpu, fault: &PcieFault) -> Result<(), FaultError> {
     let link = &mut gpu.pcie;
     let generation = fault.generation.unwrap_or(link.generation);
     let width = fault.width.unwrap_or(link.width);
@@ -147,7 +147,7 @@ pub(super) fn pcie(gpu: &mut Gpu, fault: &PcieFault) -> Result<(), FaultError> {
     Ok(())
 }
 
-pub(super) fn fabric(gpu: &mut Gpu, fault: &FabricFault) -> Result<(), FaultError> {
+pub(super) fn fabric(gpu: &mut SimGpu, fault: &FabricFault) -> Result<(), FaultError> {
     let name = gpu.name.clone();
     let fabric = gpu.fabric.as_mut().ok_or(FaultError::NoFabric { name })?;
     fabric.state = fault.state.unwrap_or(fabric.state);
@@ -157,7 +157,7 @@ pub(super) fn fabric(gpu: &mut Gpu, fault: &FabricFault) -> Result<(), FaultErro
 }
 
 /// Restores all links to their initial state.
-pub(super) fn restore_defaults(gpu: &mut Gpu) {
+pub(super) fn restore_defaults(gpu: &mut SimGpu) {
     for link in &mut gpu.nvlink.links {
         // A link without a known peer stays down.
         link.active = link.remote != Remote::Unknown;

@@ -1,6 +1,6 @@
 //! Memory faults: ECC errors, row remapping and page retirement.
 
-use crate::gpu::{Gpu, Remap};
+use crate::gpu::{Remap, SimGpu};
 
 use super::{FaultError, add};
 
@@ -42,7 +42,7 @@ pub struct RetiredFault {
     pub pending: bool,
 }
 
-pub(super) fn ecc(gpu: &mut Gpu, errors: &EccErrors) {
+pub(super) fn ecc(gpu: &mut SimGpu, errors: &EccErrors) {
     for counts in [&mut gpu.ecc.volatile, &mut gpu.ecc.aggregate] {
         add(&mut counts.dram_corrected, errors.corrected);
         add(&mut counts.dram_uncorrected, errors.uncorrected);
@@ -52,7 +52,7 @@ pub(super) fn ecc(gpu: &mut Gpu, errors: &EccErrors) {
     gpu.ecc.sram_threshold_exceeded |= errors.sram_threshold;
 }
 
-pub(super) fn remap(gpu: &mut Gpu, fault: &RemapFault) -> Result<(), FaultError> {
+pub(super) fn remap(gpu: &mut SimGpu, fault: &RemapFault) -> Result<(), FaultError> {
     if !gpu.remap.supported {
         return Err(FaultError::NoRemap { name: gpu.name.clone() });
     }
@@ -89,7 +89,7 @@ pub(super) fn remap_rows(
     }
 }
 
-pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultError> {
+pub(super) fn retire(gpu: &mut SimGpu, fault: &RetiredFault) -> Result<(), FaultError> {
     /// Maximum pages of each kind to retire at once. A real GPU can retire 64 pages.
     const PAGES_MAX: u32 = 64;
     let Some(pages) = gpu.retired_pages.as_mut() else {
@@ -109,7 +109,7 @@ pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultErr
 }
 
 /// Removes all remapped rows and retired pages.
-pub(super) fn restore_defaults(gpu: &mut Gpu) {
+pub(super) fn restore_defaults(gpu: &mut SimGpu) {
     let banks = gpu.remap.banks;
     let all = [banks.max, banks.high, banks.partial, banks.low, banks.none];
     gpu.remap = Remap {

@@ -12,7 +12,7 @@ mod memory;
 mod settings;
 mod xid;
 
-use crate::gpu::{Gpu, Process, ThrottleReason};
+use crate::gpu::{Process, SimGpu, ThrottleReason};
 use crate::rootfs::KernelRecord;
 
 pub use activity::Activity;
@@ -134,7 +134,7 @@ pub enum FaultError {
 
 /// Applies the fault at `now_unix_ms`. Returns the driver's kernel log records.
 pub fn apply(
-    gpu: &mut Gpu,
+    gpu: &mut SimGpu,
     fault: &Fault,
     now_unix_ms: u64,
 ) -> Result<Vec<KernelRecord>, FaultError> {
@@ -208,7 +208,7 @@ fn add(counter: &mut u64, more: u64) {
 
 /// Applies the effect of a node reboot: the GPU is back on the bus and idle, PCIe error counters
 /// restart, and injected hangs end. Other injected call faults stay.
-fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
+fn apply_reboot(gpu: &mut SimGpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.faults.retain(|fault| !fault.hangs());
     gpu.recovery_action = 0;
@@ -221,7 +221,7 @@ fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
 
 /// Resets the GPU: pending remaps and modes take effect, volatile counters restart, and the
 /// recovery action becomes none. Injected call faults stay, except `RESET_REQUIRED`.
-fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
+fn reset(gpu: &mut SimGpu, now_unix_ms: u64) -> Result<(), FaultError> {
     if gpu.lost || gpu.gone {
         return Err(FaultError::OffTheBus);
     }
@@ -246,7 +246,7 @@ fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     Ok(())
 }
 
-fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
+fn clear(gpu: &mut SimGpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.recovery_action = 0;
     gpu.faults.clear();
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::builder::{NodeSpec, build_node};
 
-    fn h100() -> Gpu {
+    fn h100() -> SimGpu {
         let facts = farrier_facts::FactSet::embedded();
         build_node(facts, &NodeSpec { now_unix_ms: 1_000, ..NodeSpec::new("H100-SXM5-80GB", 8) })
             .unwrap()
@@ -389,7 +389,7 @@ mod tests {
         busy.processes.push(Process {
             pid: 7,
             name: "python".to_owned(),
-            kind: crate::gpu::ProcessKind::Compute,
+            kind: crate::gpu::ContextKind::Compute,
             used_bytes: 0,
             sm_percent: 0,
             memory_percent: 0,

@@ -1,6 +1,6 @@
 //! Changed driver settings.
 
-use crate::gpu::Gpu;
+use crate::gpu::SimGpu;
 
 use super::FaultError;
 
@@ -18,7 +18,7 @@ pub struct SettingsChange {
     pub application_graphics_mhz: Option<u32>,
 }
 
-pub(super) fn change(gpu: &mut Gpu, change: &SettingsChange) -> Result<(), FaultError> {
+pub(super) fn change(gpu: &mut SimGpu, change: &SettingsChange) -> Result<(), FaultError> {
     if let Some(on) = change.mig {
         let name = gpu.name.clone();
         let mig = gpu.mig.as_mut().ok_or(FaultError::NoMig { name })?;
@@ -36,7 +36,7 @@ pub(super) fn change(gpu: &mut Gpu, change: &SettingsChange) -> Result<(), Fault
 }
 
 /// Restores the default settings of a new GPU.
-pub(super) fn restore_defaults(gpu: &mut Gpu) {
+pub(super) fn restore_defaults(gpu: &mut SimGpu) {
     gpu.modes = crate::builder::MODES;
     (gpu.ecc.enabled, gpu.ecc.pending) = (true, true);
     if let Some(mig) = gpu.mig.as_mut() {

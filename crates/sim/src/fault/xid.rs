@@ -1,13 +1,13 @@
 //! Xid errors.
 
-use crate::gpu::{EVENT_XID, Gpu};
+use crate::gpu::{EVENT_XID, SimGpu};
 use crate::rootfs::KernelRecord;
 
 use super::{add, memory};
 
 /// Records the event, and changes the GPU as the Xid implies. Returns the driver's kernel log
 /// records.
-pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<KernelRecord> {
+pub(super) fn xid(gpu: &mut SimGpu, number: u32, message: Option<&str>) -> Vec<KernelRecord> {
     gpu.push_event(EVENT_XID, u64::from(number));
     match number {
         48 => {

@@ -40,7 +40,7 @@ pub struct Utilisation {
 pub struct Process {
     pub pid: u32,
     pub name: String,
-    pub kind: ProcessKind,
+    pub kind: ContextKind,
     /// GPU memory that the process uses.
     pub used_bytes: u64,
     /// Share of the multiprocessors that the process uses.
@@ -63,7 +63,7 @@ pub struct Process {
 /// Type of GPU context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ProcessKind {
+pub enum ContextKind {
     /// CUDA.
     Compute,
     /// OpenGL or Vulkan.

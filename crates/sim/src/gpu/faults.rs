@@ -1,9 +1,9 @@
 //! Human-readable descriptions of a GPU's faults.
 
-use super::{Gpu, Link, NvLink5Counters, Remote, ThrottleReason};
+use super::{Link, NvLink5Counters, Remote, SimGpu, ThrottleReason};
 use crate::builder::HEALTHY_FABRIC;
 
-impl Gpu {
+impl SimGpu {
     /// Describes every deviation from a healthy, idle GPU.
     pub fn describe_faults(&self) -> Vec<String> {
         let mut faults = self.states();

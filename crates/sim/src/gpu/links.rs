@@ -151,7 +151,7 @@ pub enum Remote {
 /// Registration of the GPU in an `NVSwitch` fabric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fabric {
+pub struct FabricRegistration {
     /// NVML's registration state: 1 not started, 2 in progress, 3 completed.
     pub state: u32,
     /// NVML return code of the registration.

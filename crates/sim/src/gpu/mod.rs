@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::CallFault;
 
-pub use activity::{Process, ProcessKind, Utilisation};
+pub use activity::{ContextKind, Process, Utilisation};
 pub use clocks::{ClockEvents, ClockRange, ClockRates, Clocks, ThrottleReason, ThrottledTime};
-pub use links::{Fabric, Link, NvLink, NvLink5Counters, Remote};
+pub use links::{FabricRegistration, Link, NvLink, NvLink5Counters, Remote};
 pub use memory::{Ecc, EccCounts, Memory, Remap, RemapBanks, RetiredPages};
 pub use modes::{Mig, MigMemory, Modes};
 pub use pci::{Pci, Pcie, PcieErrors};
@@ -28,7 +28,7 @@ pub use power::{Power, Temperature};
 /// A simulated GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gpu {
+pub struct SimGpu {
     pub format: u32,
     /// Product name as NVML reports it.
     pub name: String,
@@ -68,7 +68,7 @@ pub struct Gpu {
     pub nvlink: NvLink,
     /// NVSwitch fabric registration. `None` if the GPU is not in a fabric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fabric: Option<Fabric>,
+    pub fabric: Option<FabricRegistration>,
     pub modes: Modes,
     /// MIG mode and slice sizes. `None` on models without MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub const EVENT_XID: u64 = 0x8;
 /// them on a real node too.
 const EVENTS_MAX: usize = 128;
 
-impl Gpu {
+impl SimGpu {
     /// All memory in use, by the listed processes and otherwise.
     pub fn used_bytes(&self) -> u64 {
         let processes = self

@@ -7,7 +7,7 @@ mod task;
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::Node;
+use crate::node::SharedNodeState;
 use crate::rng::SeededRng;
 
 pub use nic::{Nic, NicKind, PHYS_STATES, Port, STATES, phys_state_number, state_number};
@@ -117,7 +117,7 @@ pub struct NicConfig {
 
 impl Host {
     /// A healthy host.
-    pub fn new(node: &Node, nic_config: NicConfig) -> Self {
+    pub fn new(node: &SharedNodeState, nic_config: NicConfig) -> Self {
         let mut nics: Vec<Nic> = (0..nic_config.ports.min(nic::PORTS_MAX))
             .map(|number| Nic::mellanox(number, nic_config.ethernet))
             .collect();

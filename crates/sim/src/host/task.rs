@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::Node;
+use crate::node::SharedNodeState;
 
 /// A process or a kernel thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl TaskState {
 }
 
 /// Kernel threads and services that run on every host.
-pub(super) fn default_tasks(node: &Node) -> Vec<Task> {
+pub(super) fn default_tasks(node: &SharedNodeState) -> Vec<Task> {
     let thread = |pid: u32, name: &str, state: TaskState| Task {
         pid,
         parent: if pid == 2 { 0 } else { 2 },

@@ -1,12 +1,12 @@
 //! Files of the loaded NVIDIA driver.
 
-use crate::gpu::{Gpu, Remote};
-use crate::node::Node;
+use crate::gpu::{Remote, SimGpu};
+use crate::node::SharedNodeState;
 
 use super::RootFs;
 
 /// Whether the node has the open-source kernel modules, which are the default since branch 560.
-pub(super) fn open_modules(node: &Node) -> bool {
+pub(super) fn open_modules(node: &SharedNodeState) -> bool {
     node.driver_numbers()[0] >= 560
 }
 
@@ -16,7 +16,7 @@ pub(super) fn module_flavour(open: bool) -> &'static str {
 }
 
 /// PCI addresses of the `NVSwitches` that the GPUs are linked to, as the kernel prints them.
-pub(super) fn switches(gpus: &[&Gpu]) -> Vec<String> {
+pub(super) fn switches(gpus: &[&SimGpu]) -> Vec<String> {
     let mut found: Vec<String> = gpus
         .iter()
         .flat_map(|gpu| &gpu.nvlink.links)
@@ -41,7 +41,7 @@ const PARAMS: &str = "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFi
      CoherentGPUMemoryMode: \"\"\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\nRmMsg: \"\"\nGpuBlacklist: \"\"\n\
      TemporaryFilePath: \"\"\nExcludedGpus: \"\"\n";
 
-pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, gpus: &[&SimGpu]) {
     if !node.driver_loaded {
         rootfs.add_file("proc/modules", OTHER_MODULES);
         return;
@@ -82,7 +82,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
     );
 }
 
-fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
+fn device(rootfs: &mut RootFs, node: &SharedNodeState, gpu: &SimGpu) {
     let address = gpu.pci.address();
     rootfs.add_file(
         format!("proc/driver/nvidia/gpus/{address}/information"),

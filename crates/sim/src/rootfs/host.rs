@@ -1,13 +1,13 @@
 //! Files of the kernel and the distribution.
 
 use crate::host::{Host, HostMemory, Mount};
-use crate::node::Node;
+use crate::node::SharedNodeState;
 
 use super::RootFs;
 
 const CPUS: u64 = 96;
 
-pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host) {
     identity(rootfs, node, host);
     memory(rootfs, host);
     mounts(rootfs, &host.mounts);
@@ -37,7 +37,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host) {
     rootfs.add_value("sys/module/module/parameters/sig_enforce", "N");
 }
 
-fn identity(rootfs: &mut RootFs, node: &Node, host: &Host) {
+fn identity(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host) {
     rootfs.add_value("etc/hostname", &node.hostname);
     rootfs.add_value("proc/sys/kernel/hostname", &node.hostname);
     rootfs.add_value("proc/sys/kernel/osrelease", &node.kernel);
@@ -60,7 +60,7 @@ fn identity(rootfs: &mut RootFs, node: &Node, host: &Host) {
 }
 
 /// `/proc/uptime`, the only file that depends on the clock.
-pub(super) fn uptime(rootfs: &mut RootFs, node: &Node) {
+pub(super) fn uptime(rootfs: &mut RootFs, node: &SharedNodeState) {
     let uptime_ms = node.uptime_ms();
     let seconds = |ms: u64| format!("{}.{:02}", ms / 1000, ms % 1000 / 10);
     let idle_ms = uptime_ms.saturating_mul(CPUS);

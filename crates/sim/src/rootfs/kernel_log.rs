@@ -1,7 +1,7 @@
 //! The kernel log in `/dev/kmsg` format.
 
-use crate::gpu::Gpu;
-use crate::node::Node;
+use crate::gpu::SimGpu;
+use crate::node::SharedNodeState;
 
 use super::driver::{module_flavour, open_modules};
 
@@ -37,7 +37,7 @@ pub fn format_record(record: &KernelRecord, sequence: u64, uptime_us: u64) -> St
 }
 
 /// The kernel log after boot.
-pub fn boot_log(node: &Node, gpus: &[Gpu]) -> String {
+pub fn boot_log(node: &SharedNodeState, gpus: &[SimGpu]) -> String {
     let record = |level: u8, text: String| KernelRecord { level, text };
     let mut records = vec![
         record(5, format!("Linux version {} (buildd@lcy02-amd64-026)", node.kernel)),

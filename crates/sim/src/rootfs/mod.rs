@@ -15,9 +15,9 @@ mod proc;
 
 use std::collections::BTreeMap;
 
-use crate::gpu::Gpu;
+use crate::gpu::SimGpu;
 use crate::host::Host;
-use crate::node::Node;
+use crate::node::SharedNodeState;
 use crate::state::SimState;
 
 pub use kernel_log::{KernelRecord, boot_log, format_record};
@@ -43,7 +43,7 @@ const SUBTREES: [Subtree; 6] = [
 ];
 
 impl Subtree {
-    fn add(self, rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
+    fn add(self, rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
         match self {
             Self::Driver => driver::add(rootfs, node, gpus),
             Self::Pci => pci::add(rootfs, node, host, gpus),
@@ -74,7 +74,7 @@ impl Subtree {
 
 /// Content of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileContent {
+pub enum RootFsEntry {
     File(Vec<u8>),
     /// Target of a symbolic link.
     Symlink(String),
@@ -82,12 +82,16 @@ pub enum FileContent {
 
 /// Files by path relative to `root/`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RootFs(BTreeMap<String, FileContent>);
+pub struct RootFs(BTreeMap<String, RootFsEntry>);
 
 impl RootFs {
     /// Generates all files of a node.
-    pub fn for_node<'a>(node: &Node, host: &Host, gpus: impl IntoIterator<Item = &'a Gpu>) -> Self {
-        let gpus: Vec<&Gpu> = gpus.into_iter().collect();
+    pub fn for_node<'a>(
+        node: &SharedNodeState,
+        host: &Host,
+        gpus: impl IntoIterator<Item = &'a SimGpu>,
+    ) -> Self {
+        let gpus: Vec<&SimGpu> = gpus.into_iter().collect();
         let mut rootfs = Self::default();
         for subtree in SUBTREES {
             subtree.add(&mut rootfs, node, host, &gpus);
@@ -96,7 +100,7 @@ impl RootFs {
     }
 
     /// Generates the files that depend on the clock.
-    pub(crate) fn clock_files(node: &Node) -> Self {
+    pub(crate) fn clock_files(node: &SharedNodeState) -> Self {
         let mut rootfs = Self::default();
         host::uptime(&mut rootfs, node);
         rootfs
@@ -108,7 +112,7 @@ impl RootFs {
         let touched: Vec<Subtree> =
             SUBTREES.into_iter().filter(|subtree| subtree.may_differ(before, after)).collect();
         let files = |state: &SimState| {
-            let gpus: Vec<&Gpu> = state.gpus.values().collect();
+            let gpus: Vec<&SimGpu> = state.gpus.values().collect();
             let mut rootfs = Self::default();
             for subtree in &touched {
                 subtree.add(&mut rootfs, &state.node, &state.host, &gpus);
@@ -119,16 +123,16 @@ impl RootFs {
     }
 
     /// All files, sorted by path.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &FileContent)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RootFsEntry)> {
         self.0.iter().map(|(path, content)| (path.as_str(), content))
     }
 
-    pub fn get(&self, path: &str) -> Option<&FileContent> {
+    pub fn get(&self, path: &str) -> Option<&RootFsEntry> {
         self.0.get(path)
     }
 
     fn add_file(&mut self, path: impl Into<String>, text: impl Into<Vec<u8>>) {
-        self.0.insert(path.into(), FileContent::File(text.into()));
+        self.0.insert(path.into(), RootFsEntry::File(text.into()));
     }
 
     /// Adds a sysfs attribute: the value and a newline.
@@ -137,7 +141,7 @@ impl RootFs {
     }
 
     fn add_symlink(&mut self, path: impl Into<String>, target: impl Into<String>) {
-        self.0.insert(path.into(), FileContent::Symlink(target.into()));
+        self.0.insert(path.into(), RootFsEntry::Symlink(target.into()));
     }
 }
 
@@ -155,7 +159,7 @@ mod tests {
         let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
         let rootfs = RootFs::for_node(&node, &host, &gpus);
         let text = |path: &str| match rootfs.get(path) {
-            Some(FileContent::File(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            Some(RootFsEntry::File(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             other => panic!("{path}: {other:?}"),
         };
         assert!(text("proc/driver/nvidia/version").contains("580.95.05"));

@@ -1,15 +1,15 @@
 //! Installed software: packages, libraries, kernels and modules, services. The versions are those
 //! of the driver on disk. An upgrade changes them while the old driver stays loaded.
 
-use crate::gpu::Gpu;
-use crate::node::Node;
+use crate::gpu::SimGpu;
+use crate::node::SharedNodeState;
 
 use super::driver::{open_modules, switches};
 use super::{RootFs, elf};
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, gpus: &[&SimGpu]) {
     let has_switches = !switches(gpus).is_empty();
     packages(rootfs, node, has_switches);
     let driver = node.driver_on_disk();
@@ -31,7 +31,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
     );
 }
 
-fn packages(rootfs: &mut RootFs, node: &Node, has_switches: bool) {
+fn packages(rootfs: &mut RootFs, node: &SharedNodeState, has_switches: bool) {
     let driver = node.driver_on_disk();
     let branch = driver.split('.').next().unwrap_or_default();
     let open = if open_modules(node) { "-open" } else { "" };
@@ -66,7 +66,7 @@ fn packages(rootfs: &mut RootFs, node: &Node, has_switches: bool) {
     rootfs.add_file("var/lib/dpkg/status", status);
 }
 
-fn kernel(rootfs: &mut RootFs, node: &Node) {
+fn kernel(rootfs: &mut RootFs, node: &SharedNodeState) {
     let driver = node.driver_on_disk();
     for file in ["vmlinuz", "initrd.img", "config", "System.map"] {
         rootfs.add_file(format!("boot/{file}-{}", node.kernel), "");

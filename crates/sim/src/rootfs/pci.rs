@@ -1,13 +1,13 @@
 //! `/sys/bus/pci`: GPUs, `NVSwitches` and the bridges above the GPUs.
 
-use crate::gpu::Gpu;
+use crate::gpu::SimGpu;
 use crate::host::Host;
-use crate::node::Node;
+use crate::node::SharedNodeState;
 
 use super::RootFs;
 use super::driver::switches;
 
-pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
     for gpu in gpus {
         if !node.virtual_machine {
             bridge(rootfs, gpu, host.acs);
@@ -30,7 +30,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) 
     }
 }
 
-fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
+fn device(rootfs: &mut RootFs, node: &SharedNodeState, gpu: &SimGpu) {
     let folder = format!("sys/bus/pci/devices/{}", gpu.pci.address());
     rootfs.add_value(format!("{folder}/vendor"), "0x10de");
     rootfs.add_value(format!("{folder}/device"), format!("0x{}", gpu.pci.device_id));
@@ -110,7 +110,7 @@ const CORRECTABLE: [&str; 8] =
     ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"];
 
 /// AER counters by severity and error type.
-fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
+fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &SimGpu) {
     let errors = &gpu.pcie.errors;
     let named = errors.bad_tlp.saturating_add(errors.bad_dllp).saturating_add(gpu.pcie.replays);
     let correctable = |kind: &str| match kind {
@@ -141,7 +141,7 @@ fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
 
 /// The PCIe switch port above a GPU. Ports of a second baseboard use the next device number on the
 /// same bus.
-fn bridge(rootfs: &mut RootFs, gpu: &Gpu, acs: bool) {
+fn bridge(rootfs: &mut RootFs, gpu: &SimGpu, acs: bool) {
     let board = gpu.minor / 8;
     let bus = gpu.pci.bus.saturating_sub(1 + board);
     let folder = format!("sys/bus/pci/devices/0000:{bus:02x}:{board:02x}.0");

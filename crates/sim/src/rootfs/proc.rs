@@ -1,13 +1,13 @@
 //! `/proc/PID` of processes and kernel threads.
 
-use crate::gpu::{Gpu, Process};
+use crate::gpu::{Process, SimGpu};
 use crate::host::{FABRIC_MANAGER_PID, Host, PERSISTENCED_PID, Task, TaskState};
-use crate::node::Node;
+use crate::node::SharedNodeState;
 
 use super::RootFs;
 use super::driver::switches;
 
-pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
     let no_fabric = switches(gpus).is_empty();
     for task in &host.tasks {
         // Driver tasks need the loaded driver, and the Fabric Manager needs NVSwitches.
@@ -55,7 +55,7 @@ fn task_for_process(process: &Process) -> Task {
     }
 }
 
-fn files(rootfs: &mut RootFs, node: &Node, task: &Task) {
+fn files(rootfs: &mut RootFs, node: &SharedNodeState, task: &Task) {
     let folder = format!("proc/{}", task.pid);
     let mut command = task.command.join("\0");
     if !command.is_empty() {
@@ -67,7 +67,7 @@ fn files(rootfs: &mut RootFs, node: &Node, task: &Task) {
 }
 
 /// Files that a process and each of its threads have.
-fn thread(rootfs: &mut RootFs, node: &Node, task: &Task, folder: &str) {
+fn thread(rootfs: &mut RootFs, node: &SharedNodeState, task: &Task, folder: &str) {
     let Task { pid, parent, name, .. } = task;
     let (letter, word) = task.state.proc_state();
     rootfs.add_value(format!("{folder}/comm"), name);

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::gpu::Gpu;
+use crate::gpu::SimGpu;
 use crate::host::Host;
-use crate::node::Node;
+use crate::node::SharedNodeState;
 use crate::rootfs::{self, RootFs};
 use crate::state::SimState;
 
@@ -105,9 +105,9 @@ impl NodeDir {
     }
 
     /// Reads `node.json`.
-    pub fn node(&self) -> Result<Node, StoreError> {
+    pub fn node(&self) -> Result<SharedNodeState, StoreError> {
         let path = self.node_path();
-        let node: Node = read_json(&path)?;
+        let node: SharedNodeState = read_json(&path)?;
         if node.format == crate::FORMAT {
             Ok(node)
         } else {
@@ -116,9 +116,9 @@ impl NodeDir {
     }
 
     /// Reads `gpus/N.json`.
-    pub fn gpu(&self, number: u32) -> Result<Gpu, StoreError> {
+    pub fn gpu(&self, number: u32) -> Result<SimGpu, StoreError> {
         let path = self.gpu_path(number);
-        let gpu: Gpu = read_json(&path)?;
+        let gpu: SimGpu = read_json(&path)?;
         if gpu.format == crate::FORMAT {
             Ok(gpu)
         } else {
@@ -131,7 +131,7 @@ impl NodeDir {
     pub fn edit_gpu<T, E: From<StoreError>>(
         &self,
         number: u32,
-        change: impl FnOnce(&mut Gpu) -> Result<T, E>,
+        change: impl FnOnce(&mut SimGpu) -> Result<T, E>,
     ) -> Result<T, E> {
         let _lock = self.lock()?;
         let before = self.gpu(number)?;
@@ -219,9 +219,9 @@ impl NodeDir {
     /// other files alone.
     pub fn create(
         &self,
-        node: &Node,
+        node: &SharedNodeState,
         host: &Host,
-        gpus: &[Gpu],
+        gpus: &[SimGpu],
         force: bool,
     ) -> Result<(), StoreError> {
         let write = |err| StoreError::Write { path: self.path.clone(), err };

@@ -5,8 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::{NodeDir, StoreError};
-use crate::gpu::Gpu;
-use crate::rootfs::{self, FileContent, RootFs};
+use crate::gpu::SimGpu;
+use crate::rootfs::{self, RootFs, RootFsEntry};
 use crate::state::SimState;
 
 impl NodeDir {
@@ -92,7 +92,7 @@ impl NodeDir {
     ) -> Result<(), StoreError> {
         let path = self.kernel_log_path();
         if state.resets_kernel_log {
-            let gpus: Vec<Gpu> = state.gpus.values().cloned().collect();
+            let gpus: Vec<SimGpu> = state.gpus.values().cloned().collect();
             fs::write(&path, rootfs::boot_log(&state.node, &gpus))
                 .map_err(|err| StoreError::Write { path: path.clone(), err })?;
         }
@@ -111,9 +111,9 @@ impl NodeDir {
     }
 }
 
-fn write(path: &Path, content: &FileContent) -> io::Result<()> {
+fn write(path: &Path, content: &RootFsEntry) -> io::Result<()> {
     match content {
-        FileContent::File(bytes) => fs::write(path, bytes),
-        FileContent::Symlink(target) => std::os::unix::fs::symlink(target, path),
+        RootFsEntry::File(bytes) => fs::write(path, bytes),
+        RootFsEntry::Symlink(target) => std::os::unix::fs::symlink(target, path),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farrier_sim::{Gpu, Host, Node};
+use farrier_sim::{Host, SharedNodeState, SimGpu};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -20,9 +20,9 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct SimulatedNodeJson {
-    node: Node,
+    node: SharedNodeState,
     host: Host,
-    gpus: Vec<Gpu>,
+    gpus: Vec<SimGpu>,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe_node_faults(node: &Node) -> Vec<String> {
+fn describe_node_faults(node: &SharedNodeState) -> Vec<String> {
     let mut faults: Vec<String> = node.faults.iter().map(ToString::to_string).collect();
     if !node.driver_loaded {
         faults.push("the driver is not loaded".to_owned());
@@ -80,7 +80,7 @@ fn describe_node_faults(node: &Node) -> Vec<String> {
     faults
 }
 
-fn row(number: usize, gpu: &Gpu) -> Vec<String> {
+fn row(number: usize, gpu: &SimGpu) -> Vec<String> {
     vec![
         number.to_string(),
         gpu.uuid.clone(),

@@ -2,7 +2,7 @@
 
 use clap::{Subcommand, ValueEnum};
 use farrier_sim::fault::{self, CallEffect, CallFault, Fault};
-use farrier_sim::gpu::{Process, ProcessKind, ThrottleReason};
+use farrier_sim::gpu::{ContextKind, Process, ThrottleReason};
 
 use super::activity::ActivityArgs;
 use super::links::{FabricArgs, LinkArgs, PcieArgs};
@@ -178,7 +178,7 @@ impl ProcessArgs {
         Fault::Process(Process {
             pid: self.pid,
             name: self.name.clone(),
-            kind: ProcessKind::Compute,
+            kind: ContextKind::Compute,
             used_bytes: self.memory_mib.saturating_mul(1 << 20),
             sm_percent: self.sm,
             memory_percent: 0,
