@@ -6,7 +6,7 @@ mod unsupported;
 
 use serde_json::Value;
 
-use self::family::{BiasField, Family};
+use self::family::{BiasField, ModelFamily};
 use self::fields::Fields;
 use super::{Attention, AttentionWindow, Bias, Experts, TransformerConfig};
 
@@ -99,7 +99,7 @@ pub fn from_value(config: &Value) -> Result<ParsedConfig, ModelConfigError> {
     }
     let object = inner.unwrap_or(outer);
     let kind = fields::text(object, "model_type").or_else(|| fields::text(outer, "model_type"));
-    let family = Family::from_model_type(kind);
+    let family = ModelFamily::from_model_type(kind);
     let mut fields = Fields::new(object, family);
     if inner.is_some() && outer.contains_key("vision_config") {
         fields.assumed.push("only the text model; the vision encoder is ignored".to_owned());
@@ -126,7 +126,7 @@ fn name(outer: &serde_json::Map<String, Value>) -> String {
 
 fn model(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     name: String,
 ) -> Result<TransformerConfig, ModelConfigError> {
     let layers = fields.required(LAYERS, 1, MAX_LAYERS)?;
@@ -167,7 +167,7 @@ fn model(
 
 fn attention(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     hidden: u32,
 ) -> Result<Attention, ModelConfigError> {
     let heads = fields.required(HEADS, 1, MAX_COUNT)?;
@@ -200,7 +200,7 @@ fn attention(
 
 fn kv_heads(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     heads: u32,
 ) -> Result<u32, ModelConfigError> {
     // Falcon states the number even in its first generation, which ignores it.
@@ -214,7 +214,7 @@ fn kv_heads(
 
 fn dense_ffn(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     hidden: u32,
     experts: Option<Experts>,
 ) -> Result<u32, ModelConfigError> {
@@ -240,7 +240,7 @@ fn dense_ffn(
     }
 }
 
-fn gated(fields: &mut Fields<'_>, family: &'static Family) -> bool {
+fn gated(fields: &mut Fields<'_>, family: &'static ModelFamily) -> bool {
     if family.is_known() {
         return family.gated;
     }
@@ -254,7 +254,7 @@ fn gated(fields: &mut Fields<'_>, family: &'static Family) -> bool {
     gated
 }
 
-fn bias(fields: &Fields<'_>, family: &'static Family) -> Result<Bias, ModelConfigError> {
+fn bias(fields: &Fields<'_>, family: &'static ModelFamily) -> Result<Bias, ModelConfigError> {
     let all_if = |all: bool| if all { Bias::All } else { Bias::None };
     Ok(match family.bias {
         BiasField::Fixed(bias) => bias,
@@ -273,7 +273,7 @@ fn bias(fields: &Fields<'_>, family: &'static Family) -> Result<Bias, ModelConfi
 
 fn learned_positions(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
 ) -> Result<u32, ModelConfigError> {
     if family.is("gpt2") {
         return fields.required(&["n_positions", "max_position_embeddings", "n_ctx"], 1, MAX_WIDTH);
@@ -289,7 +289,7 @@ fn learned_positions(
 
 fn experts(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     layers: u32,
 ) -> Result<Option<Experts>, ModelConfigError> {
     let count = fields.optional(EXPERTS, 0, MAX_COUNT)?.unwrap_or(0);
@@ -330,7 +330,7 @@ fn experts(
 
 fn window(
     fields: &mut Fields<'_>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     layers: u32,
 ) -> Result<AttentionWindow, ModelConfigError> {
     let size = ["sliding_window", "attention_chunk_size", "sliding_window_size"];

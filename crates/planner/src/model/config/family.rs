@@ -16,7 +16,7 @@ pub(super) enum BiasField {
 }
 
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct ModelFamily {
     name: &'static str,
     model_types: &'static [&'static str],
     pub(super) gated: bool,
@@ -30,7 +30,7 @@ pub(super) struct Family {
     pub(super) defaults: &'static [(&'static str, u32)],
 }
 
-const LLAMA: Family = Family {
+const LLAMA: ModelFamily = ModelFamily {
     name: "llama",
     model_types: &["llama"],
     gated: true,
@@ -41,7 +41,7 @@ const LLAMA: Family = Family {
     defaults: &[],
 };
 
-const GPT: Family = Family {
+const GPT: ModelFamily = ModelFamily {
     name: "gpt2",
     model_types: &["gpt2"],
     gated: false,
@@ -53,37 +53,37 @@ const GPT: Family = Family {
 };
 
 /// Defaults are those of the configuration classes of transformers 4.57 (`configuration_*.py`).
-const FAMILIES: &[Family] = &[
+const FAMILIES: &[ModelFamily] = &[
     LLAMA,
-    Family { name: "mistral", model_types: &["mistral"], ..LLAMA },
-    Family { name: "mixtral", model_types: &["mixtral"], ..LLAMA },
-    Family {
+    ModelFamily { name: "mistral", model_types: &["mistral"], ..LLAMA },
+    ModelFamily { name: "mixtral", model_types: &["mixtral"], ..LLAMA },
+    ModelFamily {
         name: "qwen",
         model_types: &["qwen2", "qwen2_moe"],
         bias: BiasField::Fixed(Bias::Qkv),
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         name: "qwen",
         model_types: &["qwen3", "qwen3_moe"],
         defaults: &[("head_dim", 128)],
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         name: "gemma",
         model_types: &["gemma"],
         tied: true,
         defaults: &[("head_dim", 256)],
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         name: "gemma2",
         model_types: &["gemma2"],
         tied: true,
         defaults: &[("head_dim", 256), ("sliding_window", 4096), ("sliding_window_pattern", 2)],
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         name: "gemma3",
         model_types: &["gemma3", "gemma3_text"],
         tied: true,
@@ -97,54 +97,64 @@ const FAMILIES: &[Family] = &[
         ],
         ..LLAMA
     },
-    Family { name: "deepseek", model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"], ..LLAMA },
+    ModelFamily {
+        name: "deepseek",
+        model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"],
+        ..LLAMA
+    },
     GPT,
     // The width is 4 × hidden by definition (`modeling_bloom.py`); positions are computed (ALiBi).
-    Family { name: "bloom", model_types: &["bloom"], ..GPT },
-    Family { name: "gpt_neox", model_types: &["gpt_neox"], tied: false, four_wide: false, ..GPT },
-    Family { name: "mpt", model_types: &["mpt"], bias: BiasField::Without("no_bias"), ..GPT },
-    Family {
+    ModelFamily { name: "bloom", model_types: &["bloom"], ..GPT },
+    ModelFamily {
+        name: "gpt_neox",
+        model_types: &["gpt_neox"],
+        tied: false,
+        four_wide: false,
+        ..GPT
+    },
+    ModelFamily { name: "mpt", model_types: &["mpt"], bias: BiasField::Without("no_bias"), ..GPT },
+    ModelFamily {
         name: "falcon",
         model_types: &["falcon", "RefinedWeb", "RefinedWebModel"],
         bias: BiasField::With("bias", false),
         ..GPT
     },
-    Family { name: "phi3", model_types: &["phi3"], ..LLAMA },
-    Family { name: "phi", model_types: &["phi"], tied: false, ..GPT },
-    Family { name: "olmo2", model_types: &["olmo2"], ..LLAMA },
-    Family {
+    ModelFamily { name: "phi3", model_types: &["phi3"], ..LLAMA },
+    ModelFamily { name: "phi", model_types: &["phi"], tied: false, ..GPT },
+    ModelFamily { name: "olmo2", model_types: &["olmo2"], ..LLAMA },
+    ModelFamily {
         name: "starcoder2",
         model_types: &["starcoder2"],
         bias: BiasField::With("use_bias", true),
         four_wide: false,
         ..GPT
     },
-    Family {
+    ModelFamily {
         name: "gpt_oss",
         model_types: &["gpt_oss"],
         bias: BiasField::Fixed(Bias::All),
         defaults: &[("head_dim", 64), ("sliding_window", 128), ("sliding_window_pattern", 2)],
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         name: "llama4",
         model_types: &["llama4", "llama4_text"],
         defaults: &[("attention_chunk_size", 8192), ("no_rope_layer_interval", 4)],
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         name: "nemotron",
         model_types: &["nemotron"],
         gated: false,
         norm: Norm::Layer,
         ..LLAMA
     },
-    Family { name: "glm4_moe", model_types: &["glm4_moe"], ..LLAMA },
+    ModelFamily { name: "glm4_moe", model_types: &["glm4_moe"], ..LLAMA },
 ];
 
-static OTHER: Family = Family { name: "", model_types: &[], ..LLAMA };
+static OTHER: ModelFamily = ModelFamily { name: "", model_types: &[], ..LLAMA };
 
-impl Family {
+impl ModelFamily {
     /// The family of a `model_type`.
     pub(super) fn from_model_type(model_type: Option<&str>) -> &'static Self {
         let is_match = |family: &&Self| {

@@ -3,16 +3,16 @@
 use serde_json::{Map, Value};
 
 use super::ModelConfigError;
-use super::family::Family;
+use super::family::ModelFamily;
 
 pub(super) struct Fields<'a> {
     pub(super) object: &'a Map<String, Value>,
-    family: &'static Family,
+    family: &'static ModelFamily,
     pub(super) assumed: Vec<String>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(object: &'a Map<String, Value>, family: &'static Family) -> Self {
+    pub(super) fn new(object: &'a Map<String, Value>, family: &'static ModelFamily) -> Self {
         Self { object, family, assumed: Vec::new() }
     }
 
