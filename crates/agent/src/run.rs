@@ -26,7 +26,7 @@ use crate::http::{self, Pages};
 use crate::jobs::{self, JobRegistry, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::monitor::{
-    Chain, Clock, CollectorMessage, ConfigRejected, HealthMonitor, Inventory, MonitorParts,
+    BootInventory, Chain, Clock, CollectorMessage, ConfigRejected, HealthMonitor, MonitorParts,
     NodeIdentity,
 };
 use crate::notify;
@@ -89,7 +89,7 @@ pub struct Overrides {
 }
 
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct AgentOptions {
     pub config: PathBuf,
     /// `true` if the user gave the path explicitly. Then the file must exist.
     pub config_named: bool,
@@ -101,7 +101,7 @@ pub struct Options {
     pub simulated_actuator: ActuatorFactory,
 }
 
-impl Options {
+impl AgentOptions {
     /// Reads the configuration file and applies the overrides.
     pub fn load(&self) -> Result<Config, ConfigError> {
         config::read(&self.config, self.config_named).map(|config| self.with_overrides(config))
@@ -142,7 +142,7 @@ impl Options {
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
-pub fn run(options: &Options) -> Result<(), AgentError> {
+pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
     let config = options.load()?;
     if !config.root.is_dir() {
         return Err(AgentError::Root(config.root));
@@ -162,7 +162,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let registry = Arc::new(JobRegistry::default());
     let metrics = Arc::new(RwLock::new(config.metrics.clone()));
     let (inbox, messages) = sync_channel(INBOX);
-    let inventory = Inventory::open(&config.state_dir, &node.boot);
+    let inventory = BootInventory::open(&config.state_dir, &node.boot);
     let context = CollectorContext {
         inbox,
         stop: Arc::new(Stop::default()),
@@ -297,7 +297,7 @@ fn uplink(
 
 /// Opens the order executor if orders are enabled. A failure does not stop monitoring.
 fn open_executor(
-    options: &Options,
+    options: &AgentOptions,
     context: &CollectorContext,
     (hostname, node): (String, Option<NodeId>),
     outbox: Option<Outbox>,
@@ -389,7 +389,7 @@ fn listen(
 
 /// Maps rule errors to a configuration error. `config::read` has already validated each rule.
 fn invalid_rules(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
-    let problems = errors.into_iter().map(|err| config::Problem {
+    let problems = errors.into_iter().map(|err| config::ConfigProblem {
         line: 0,
         key: "rules".to_owned(),
         value: String::new(),
@@ -400,7 +400,7 @@ fn invalid_rules(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
 
 /// Waits for signals. SIGTERM and SIGINT stop the agent; SIGHUP reloads the configuration.
 async fn signals(
-    options: &Options,
+    options: &AgentOptions,
     mut config: Config,
     context: &CollectorContext,
     pages: &Pages,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::coverage;
 use crate::jobs::JobState;
 use crate::journal::{DurableState, Recovery};
-use crate::monitor::{CollectorState, CoverageLoss, Inventory, OwnedGpuProcess, SkippedCheck};
+use crate::monitor::{BootInventory, CollectorState, CoverageLoss, OwnedGpuProcess, SkippedCheck};
 use crate::state::{State, Values};
 use group::GpuIdentities;
 
@@ -240,7 +240,7 @@ impl Status {
     pub fn from_journal(
         durable: &DurableState,
         recovery: &Recovery,
-        inventory: &Inventory,
+        inventory: &BootInventory,
     ) -> Self {
         let values = Values { gpus: inventory.gpus().to_vec(), ..Values::default() };
         let identities = GpuIdentities { listed: inventory.gpus(), delisted: inventory.delisted() };

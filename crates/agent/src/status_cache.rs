@@ -7,13 +7,13 @@ use farrier_hardware::clock;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::jobs::protocol::{Answer, ErrorCode};
+use crate::jobs::protocol::{Answer, ProtocolErrorCode};
 use crate::jobs::{JobRegistry, StatusProvider};
 use crate::monitor::CoverageLoss;
 use crate::orders::{OrderExecutor, OrdersError};
 use crate::state::{Published, State};
 use crate::status::{OrdersStatus, ServerStatus, Status};
-use crate::uplink::{ConnectionStatus, Link, Uplink};
+use crate::uplink::{ConnectionStatus, Uplink, UplinkState};
 
 /// State that the health monitor does not have: the server connection and the orders.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +71,7 @@ impl StatusSources {
             None => ServerStatus {
                 url: None,
                 node: None,
-                connection: Link::Standalone,
+                connection: UplinkState::Standalone,
                 acknowledged: None,
                 certificate_expires: None,
             },
@@ -121,7 +121,7 @@ impl StatusProvider for StatusCache {
     fn status(&self) -> Arc<str> {
         let Some(state) = self.published.get() else {
             let message = "the agent is starting";
-            return Answer::Error { code: ErrorCode::Starting, message }.line().into();
+            return Answer::Error { code: ProtocolErrorCode::Starting, message }.line().into();
         };
         let now_ms = clock::since_boot_ms();
         let staleness = state.staleness(now_ms);

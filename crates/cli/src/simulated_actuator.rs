@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use farrier_agent::orders::{Actuator, ActuatorError, Service, Tuner};
+use farrier_agent::orders::{Actuator, ActuatorError, ServiceStatus, Tuner};
 use farrier_fleet::health::GpuUuid;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
 use farrier_sim::{Host, NodeDir, SimState, StoreError};
@@ -79,11 +79,11 @@ impl Actuator for SimulatedActuator {
         std::process::exit(0);
     }
 
-    fn service(&self, unit: &str) -> Result<Service, ActuatorError> {
+    fn service(&self, unit: &str) -> Result<ServiceStatus, ActuatorError> {
         let host = self.host()?;
         let task = host.service(unit).ok_or_else(|| ChangeError::NoService(unit.to_owned()))?;
         let run = Some(format!("{}@{}", task.pid, task.started_unix_ms));
-        Ok(Service { is_active: true, state: "active (running)".to_owned(), run })
+        Ok(ServiceStatus { is_active: true, state: "active (running)".to_owned(), run })
     }
 
     fn restart_service(&self, unit: &str, _alive: File) -> Result<(), ActuatorError> {

@@ -173,7 +173,7 @@ impl Manifest {
 
 /// Output of a source.
 #[derive(Debug, Default)]
-pub(crate) struct Content {
+pub(crate) struct SourceOutput {
     pub(crate) bytes: Vec<u8>,
     /// Bytes of output before `bytes` that the source dropped because of a size limit.
     pub(crate) dropped_bytes: u64,
@@ -181,7 +181,7 @@ pub(crate) struct Content {
     pub(crate) cut_off_by: Option<SourceError>,
 }
 
-impl From<Vec<u8>> for Content {
+impl From<Vec<u8>> for SourceOutput {
     fn from(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
@@ -251,7 +251,7 @@ impl Bundle {
     pub(crate) fn add(
         &mut self,
         name: &str,
-        content: Result<Content, SourceError>,
+        content: Result<SourceOutput, SourceError>,
         keep_bytes: u64,
         is_active: &dyn Fn() -> bool,
     ) -> Result<(), BundleError> {
@@ -428,7 +428,8 @@ mod tests {
             status: "exit 15".to_owned(),
             stderr: "token=abc".to_owned(),
         };
-        let content = Content { cut_off_by: Some(failed), ..Content::from(b"GPU 0\n".to_vec()) };
+        let content =
+            SourceOutput { cut_off_by: Some(failed), ..SourceOutput::from(b"GPU 0\n".to_vec()) };
         bundle.add("a", Ok(content), 100, &|| true).unwrap();
         bundle.add("cancelled", Ok(b"x".to_vec().into()), 100, &|| false).unwrap();
         bundle.finish().unwrap();

@@ -15,7 +15,7 @@ mod redact;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use bundle::{Bundle, Content, FinishedBundle, make_private};
+pub(crate) use bundle::{Bundle, FinishedBundle, SourceOutput, make_private};
 pub use bundle::{BundleError, FileEntry, Gap, MANIFEST, Manifest, ManifestError, SourceError};
 pub use outbox::{ArtifactUpload, Outbox, SendError};
 pub(crate) use redact::redact;

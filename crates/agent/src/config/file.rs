@@ -7,8 +7,8 @@ use farrier_fleet::health::{RuleOverride, Rules, Severity};
 use farrier_wire::client::ServerUrl;
 use toml::de::DeTable;
 
-use super::section::{ParseContext, Problem, Section, near};
-use super::{Config, LISTEN, Lines, Orders, SchedulerChoice, Tiers};
+use super::section::{ConfigProblem, ParseContext, Section, near};
+use super::{Config, KeyLines, LISTEN, OrdersConfig, SchedulerChoice, Tiers};
 
 /// Maximum size of the file. A file that overrides every rule is far smaller.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -28,7 +28,7 @@ pub enum ConfigError {
     #[error("`{}` is larger than 1 MiB", path.display())]
     TooLarge { path: PathBuf },
     #[error("`{}` has {}", path.display(), problem_count(problems.len()))]
-    Content { path: PathBuf, problems: Vec<Problem> },
+    Content { path: PathBuf, problems: Vec<ConfigProblem> },
 }
 
 impl ConfigError {
@@ -82,8 +82,8 @@ pub(crate) struct ParsedFile {
     /// Invalid keys have their default.
     pub(crate) config: Config,
     /// Line of each valid key.
-    pub(crate) lines: Lines,
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) lines: KeyLines,
+    pub(crate) problems: Vec<ConfigProblem>,
 }
 
 impl ParsedFile {
@@ -118,7 +118,7 @@ pub(crate) fn parse_file(path: &Path, named: bool) -> Result<ParsedFile, ConfigE
 /// Parses a text and collects all problems.
 pub(super) fn from_text(text: &str) -> ParsedFile {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut context = ParseContext { text, problems: Vec::new(), lines: Lines::new() };
+    let mut context = ParseContext { text, problems: Vec::new(), lines: KeyLines::new() };
     let config = from_table(table.into_inner(), &mut context);
     for err in &errors {
         let line = context.line(err.span().map_or(0, |span| span.start));
@@ -128,7 +128,12 @@ pub(super) fn from_text(text: &str) -> ParsedFile {
             continue;
         }
         let expected = format!("invalid TOML: {}", err.message());
-        context.problems.push(Problem { line, key: String::new(), value: String::new(), expected });
+        context.problems.push(ConfigProblem {
+            line,
+            key: String::new(),
+            value: String::new(),
+            expected,
+        });
     }
     let ParseContext { problems, lines, .. } = context;
     ParsedFile { config, lines, problems }
@@ -200,7 +205,7 @@ fn tables(top: &mut Section<'_, '_>, config: &mut Config) {
     });
 }
 
-fn orders(section: &mut Section<'_, '_>, orders: &mut Orders) {
+fn orders(section: &mut Section<'_, '_>, orders: &mut OrdersConfig) {
     section.flag("enabled", &mut orders.enabled);
     let choices = [SchedulerChoice::Auto, SchedulerChoice::Host, SchedulerChoice::Slurm];
     let mut scheduler = None;
@@ -286,7 +291,7 @@ fn rules(top: &mut Section<'_, '_>, config: &mut Config) {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Config, Vec<Problem>> {
+    fn parse(text: &str) -> Result<Config, Vec<ConfigProblem>> {
         from_text(text).into_config(Path::new("")).map_err(|err| match err {
             ConfigError::Content { problems, .. } => problems,
             other => panic!("{other}"),

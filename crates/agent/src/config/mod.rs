@@ -24,10 +24,10 @@ use serde::Serialize;
 pub use file::{ConfigError, read, read_lenient};
 pub(crate) use file::{ParsedFile, parse_file};
 pub(crate) use preflight::{Flags, group_id, preflight};
-pub use section::Problem;
+pub use section::ConfigProblem;
 
 /// Line number of each key in the file.
-pub(crate) type Lines = BTreeMap<String, usize>;
+pub(crate) type KeyLines = BTreeMap<String, usize>;
 
 /// Default path of the configuration file.
 pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
@@ -64,10 +64,10 @@ pub struct Config {
     pub tiers: Tiers,
     pub expect: Expect,
     pub retention: Retention,
-    pub sink: Sink,
+    pub sink: SinkConfig,
     pub metrics: Metrics,
     pub server: Server,
-    pub orders: Orders,
+    pub orders: OrdersConfig,
     /// Rule overrides, by code.
     pub rules: BTreeMap<String, RuleOverride>,
 }
@@ -163,7 +163,7 @@ pub struct Retention {
 
 /// A file for log shippers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Sink {
+pub struct SinkConfig {
     /// Receives every finding change once, as a JSON line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
@@ -201,7 +201,7 @@ impl Server {
 /// The orders that the agent accepts from the server.
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Orders {
+pub struct OrdersConfig {
     /// `false` to refuse all orders.
     pub enabled: bool,
     pub scheduler: SchedulerChoice,
@@ -238,7 +238,7 @@ impl std::fmt::Display for SchedulerChoice {
     }
 }
 
-impl Default for Orders {
+impl Default for OrdersConfig {
     fn default() -> Self {
         Self {
             enabled: false,
@@ -268,10 +268,10 @@ impl Default for Config {
             tiers: Tiers { fast_s: 1.0, medium_s: 10.0, slow_s: 60.0 },
             expect: Expect::default(),
             retention: Retention { days: 90, bytes: 64 << 20 },
-            sink: Sink::default(),
+            sink: SinkConfig::default(),
             metrics: Metrics { dcgm: true, hostname: None },
             server: Server { url: None, identity: DEFAULT_IDENTITY.into(), ca: None },
-            orders: Orders::default(),
+            orders: OrdersConfig::default(),
             rules: BTreeMap::new(),
         }
     }

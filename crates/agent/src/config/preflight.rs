@@ -15,7 +15,7 @@ use std::path::Path;
 use farrier_hardware::access::may_write;
 
 use super::section::near;
-use super::{Config, Lines, Listen, Problem};
+use super::{Config, ConfigProblem, KeyLines, Listen};
 use crate::orders::journal;
 use crate::orders::scheduler::host::CORDON_FILE;
 use crate::orders::task::CHANGE_LOCK;
@@ -31,7 +31,7 @@ pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 
 /// Problems of the effective configuration. `lines` has the line of each key in the file, and
 /// `flags` the keys that a command-line flag overrides.
-pub(crate) fn preflight(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
+pub(crate) fn preflight(config: &Config, lines: &KeyLines, flags: &Flags) -> Vec<ConfigProblem> {
     let socket = &config.socket;
     let quote_path = |path: &Path| format!("\"{}\"", path.display());
     let checks: [(&str, String, Option<String>); 9] = [
@@ -52,7 +52,7 @@ pub(crate) fn preflight(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Pr
     let problems = checks.into_iter().filter_map(|(key, value, problem)| {
         let flag = flags.get(key).copied();
         let line = lines.get(key).copied().filter(|_| flag.is_none()).unwrap_or(0);
-        Some(Problem { line, key: flag.unwrap_or(key).to_owned(), value, expected: problem? })
+        Some(ConfigProblem { line, key: flag.unwrap_or(key).to_owned(), value, expected: problem? })
     });
     problems.collect()
 }
@@ -349,7 +349,7 @@ mod tests {
         assert!(lines[1].starts_with("`--root \"/nonexistent\"`: no such"), "{lines:#?}");
         let config =
             Config { root: "/nonexistent".into(), listen: Listen::Off, ..Config::default() };
-        let problems = preflight(&config, &Lines::new(), &Flags::new());
+        let problems = preflight(&config, &KeyLines::new(), &Flags::new());
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let root = "`root = \"/nonexistent\"`, the default: no such directory";
         assert!(lines.iter().any(|line| line.starts_with(root)), "{lines:#?}");

@@ -14,7 +14,7 @@ const VALUE_CHARS_MAX: usize = 60;
 
 /// An invalid key or value, in the configuration file, on the command line or in a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Line number in the file. 0 if the problem is on the command line or in a default.
     pub line: usize,
     /// The key with its tables, such as `tiers.fast_s`, or a command-line flag, such as `--nvml`.
@@ -26,7 +26,7 @@ pub struct Problem {
     pub expected: String,
 }
 
-impl Display for Problem {
+impl Display for ConfigProblem {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { line, key, value, expected } = self;
         match (key.is_empty(), value.is_empty()) {
@@ -47,9 +47,9 @@ impl Display for Problem {
 /// The text of the configuration file, and the problems found so far.
 pub(super) struct ParseContext<'t> {
     pub(super) text: &'t str,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<ConfigProblem>,
     /// The line of each valid key.
-    pub(super) lines: super::Lines,
+    pub(super) lines: super::KeyLines,
 }
 
 impl ParseContext<'_> {
@@ -119,7 +119,7 @@ impl<'p, 't> Section<'p, 't> {
         let text = self.context.value_text(&value);
         let DeValue::Table(table) = value.into_inner() else {
             let expected = "expected a table".to_owned();
-            self.context.problems.push(Problem { line, key: path, value: text, expected });
+            self.context.problems.push(ConfigProblem { line, key: path, value: text, expected });
             return;
         };
         let mut inner = Section { path, table, known: Vec::new(), context: self.context };
@@ -236,7 +236,7 @@ impl<'p, 't> Section<'p, 't> {
     pub(super) fn problem(&mut self, key: &str, line: usize, expected: impl Display) {
         let key = self.key(key);
         let expected = expected.to_string();
-        self.context.problems.push(Problem { line, key, value: String::new(), expected });
+        self.context.problems.push(ConfigProblem { line, key, value: String::new(), expected });
     }
 
     /// The first key that was not taken yet.
@@ -297,7 +297,7 @@ impl<'p, 't> Section<'p, 't> {
     fn reject(&mut self, key: &str, line: usize, value: &Spanned<DeValue<'t>>, expected: String) {
         let (key, value) = (self.key(key), self.context.value_text(value));
         self.context.lines.remove(&key);
-        self.context.problems.push(Problem { line, key, value, expected });
+        self.context.problems.push(ConfigProblem { line, key, value, expected });
     }
 
     fn key(&self, key: &str) -> String {

@@ -8,7 +8,7 @@
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, Signal, Subject};
 
-use super::text::Text;
+use super::text::MetricsWriter;
 use crate::state::State;
 
 /// Name, type, help text, signal and scale factor of each counter.
@@ -144,7 +144,7 @@ const COUNTERS: [(&str, &str, &str, Signal, f64); 23] = [
 const MIB: f64 = 1.0 / 1_048_576.0;
 
 /// Writes dcgm-exporter's metrics for each GPU.
-pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
+pub(super) fn write(state: &State, hostname: &str, text: &mut MetricsWriter) {
     let labels: Vec<Labels> =
         state.values.gpus.iter().map(|gpu| Labels::new(gpu, state, hostname)).collect();
     for (name, kind, help, signal, factor) in COUNTERS {

@@ -11,13 +11,13 @@ use farrier_fleet::health::{Behaviour, Finding, FindingKind, GpuUuid, Signal, Su
 use jiff::Timestamp;
 
 use super::dcgm;
-use super::text::{Family, Text};
+use super::text::{MetricFamily, MetricsWriter};
 use crate::config::Metrics;
 use crate::coverage;
 use crate::jobs::JobState;
 use crate::state::{PublishedFinding, State};
 use crate::status::{NodeVerdict, coverage_losses};
-use crate::uplink::{ConnectionStatus, Link};
+use crate::uplink::{ConnectionStatus, UplinkState};
 
 /// Renders the page. `now_ms` is the current time on the clock of `state.at.steady_ms`.
 pub fn render(
@@ -27,7 +27,7 @@ pub fn render(
     uplink: Option<&ConnectionStatus>,
     config: &Metrics,
 ) -> String {
-    let mut text = Text::default();
+    let mut text = MetricsWriter::default();
     if config.dcgm {
         let hostname = config.hostname.as_deref().unwrap_or(&state.hostname);
         dcgm::write(state, hostname, &mut text);
@@ -53,7 +53,7 @@ fn metric_name(signal: Signal) -> String {
     format!("farrier_{name}{}", if total { "_total" } else { "" })
 }
 
-fn signals(state: &State, text: &mut Text) {
+fn signals(state: &State, text: &mut MetricsWriter) {
     let mut by_signal: BTreeMap<Signal, Vec<(&Subject, f64)>> = BTreeMap::new();
     for (subject, values) in state.values.latest.iter() {
         for (signal, reading) in values {
@@ -80,7 +80,7 @@ fn indices(state: &State) -> BTreeMap<&GpuUuid, String> {
 }
 
 fn write_value(
-    family: &mut Family<'_>,
+    family: &mut MetricFamily<'_>,
     subject: &Subject,
     indices: &BTreeMap<&GpuUuid, String>,
     value: f64,
@@ -100,7 +100,7 @@ fn write_value(
     }
 }
 
-fn findings(state: &State, text: &mut Text) {
+fn findings(state: &State, text: &mut MetricsWriter) {
     let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
     // A GPU that was never listed gets no label: a log line may have invented it.
     let find_gpu = |subject: &Subject| match subject {
@@ -151,7 +151,7 @@ fn reason(finding: &Finding) -> String {
 
 /// Writes the overall verdict. A node that nothing monitors has no findings either, so findings
 /// alone would make it look healthy.
-fn verdict(state: &State, now_ms: i64, text: &mut Text) {
+fn verdict(state: &State, now_ms: i64, text: &mut MetricsWriter) {
     let verdict = NodeVerdict::now(state, &coverage_losses(state, now_ms));
     let help = "1 for the node's current verdict; `unknown` if no fault is open but coverage is incomplete.";
     let mut family = text.family("farrier_node_verdict", "gauge", help);
@@ -173,7 +173,7 @@ fn verdict(state: &State, now_ms: i64, text: &mut Text) {
     }
 }
 
-fn xids(state: &State, text: &mut Text) {
+fn xids(state: &State, text: &mut MetricsWriter) {
     let indices = indices(state);
     let help = "Xids since the agent started; empty GPU labels if the GPU is unknown.";
     let mut family = text.family("farrier_xid_total", "counter", help);
@@ -185,10 +185,10 @@ fn xids(state: &State, text: &mut Text) {
 }
 
 /// State of the connection to the server. Omitted if no server is configured.
-fn server(uplink: &ConnectionStatus, text: &mut Text) {
+fn server(uplink: &ConnectionStatus, text: &mut MetricsWriter) {
     let help =
         "1 if the agent is connected to the server; otherwise 0, and findings wait in the journal.";
-    let is_connected = matches!(uplink.link, Link::Connected { .. });
+    let is_connected = matches!(uplink.link, UplinkState::Connected { .. });
     text.gauge("farrier_agent_server_connected", help, f64::from(u8::from(is_connected)));
     if let Some(until) = uplink.certificate_expires {
         let help = "When the node's certificate expires, in seconds since 1970; it is renewed long before.";
@@ -200,7 +200,7 @@ fn server(uplink: &ConnectionStatus, text: &mut Text) {
 /// Maximum pairs of GPU and process owner, which bounds the labels. A GPU has few owners.
 const OWNERS_MAX: usize = 64;
 
-fn process_owners(state: &State, text: &mut Text) {
+fn process_owners(state: &State, text: &mut MetricsWriter) {
     let Some(processes) = &state.values.processes else { return };
     let mut counts: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
     for process in processes {
@@ -217,7 +217,7 @@ fn process_owners(state: &State, text: &mut Text) {
     }
 }
 
-fn job_states(jobs: &[JobState], text: &mut Text) {
+fn job_states(jobs: &[JobState], text: &mut MetricsWriter) {
     let mut write =
         |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
             let mut family = text.family(name, kind, help);
@@ -251,13 +251,13 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
 /// Computed when the page is rendered. An age in the published state would not grow while the
 /// health monitor is stuck.
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since the state was published")]
-fn age(state: &State, now_ms: i64, text: &mut Text) {
+fn age(state: &State, now_ms: i64, text: &mut MetricsWriter) {
     let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;
     let help = "Seconds since the agent last published its state; normally at most one.";
     text.gauge("farrier_agent_snapshot_age_seconds", help, age_s);
 }
 
-fn agent(state: &State, text: &mut Text) {
+fn agent(state: &State, text: &mut MetricsWriter) {
     let cost = &state.cost;
     text.counter(
         "farrier_agent_cpu_seconds_total",

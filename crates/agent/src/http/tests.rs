@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::monitor::{CollectorState, CoverageLoss, OwnedGpuProcess};
 use crate::state::{Cost, JournalState, PublishedFinding, State, Values};
-use crate::uplink::Link;
+use crate::uplink::UplinkState;
 
 type MetricLine = (String, BTreeMap<String, String>, f64);
 
@@ -182,8 +182,9 @@ fn state() -> State {
 
 fn uplink(is_connected: bool) -> ConnectionStatus {
     let at = Timestamp::from_second(1_800_000_000).unwrap();
-    let lost = Link::Disconnected { since: at, reason: "no route".to_owned(), must_enrol: false };
-    let link = if is_connected { Link::Connected { since: at } } else { lost };
+    let lost =
+        UplinkState::Disconnected { since: at, reason: "no route".to_owned(), must_enrol: false };
+    let link = if is_connected { UplinkState::Connected { since: at } } else { lost };
     ConnectionStatus { link, node: None, certificate_expires: Some(at) }
 }
 

@@ -4,26 +4,26 @@ use std::fmt::Write;
 
 /// Writes metric families. Omits a family without values.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+pub(super) struct MetricsWriter {
     out: String,
 }
 
-pub(super) struct Family<'t> {
-    text: &'t mut Text,
+pub(super) struct MetricFamily<'t> {
+    text: &'t mut MetricsWriter,
     name: &'t str,
     kind: &'static str,
     help: &'t str,
     started: bool,
 }
 
-impl Text {
+impl MetricsWriter {
     pub(super) fn family<'t>(
         &'t mut self,
         name: &'t str,
         kind: &'static str,
         help: &'t str,
-    ) -> Family<'t> {
-        Family { text: self, name, kind, help, started: false }
+    ) -> MetricFamily<'t> {
+        MetricFamily { text: self, name, kind, help, started: false }
     }
 
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) {
@@ -39,7 +39,7 @@ impl Text {
     }
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     /// Writes a value with its labels.
     pub(super) fn value(&mut self, labels: &[(&str, &str)], value: f64) {
         let (name, kind) = (self.name, self.kind);

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
-use super::protocol::{Answer, ErrorCode, Hello, ParseError, Request, VERSION, explain};
+use super::protocol::{Answer, Hello, ParseError, ProtocolErrorCode, Request, VERSION, explain};
 use super::registry::JobRegistry;
 use super::server::StatusProvider;
 
@@ -34,11 +34,11 @@ const CHUNK_BYTES: usize = 8 << 10;
 enum End {
     Closed,
     /// The client gets this error first.
-    Error(ErrorCode, Cow<'static, str>),
+    Error(ProtocolErrorCode, Cow<'static, str>),
 }
 
 impl End {
-    fn error(code: ErrorCode, why: impl Into<Cow<'static, str>>) -> Self {
+    fn error(code: ProtocolErrorCode, why: impl Into<Cow<'static, str>>) -> Self {
         Self::Error(code, why.into())
     }
 }
@@ -46,7 +46,7 @@ impl End {
 /// Sends the error `full` without blocking. Nothing was written before, so the kernel's buffer has
 /// room.
 pub(super) fn refuse(stream: &UnixStream, why: &str) {
-    let line = Answer::Error { code: ErrorCode::Full, message: why }.line();
+    let line = Answer::Error { code: ProtocolErrorCode::Full, message: why }.line();
     let _ = stream.try_write(line.as_bytes());
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn serve(
                 }
                 // The registry evicted this client.
                 None => break End::error(
-                    ErrorCode::Full,
+                    ProtocolErrorCode::Full,
                     "evicted to make room: no hello was received",
                 ),
             },
@@ -125,15 +125,24 @@ impl LineSplitter<'_> {
             line.extend_from_slice(&rest[..end]);
             rest = &rest[end + 1..];
             if line.len() > LINE_BYTES_MAX {
-                return Err(End::error(ErrorCode::LongLine, "a line may have at most 65536 bytes"));
+                return Err(End::error(
+                    ProtocolErrorCode::LongLine,
+                    "a line may have at most 65536 bytes",
+                ));
             }
             complete.push(line);
         }
         if self.partial.len() + rest.len() > LINE_BYTES_MAX {
-            return Err(End::error(ErrorCode::LongLine, "a line may have at most 65536 bytes"));
+            return Err(End::error(
+                ProtocolErrorCode::LongLine,
+                "a line may have at most 65536 bytes",
+            ));
         }
         if !self.registry.reserve(rest.len()) {
-            return Err(End::error(ErrorCode::Full, "too many incomplete lines over all clients"));
+            return Err(End::error(
+                ProtocolErrorCode::Full,
+                "too many incomplete lines over all clients",
+            ));
         }
         self.partial.extend_from_slice(rest);
         Ok(complete)
@@ -189,7 +198,10 @@ impl ClientConnection<'_> {
             if self.allowed < 1.0 {
                 if !self.welcomed {
                     // The dropped messages may include a hello, so do not drop them silently.
-                    return Err(End::error(ErrorCode::TooFast, "too many messages before hello"));
+                    return Err(End::error(
+                        ProtocolErrorCode::TooFast,
+                        "too many messages before hello",
+                    ));
                 }
                 self.registry.drop_messages(1);
                 continue;
@@ -217,10 +229,10 @@ impl ClientConnection<'_> {
     async fn hello(&mut self, stream: &mut UnixStream, hello: Hello) -> Result<(), End> {
         let v = hello.v.min(VERSION);
         if let Err(err) = self.registry.has_room_for_rank(self.id) {
-            return Err(End::error(ErrorCode::Full, err.to_string()));
+            return Err(End::error(ProtocolErrorCode::Full, err.to_string()));
         }
         if let Err(why) = self.registry.handle(self.id, moment(), Request::Hello(hello)) {
-            return Err(End::error(ErrorCode::BadHello, why.to_string()));
+            return Err(End::error(ProtocolErrorCode::BadHello, why.to_string()));
         }
         self.welcomed = true;
         self.send(stream, &Answer::Welcome { v }.line()).await
@@ -228,7 +240,7 @@ impl ClientConnection<'_> {
 
     async fn reject(&mut self, stream: &mut UnixStream, err: &ParseError) -> Result<(), End> {
         if err.is_hello {
-            return Err(End::error(ErrorCode::BadHello, err.why.clone()));
+            return Err(End::error(ProtocolErrorCode::BadHello, err.why.clone()));
         }
         self.bad_line(stream, &err.why).await
     }
@@ -236,13 +248,16 @@ impl ClientConnection<'_> {
     async fn bad_line(&mut self, stream: &mut UnixStream, why: &str) -> Result<(), End> {
         self.errors += 1;
         if self.errors >= ERRORS_MAX {
-            return Err(End::error(ErrorCode::BadLines, "too many invalid lines"));
+            return Err(End::error(ProtocolErrorCode::BadLines, "too many invalid lines"));
         }
         self.registry.drop_messages(1);
         // Explain the format only once, because a repetition does not help.
         if self.errors == 1 {
-            self.send(stream, &Answer::Error { code: ErrorCode::BadLine, message: why }.line())
-                .await?;
+            self.send(
+                stream,
+                &Answer::Error { code: ProtocolErrorCode::BadLine, message: why }.line(),
+            )
+            .await?;
         }
         Ok(())
     }

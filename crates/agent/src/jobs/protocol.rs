@@ -135,7 +135,7 @@ pub enum Answer<'a> {
     /// A line was rejected, or the connection is closing.
     Error {
         /// For programs.
-        code: ErrorCode,
+        code: ProtocolErrorCode,
         /// For people.
         message: &'a str,
     },
@@ -151,7 +151,7 @@ pub enum Answer<'a> {
 /// Error codes for clients. All but `bad_line` and `starting` close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ErrorCode {
+pub enum ProtocolErrorCode {
     /// A line does not parse. The connection stays open.
     BadLine,
     /// The hello is invalid. A retry would fail too.
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_docs_list_every_error_code() {
-        use ErrorCode::{BadHello, BadLine, BadLines, Full, LongLine, Starting, TooFast};
+        use ProtocolErrorCode::{BadHello, BadLine, BadLines, Full, LongLine, Starting, TooFast};
         let text = include_str!("../../../../docs/job-socket.md");
         for code in [BadLine, BadHello, BadLines, LongLine, TooFast, Full, Starting] {
             let word = serde_json::to_string(&code).unwrap();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use farrier_fleet::health::{Change, Finding, RecoverySignal, Signal, Subject};
 use jiff::Timestamp;
 
-use super::record::{Record, Snapshot};
+use super::record::{JournalRecord, JournalSnapshot};
 use farrier_fleet::health::{EngineSnapshot, StoredEvent};
 
 /// Maximum kernel events kept for rules that count past events. No rule counts so many.
@@ -34,7 +34,7 @@ pub struct DurableState {
 }
 
 impl DurableState {
-    pub fn apply(&mut self, record: &Record) {
+    pub fn apply(&mut self, record: &JournalRecord) {
         if record.boot != self.boot {
             self.recovery_signals.clear();
         }
@@ -91,8 +91,8 @@ impl DurableState {
     }
 
     /// The snapshot that replaces all earlier records.
-    pub(super) fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub(super) fn snapshot(&self) -> JournalSnapshot {
+        JournalSnapshot {
             findings: self.open.values().cloned().collect(),
             next_id: self.next_id,
             stored_events: self.stored_events.iter().cloned().collect(),

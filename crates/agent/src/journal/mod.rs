@@ -30,7 +30,7 @@ use jiff::{SignedDuration, Timestamp};
 pub use durable_state::DurableState;
 pub use reader::load;
 pub(crate) use record::is_readable;
-pub use record::{Record, Snapshot, VERSION};
+pub use record::{JournalRecord, JournalSnapshot, VERSION};
 pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
@@ -161,7 +161,7 @@ impl Journal {
     }
 
     /// Calls `visit` with every record on disk, oldest first.
-    pub fn for_each(&self, visit: impl FnMut(&Record)) -> Result<(), JournalError> {
+    pub fn for_each(&self, visit: impl FnMut(&JournalRecord)) -> Result<(), JournalError> {
         match read(&self.dir, visit) {
             Err(JournalError::StateDir { err, .. }) if self.lock.is_none() && not_found(&err) => {
                 Ok(())
@@ -205,7 +205,7 @@ impl Journal {
         stored_events: Vec<StoredEvent>,
         recovery_signals: Vec<RecoverySignal>,
     ) {
-        let record = Record {
+        let record = JournalRecord {
             v: VERSION,
             seq: self.seq + 1,
             at,
@@ -221,7 +221,11 @@ impl Journal {
     }
 
     /// Writes and syncs the waiting records. Returns the records that it wrote.
-    pub fn flush(&mut self, now: Timestamp, failpoint: &Failpoint) -> io::Result<Vec<Record>> {
+    pub fn flush(
+        &mut self,
+        now: Timestamp,
+        failpoint: &Failpoint,
+    ) -> io::Result<Vec<JournalRecord>> {
         if self.waiting.is_empty() {
             return Ok(Vec::new());
         }
@@ -311,7 +315,7 @@ impl Journal {
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let number = self.segments.last().map_or(1, |segment| segment.number + 1);
         let path = segment::path(&self.dir, number);
-        let record = Record {
+        let record = JournalRecord {
             v: VERSION,
             seq: self.durable.seq,
             at: now,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::segment::{self, Segment};
-use super::{DurableState, JournalError, Record, Recovery, not_found};
+use super::{DurableState, JournalError, JournalRecord, Recovery, not_found};
 
 #[derive(Debug, Default)]
 pub(super) struct JournalContent {
@@ -20,7 +20,7 @@ pub fn load(dir: &Path) -> Result<(DurableState, Recovery), JournalError> {
 
 pub(super) fn read(
     dir: &Path,
-    mut visit: impl FnMut(&Record),
+    mut visit: impl FnMut(&JournalRecord),
 ) -> Result<JournalContent, JournalError> {
     let failed = |err| JournalError::StateDir { dir: dir.to_owned(), err };
     let mut content = JournalContent::default();

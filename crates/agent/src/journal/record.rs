@@ -21,7 +21,7 @@ pub(crate) fn is_readable(version: u32) -> bool {
 /// that neither is on disk without the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct JournalRecord {
     /// Version of the format.
     pub v: u32,
     /// Increases from 1. A gap means damage, or records merged while writes failed.
@@ -36,7 +36,7 @@ pub struct Record {
     /// The whole state, which supersedes all earlier records. Every segment but the first begins
     /// with a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<JournalSnapshot>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
     /// Kernel log events that rules need after a restart.
@@ -50,7 +50,7 @@ pub struct Record {
 /// The whole state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Snapshot {
+pub struct JournalSnapshot {
     pub findings: Vec<Finding>,
     /// Id of the next finding.
     pub next_id: u64,

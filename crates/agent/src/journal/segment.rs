@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::record::{Record, VERSION, is_readable};
+use super::record::{JournalRecord, VERSION, is_readable};
 
 /// Maximum length of a line. A decision changes at most hundreds of findings of a few kilobytes
 /// each.
@@ -67,7 +67,7 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<u64>> {
 }
 
 /// Reads a segment record by record.
-pub(crate) fn read(path: &Path, mut visit: impl FnMut(Record)) -> io::Result<ReadSegment> {
+pub(crate) fn read(path: &Path, mut visit: impl FnMut(JournalRecord)) -> io::Result<ReadSegment> {
     #[derive(serde::Deserialize)]
     struct OnlyVersion {
         v: u32,
@@ -87,7 +87,7 @@ pub(crate) fn read(path: &Path, mut visit: impl FnMut(Record)) -> io::Result<Rea
         }
         let first = segment.whole_bytes == 0;
         segment.whole_bytes += length;
-        match serde_json::from_slice::<Record>(&line) {
+        match serde_json::from_slice::<JournalRecord>(&line) {
             Ok(record) if is_readable(record.v) => {
                 if first {
                     segment.snapshot_bytes = record.snapshot.is_some().then_some(length);

@@ -18,7 +18,7 @@ use farrier_fleet::health::Change;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
+use super::record::JournalRecord;
 
 /// Version of the line format.
 const VERSION: u32 = 1;
@@ -124,7 +124,7 @@ impl Sink {
     }
 
     /// Writes the changes of a record that were not written before.
-    pub fn write_record(&mut self, record: &Record) -> Result<(), SinkError> {
+    pub fn write_record(&mut self, record: &JournalRecord) -> Result<(), SinkError> {
         let mut bytes = Vec::new();
         let mut cursor = self.cursor;
         for (at, change) in record.changes.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use farrier_fleet::health::{Change, RecoverySignal};
 
-use super::record::Record;
+use super::record::JournalRecord;
 
 /// Maximum waiting records. Beyond it, they are merged.
 const RECORDS_MAX: usize = 1000;
@@ -19,7 +19,7 @@ const CHANGES_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]
 pub(super) struct WriteBuffer {
-    records: Vec<Record>,
+    records: Vec<JournalRecord>,
 }
 
 impl WriteBuffer {
@@ -31,15 +31,15 @@ impl WriteBuffer {
         self.records.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Record> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &JournalRecord> {
         self.records.iter()
     }
 
-    pub(super) fn take(&mut self) -> Vec<Record> {
+    pub(super) fn take(&mut self) -> Vec<JournalRecord> {
         std::mem::take(&mut self.records)
     }
 
-    pub(super) fn push(&mut self, record: Record) {
+    pub(super) fn push(&mut self, record: JournalRecord) {
         self.records.push(record);
         if self.records.len() > RECORDS_MAX {
             self.merge();
@@ -79,8 +79,8 @@ impl WriteBuffer {
 /// of the records that were merged, which are far more than the pieces. Only the last piece has the
 /// kernel log cursor. If only some pieces reach the disk, the agent reads log lines twice rather
 /// than never.
-fn split(whole: Record) -> Vec<Record> {
-    let empty = Record {
+fn split(whole: JournalRecord) -> Vec<JournalRecord> {
+    let empty = JournalRecord {
         kernel_seq: None,
         snapshot: None,
         changes: Vec::new(),
@@ -91,7 +91,7 @@ fn split(whole: Record) -> Vec<Record> {
     };
     let mut pieces = vec![empty.clone()];
     let mut bytes = 0;
-    let mut make_room = |pieces: &mut Vec<Record>, more: usize| {
+    let mut make_room = |pieces: &mut Vec<JournalRecord>, more: usize| {
         if bytes > 0 && bytes + more > PIECE_BYTES {
             pieces.push(empty.clone());
             bytes = 0;

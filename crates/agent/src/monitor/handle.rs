@@ -6,7 +6,7 @@ use farrier_fleet::health::{Batch, KernelEvent, Moment, NvmlXid};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::self_monitor::KernelLogState;
-use super::xid_dedup::Log;
+use super::xid_dedup::LogAvailability;
 use super::{CollectorMessage, CollectorReport, HealthMonitor, decode_facts};
 use crate::orders::{RepairNote, RepairWatch};
 
@@ -72,9 +72,9 @@ impl HealthMonitor {
     /// Adds the Xids that only NVML reported and that the kernel log is not going to report.
     pub(super) fn add_nvml_xids(&mut self, now: Moment, batch: &mut Batch) {
         let log = match &self.self_monitor.kernel_log {
-            KernelLogState::NotTried => Log::NotTried,
-            KernelLogState::Read => Log::Read,
-            KernelLogState::Unreadable { .. } => Log::Unreadable,
+            KernelLogState::NotTried => LogAvailability::NotTried,
+            KernelLogState::Read => LogAvailability::Read,
+            KernelLogState::Unreadable { .. } => LogAvailability::Unreadable,
         };
         for (gpu, xid) in self.xid_dedup.take_due(now, log) {
             let Ok(code) = u32::try_from(xid) else {

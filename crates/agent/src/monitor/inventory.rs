@@ -30,7 +30,7 @@ struct InventoryFile {
 
 /// The GPUs as last enumerated in this boot. If the file is lost, only the identities are lost.
 #[derive(Debug)]
-pub struct Inventory {
+pub struct BootInventory {
     path: PathBuf,
     boot: String,
     gpus: Vec<GpuIdentity>,
@@ -40,7 +40,7 @@ pub struct Inventory {
     delisted_this_boot: Vec<GpuUuid>,
 }
 
-impl Inventory {
+impl BootInventory {
     /// Reads the file. If it is from an earlier boot, all its GPUs count as delisted, because their
     /// addresses may have changed.
     pub fn open(state_dir: &Path, boot: &str) -> Self {
@@ -142,18 +142,18 @@ mod tests {
     #[test]
     fn a_delisted_gpu_keeps_its_identity_across_a_reboot() {
         let folder = tempfile::tempdir().unwrap();
-        let mut inventory = Inventory::open(folder.path(), "first");
+        let mut inventory = BootInventory::open(folder.path(), "first");
         inventory.store(&[gpu(0), gpu(1), gpu(2)]);
         inventory.store(&[gpu(0), gpu(2)]);
         assert_eq!(inventory.delisted(), [gpu(1)]);
-        let inventory = Inventory::open(folder.path(), "first");
+        let inventory = BootInventory::open(folder.path(), "first");
         assert_eq!(
             (inventory.gpus(), inventory.delisted()),
             (&[gpu(0), gpu(2)][..], &[gpu(1)][..])
         );
         assert_eq!(inventory.delisted_this_boot(), [gpu(1)]);
         // After a reboot, the addresses are unknown until NVML answers.
-        let mut inventory = Inventory::open(folder.path(), "second");
+        let mut inventory = BootInventory::open(folder.path(), "second");
         assert_eq!(
             (inventory.gpus(), inventory.delisted()),
             (&[][..], &[gpu(1), gpu(0), gpu(2)][..])
@@ -161,6 +161,6 @@ mod tests {
         assert_eq!(inventory.delisted_this_boot(), []);
         inventory.store(&[gpu(0), gpu(1), gpu(2)]);
         assert_eq!(inventory.delisted(), []);
-        assert_eq!(Inventory::last(folder.path()).gpus().len(), 3);
+        assert_eq!(BootInventory::last(folder.path()).gpus().len(), 3);
     }
 }

@@ -31,12 +31,12 @@ use crate::journal::Journal;
 use crate::orders::{RepairWatch, repair_note};
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
-use pending::Pending;
+use pending::UnwrittenChanges;
 use self_monitor::{SelfMonitor, WriteError};
 use sink_forwarder::SinkForwarder;
 use xid_dedup::XidDedup;
 
-pub use inventory::Inventory;
+pub use inventory::BootInventory;
 pub use message::{
     Collector, CollectorMessage, CollectorReport, ConfigRejected, NvmlUnavailable, OwnedGpuProcess,
     SkippedCheck,
@@ -73,10 +73,10 @@ pub struct HealthMonitor {
     journal: Journal,
     sink_forwarder: SinkForwarder,
     kernel: KernelReader,
-    inventory: Inventory,
+    inventory: BootInventory,
     self_monitor: SelfMonitor,
     xid_dedup: XidDedup,
-    pending: Pending,
+    pending: UnwrittenChanges,
     published: Published,
     registry: Arc<JobRegistry>,
     failpoint: Failpoint,
@@ -102,7 +102,7 @@ pub struct MonitorParts {
     pub rules: Rules,
     pub journal: Journal,
     /// GPUs enumerated in this boot.
-    pub inventory: Inventory,
+    pub inventory: BootInventory,
     pub published: Published,
     pub registry: Arc<JobRegistry>,
     /// Crashes the agent where a test asks for it.
@@ -146,7 +146,7 @@ impl HealthMonitor {
         }
         let after = durable.kernel_cursor(&node.boot);
         let kernel = KernelReader::new(decode_facts(facts), &node.boot, node.node_boot_time, after);
-        let mut pending = Pending::default();
+        let mut pending = UnwrittenChanges::default();
         pending.add(changes, Vec::new());
         registry.set_gpus(now, inventory.gpus());
         // Jobs that connect after a restart also get checkpoint requests for open findings.

@@ -19,14 +19,14 @@ const WAIT_MS: i64 = 1000;
 const CURSOR_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct UnwrittenChanges {
     changes: Vec<Change>,
     stored_events: Vec<StoredEvent>,
     /// When the last write succeeded or failed. `None` before the first.
     written_ms: Option<i64>,
 }
 
-impl Pending {
+impl UnwrittenChanges {
     /// Adds changes. An update replaces a pending update of the same finding.
     pub(super) fn add(&mut self, changes: Vec<Change>, stored_events: Vec<StoredEvent>) {
         for change in changes {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use farrier_fleet::health::Moment;
 
 use super::Chain;
-use crate::journal::{Journal, JournalError, Record, Sink, SinkError};
+use crate::journal::{Journal, JournalError, JournalRecord, Sink, SinkError};
 
 /// Maximum records buffered for a failing sink. Beyond it, the forwarder reads them from the
 /// journal again.
@@ -30,12 +30,12 @@ pub(super) struct SinkForwarder {
     path: Option<PathBuf>,
     sink: Option<Sink>,
     /// Records on disk that the sink has not accepted.
-    buffered: Vec<Record>,
+    buffered: Vec<JournalRecord>,
     /// The backlog exceeds the buffer and has to be read from the journal.
     behind: bool,
     /// The record that the sink rejected last. The journal is not read again until the sink accepts
     /// this record.
-    rejected: Option<Record>,
+    rejected: Option<JournalRecord>,
     /// A new sink file starts after this record.
     from: u64,
     failed_ms: Option<i64>,
@@ -64,7 +64,7 @@ impl SinkForwarder {
     }
 
     /// Buffers records that are now on disk.
-    pub(super) fn enqueue(&mut self, records: Vec<Record>) {
+    pub(super) fn enqueue(&mut self, records: Vec<JournalRecord>) {
         if self.path.is_none() || self.behind {
             return;
         }

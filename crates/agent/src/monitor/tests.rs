@@ -101,7 +101,7 @@ impl TestNode {
             clock: Box::new(self.clock.clone()),
             rules: Rules::configured(&self.config.rules).unwrap(),
             journal,
-            inventory: Inventory::open(&dir, "boot"),
+            inventory: BootInventory::open(&dir, "boot"),
             published: self.published.clone(),
             registry: Arc::default(),
             failpoint: Failpoint::default(),

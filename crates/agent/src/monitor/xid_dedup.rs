@@ -19,11 +19,11 @@ const NOT_TRIED_WAIT_MS: i64 = 60_000;
 /// Maximum waiting Xids per source. Beyond it, the oldest are dropped.
 const UNMATCHED_MAX: usize = 256;
 
-pub(super) type Xid = (GpuUuid, u64);
+pub(super) type XidKey = (GpuUuid, u64);
 
 /// State of the kernel log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Log {
+pub(super) enum LogAvailability {
     NotTried,
     Read,
     Unreadable,
@@ -32,21 +32,21 @@ pub(super) enum Log {
 /// Unmatched Xids of both sources, with their times.
 #[derive(Debug, Default)]
 pub(super) struct XidDedup {
-    from_nvml: VecDeque<(i64, Xid)>,
-    from_log: VecDeque<(i64, Xid)>,
+    from_nvml: VecDeque<(i64, XidKey)>,
+    from_log: VecDeque<(i64, XidKey)>,
     lost_ms: Option<i64>,
 }
 
 impl XidDedup {
     /// Records an Xid from NVML.
-    pub(super) fn add_nvml(&mut self, now: Moment, xid: Xid) {
+    pub(super) fn add_nvml(&mut self, now: Moment, xid: XidKey) {
         if !take_match(&mut self.from_log, &xid) {
             push(&mut self.from_nvml, now, xid);
         }
     }
 
     /// Records an Xid from the kernel log.
-    pub(super) fn add_log(&mut self, now: Moment, xid: Xid) {
+    pub(super) fn add_log(&mut self, now: Moment, xid: XidKey) {
         if !take_match(&mut self.from_nvml, &xid) {
             push(&mut self.from_log, now, xid);
         }
@@ -58,7 +58,7 @@ impl XidDedup {
     }
 
     /// Removes the Xids from NVML that no longer wait, and returns those that count.
-    pub(super) fn take_due(&mut self, now: Moment, log: Log) -> Vec<Xid> {
+    pub(super) fn take_due(&mut self, now: Moment, log: LogAvailability) -> Vec<XidKey> {
         let mut due = Vec::new();
         let lost_ms = self.lost_ms;
         self.from_log.retain(|(at, _)| now.steady_ms - at < MATCH_MS);
@@ -67,9 +67,9 @@ impl XidDedup {
             let near_loss =
                 lost_ms.is_some_and(|lost| (lost - MATCH_MS..=lost + LOST_MS).contains(at));
             let (stays, counts) = match log {
-                Log::Unreadable => (false, true),
-                Log::NotTried => (age_ms < NOT_TRIED_WAIT_MS, true),
-                Log::Read => (age_ms < MATCH_MS, near_loss),
+                LogAvailability::Unreadable => (false, true),
+                LogAvailability::NotTried => (age_ms < NOT_TRIED_WAIT_MS, true),
+                LogAvailability::Read => (age_ms < MATCH_MS, near_loss),
             };
             if !stays && counts {
                 due.push(xid.clone());
@@ -80,12 +80,12 @@ impl XidDedup {
     }
 }
 
-fn take_match(unmatched: &mut VecDeque<(i64, Xid)>, xid: &Xid) -> bool {
+fn take_match(unmatched: &mut VecDeque<(i64, XidKey)>, xid: &XidKey) -> bool {
     let index = unmatched.iter().position(|(_, other)| other == xid);
     index.is_some_and(|index| unmatched.remove(index).is_some())
 }
 
-fn push(unmatched: &mut VecDeque<(i64, Xid)>, now: Moment, xid: Xid) {
+fn push(unmatched: &mut VecDeque<(i64, XidKey)>, now: Moment, xid: XidKey) {
     unmatched.push_back((now.steady_ms, xid));
     if unmatched.len() > UNMATCHED_MAX {
         unmatched.pop_front();
@@ -102,7 +102,7 @@ mod tests {
         Moment { steady_ms, wall: Timestamp::UNIX_EPOCH }
     }
 
-    fn xid(number: u64) -> Xid {
+    fn xid(number: u64) -> XidKey {
         (GpuUuid("GPU-0".to_owned()), number)
     }
 
@@ -114,31 +114,37 @@ mod tests {
         dedup.add_log(at(200), xid(79));
         dedup.add_log(at(300), xid(48));
         dedup.add_nvml(at(400), xid(48));
-        assert!(dedup.take_due(at(10_000), Log::Read).is_empty());
+        assert!(dedup.take_due(at(10_000), LogAvailability::Read).is_empty());
     }
 
     #[test]
     fn an_xid_that_only_nvml_reports_counts_only_around_lost_lines() {
         let mut dedup = XidDedup::default();
         dedup.add_nvml(at(0), xid(79));
-        assert!(dedup.take_due(at(10_000), Log::Read).is_empty(), "nothing was lost");
+        assert!(dedup.take_due(at(10_000), LogAvailability::Read).is_empty(), "nothing was lost");
         dedup.record_lost_lines(at(20_000));
         dedup.add_nvml(at(19_000), xid(48));
         dedup.add_nvml(at(70_000), xid(63));
-        assert!(dedup.take_due(at(21_000), Log::Read).is_empty(), "the log may still report it");
-        assert_eq!(dedup.take_due(at(75_000), Log::Read), [xid(48), xid(63)]);
+        assert!(
+            dedup.take_due(at(21_000), LogAvailability::Read).is_empty(),
+            "the log may still report it"
+        );
+        assert_eq!(dedup.take_due(at(75_000), LogAvailability::Read), [xid(48), xid(63)]);
         dedup.add_nvml(at(90_000), xid(94));
-        assert!(dedup.take_due(at(99_000), Log::Read).is_empty(), "the loss was long ago");
+        assert!(
+            dedup.take_due(at(99_000), LogAvailability::Read).is_empty(),
+            "the loss was long ago"
+        );
     }
 
     #[test]
     fn xids_of_nvml_wait_for_the_state_of_the_log() {
         let mut dedup = XidDedup::default();
         dedup.add_nvml(at(0), xid(79));
-        assert!(dedup.take_due(at(10_000), Log::NotTried).is_empty());
-        assert_eq!(dedup.take_due(at(11_000), Log::Unreadable), [xid(79)]);
+        assert!(dedup.take_due(at(10_000), LogAvailability::NotTried).is_empty());
+        assert_eq!(dedup.take_due(at(11_000), LogAvailability::Unreadable), [xid(79)]);
         dedup.add_nvml(at(12_000), xid(79));
-        assert_eq!(dedup.take_due(at(72_000), Log::NotTried), [xid(79)]);
+        assert_eq!(dedup.take_due(at(72_000), LogAvailability::NotTried), [xid(79)]);
     }
 
     #[test]

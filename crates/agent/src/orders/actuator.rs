@@ -22,7 +22,7 @@ pub trait Actuator: Send + Sync {
     fn reboot(&self, lock: File) -> Result<(), ActuatorError>;
 
     /// State of a service.
-    fn service(&self, unit: &str) -> Result<Service, ActuatorError>;
+    fn service(&self, unit: &str) -> Result<ServiceStatus, ActuatorError>;
 
     fn restart_service(&self, unit: &str, lock: File) -> Result<(), ActuatorError>;
 
@@ -32,7 +32,7 @@ pub trait Actuator: Send + Sync {
 
 /// State of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceStatus {
     pub is_active: bool,
     /// systemd's name for the state.
     pub state: String,

@@ -15,11 +15,11 @@ use super::execute;
 use super::journal::{OrderJournal, OrdersError};
 #[cfg(test)]
 use super::ledger::OrderLedger;
-use super::ledger::{ActiveOrder, JournalRecord};
+use super::ledger::{ActiveOrder, OrderRecord};
 use super::repair_note::RepairNote;
 use super::scheduler::{Scheduler, SchedulerError};
-use super::submit::{self, Admission, Limits};
-use super::task::Task;
+use super::submit::{self, OrderAdmission, OrderLimits};
+use super::task::OrderTask;
 use crate::artifact::{self, Outbox};
 use crate::failpoint::{Failpoint, Point};
 use crate::status::{ActiveOrderStatus, OrdersStatus};
@@ -36,7 +36,7 @@ pub struct NodePaths {
 pub struct ExecutorParts {
     /// Directory of the order journal.
     pub state_dir: PathBuf,
-    pub limits: Limits,
+    pub limits: OrderLimits,
     pub actuator: Box<dyn Actuator>,
     pub inspector: Arc<dyn Inspector>,
     pub scheduler: Box<dyn Scheduler>,
@@ -64,7 +64,7 @@ pub struct OrderExecutor {
 
 pub(super) struct Inner {
     pub(super) state_dir: PathBuf,
-    pub(super) limits: Limits,
+    pub(super) limits: OrderLimits,
     pub(super) actuator: Box<dyn Actuator>,
     pub(super) inspector: Arc<dyn Inspector>,
     pub(super) scheduler: Box<dyn Scheduler>,
@@ -163,20 +163,20 @@ impl OrderExecutor {
         let at = (self.inner.now)();
         let generation = order.generation;
         match admission {
-            Admission::Duplicate(status) => status,
-            Admission::Rejected(reason) => {
+            OrderAdmission::Duplicate(status) => status,
+            OrderAdmission::Rejected(reason) => {
                 tracing::warn!(generation, kind = %order.kind, %reason, "order refused");
                 OrderStatus::Refused { reason }
             }
-            Admission::Refused(reason) => {
+            OrderAdmission::Refused(reason) => {
                 tracing::warn!(generation, kind = %order.kind, %reason, "order refused");
                 let status = OrderStatus::Refused { reason };
                 let order = Box::new(order.clone());
                 let written =
-                    state.write(at, JournalRecord::Answered { order, answer: status.clone() });
+                    state.write(at, OrderRecord::Answered { order, answer: status.clone() });
                 written.map_or_else(|err| journal_failed(&err), |()| status)
             }
-            Admission::Accepted => {
+            OrderAdmission::Accepted => {
                 let current = ActiveOrder {
                     order: order.clone(),
                     boot: boot.unwrap_or_default(),
@@ -231,7 +231,7 @@ impl OrderExecutor {
             return;
         }
         let (at, last) = ((self.inner.now)(), state.journal.ledger().generation);
-        let written = state.write(at, JournalRecord::Enrolled { enrolment: enrolment.to_owned() });
+        let written = state.write(at, OrderRecord::Enrolled { enrolment: enrolment.to_owned() });
         match written {
             Ok(()) if state.journal.ledger().generation != last => {
                 tracing::info!(last, "the node re-enrolled: order generations start over");
@@ -269,7 +269,7 @@ impl OrderExecutor {
             return;
         }
         let at = (self.inner.now)();
-        if let Err(err) = state.write(at, JournalRecord::Acknowledged { generation }) {
+        if let Err(err) = state.write(at, OrderRecord::Acknowledged { generation }) {
             // The agent sends the status again, and the server acknowledges it again.
             tracing::warn!(%err, generation, "failed to persist order acknowledgement");
         }
@@ -299,7 +299,7 @@ impl OrderExecutor {
 
     fn execute_order(&self, current: ActiveOrder) {
         let order = current.order.clone();
-        let mut task = Task::new(&self.inner, current);
+        let mut task = OrderTask::new(&self.inner, current);
         let Some(status) = execute::run(&mut task) else { return };
         let (generation, kind) = (order.generation, &order.kind);
         match &status {
@@ -314,7 +314,7 @@ impl OrderExecutor {
             }
             OrderStatus::Accepted => {}
         }
-        let record = JournalRecord::Answered { order: Box::new(order.clone()), answer: status };
+        let record = OrderRecord::Answered { order: Box::new(order.clone()), answer: status };
         // Never report a status that is not on disk, because a restarted agent might act again.
         while let Err(err) = self.inner.write_current(generation, record.clone()) {
             tracing::error!(%err, generation, "failed to journal the order status, retrying");
@@ -343,7 +343,7 @@ fn journal_failed(err: &io::Error) -> OrderStatus {
 }
 
 impl OrderState {
-    fn write(&mut self, at: Timestamp, record: JournalRecord) -> io::Result<()> {
+    fn write(&mut self, at: Timestamp, record: OrderRecord) -> io::Result<()> {
         self.journal.write(at, record, &self.crash)
     }
 
@@ -354,10 +354,10 @@ impl OrderState {
             let order = Box::new(previous.order.clone());
             self.write(
                 at,
-                JournalRecord::Answered { order, answer: OrderStatus::Failed { reason } },
+                OrderRecord::Answered { order, answer: OrderStatus::Failed { reason } },
             )?;
         }
-        self.write(at, JournalRecord::Accepted(Box::new(current)))
+        self.write(at, OrderRecord::Accepted(Box::new(current)))
     }
 }
 
@@ -404,7 +404,7 @@ impl Inner {
 
     /// Journals a step of an order. If the order is no longer active, writes nothing and returns
     /// `false`.
-    pub(super) fn write_current(&self, generation: u64, record: JournalRecord) -> io::Result<bool> {
+    pub(super) fn write_current(&self, generation: u64, record: OrderRecord) -> io::Result<bool> {
         let mut state = self.lock();
         if !state.is_current(generation) {
             return Ok(false);

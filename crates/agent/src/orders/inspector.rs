@@ -378,7 +378,7 @@ mod tests {
 
     use super::*;
     use crate::journal::{DurableState, Recovery};
-    use crate::monitor::{CollectorState, CoverageLoss, Inventory};
+    use crate::monitor::{BootInventory, CollectorState, CoverageLoss};
     use crate::status::{AgentStatus, FindingStatus, GpuStatus};
 
     fn at(second: i64) -> Timestamp {
@@ -388,7 +388,7 @@ mod tests {
     /// Status at second 1000 of a node with one GPU, which the agent read five seconds earlier.
     fn status() -> Status {
         let folder = tempfile::tempdir().unwrap();
-        let inventory = Inventory::last(folder.path());
+        let inventory = BootInventory::last(folder.path());
         let mut status =
             Status::from_journal(&DurableState::default(), &Recovery::default(), &inventory);
         let unreadable = || Reading::Unreadable(ReadError::NotReadSince);

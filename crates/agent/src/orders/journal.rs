@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::ledger::{JournalLine, JournalRecord, OrderLedger, VERSION};
+use super::ledger::{JournalLine, OrderLedger, OrderRecord, VERSION};
 use crate::failpoint::{Failpoint, Point};
 
 /// File name in the state directory.
@@ -105,7 +105,7 @@ impl OrderJournal {
     pub(super) fn write(
         &mut self,
         at: Timestamp,
-        record: JournalRecord,
+        record: OrderRecord,
         crash: &Failpoint,
     ) -> io::Result<()> {
         self.truncate_partial_line()?;
@@ -135,7 +135,7 @@ impl OrderJournal {
 
     /// Compacts the file into one line with the whole state.
     fn compact(&mut self, at: Timestamp) -> io::Result<()> {
-        let record = JournalRecord::Whole(Box::new(self.ledger.clone()));
+        let record = OrderRecord::Whole(Box::new(self.ledger.clone()));
         let bytes = encode(&JournalLine { v: VERSION, at, note: record })?;
         let part = self.path.with_extension("part");
         match fs::remove_file(&part) {

@@ -19,12 +19,12 @@ pub(super) struct JournalLine {
     pub(super) v: u32,
     /// When the line was written, by this machine's clock.
     pub(super) at: Timestamp,
-    pub(super) note: JournalRecord,
+    pub(super) note: OrderRecord,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum JournalRecord {
+pub(super) enum OrderRecord {
     /// The whole state. Supersedes all earlier lines.
     Whole(Box<OrderLedger>),
     /// An order was accepted.
@@ -34,7 +34,7 @@ pub(super) enum JournalRecord {
     Started {
         generation: u64,
         /// The change, and the state before it.
-        effect: Effect,
+        effect: OrderEffect,
         /// Boot id at the start.
         boot: String,
     },
@@ -60,7 +60,7 @@ pub(super) enum JournalRecord {
 /// state before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Effect {
+pub(super) enum OrderEffect {
     Cordon {
         /// The reason stored in the cordon. It identifies the cordon as farrier's.
         reason: String,
@@ -75,7 +75,7 @@ pub(super) enum Effect {
         /// Faults that required the reset. If they are gone afterwards, the reset happened.
         wrong: Vec<String>,
     },
-    /// The boot id before the reboot is in [`JournalRecord::Started`].
+    /// The boot id before the reboot is in [`OrderRecord::Started`].
     Reboot,
     Tune {
         profile: String,
@@ -123,7 +123,7 @@ pub(super) struct ActiveOrder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Started {
-    pub(super) effect: Effect,
+    pub(super) effect: OrderEffect,
     pub(super) boot: String,
     /// `true` if the outcome of the change is known.
     #[serde(default)]
@@ -169,15 +169,15 @@ pub(super) struct OrderLedger {
 }
 
 impl OrderLedger {
-    pub(super) fn apply(&mut self, record: &JournalRecord) {
+    pub(super) fn apply(&mut self, record: &OrderRecord) {
         match record {
-            JournalRecord::Whole(whole) => self.clone_from(whole),
-            JournalRecord::Accepted(current) => {
+            OrderRecord::Whole(whole) => self.clone_from(whole),
+            OrderRecord::Accepted(current) => {
                 self.generation = self.generation.max(current.order.generation);
                 self.current = Some((**current).clone());
             }
-            JournalRecord::Started { generation, effect, boot } => {
-                if let Effect::Cordon { reason } = effect {
+            OrderRecord::Started { generation, effect, boot } => {
+                if let OrderEffect::Cordon { reason } = effect {
                     self.mark = Some(reason.clone());
                 }
                 if let Some(current) = self.active(*generation) {
@@ -185,10 +185,10 @@ impl OrderLedger {
                     current.begun.push(Started { effect, boot, ended: false, failed: None });
                 }
             }
-            JournalRecord::Ended { generation, failed } => {
+            OrderRecord::Ended { generation, failed } => {
                 self.end_change(*generation, failed.as_ref())
             }
-            JournalRecord::Answered { order, answer } => {
+            OrderRecord::Answered { order, answer } => {
                 self.generation = self.generation.max(order.generation);
                 self.answers.insert(order.generation, answer.clone());
                 if self.active(order.generation).is_some() {
@@ -200,10 +200,10 @@ impl OrderLedger {
                     self.last = Some(((**order).clone(), answer.clone()));
                 }
             }
-            JournalRecord::Acknowledged { generation } => {
+            OrderRecord::Acknowledged { generation } => {
                 self.answers.remove(generation);
             }
-            JournalRecord::Enrolled { enrolment } => {
+            OrderRecord::Enrolled { enrolment } => {
                 // A journal without an enrolment is older than this record kind. Its generations
                 // belong to the first enrolment that is written.
                 if self.enrolment.is_some() {
@@ -220,7 +220,7 @@ impl OrderLedger {
         let Some(last) = current.begun.last_mut() else { return };
         last.ended = true;
         last.failed = failed.cloned();
-        if last.effect == Effect::Uncordon && failed.is_none() {
+        if last.effect == OrderEffect::Uncordon && failed.is_none() {
             self.mark = None;
         }
     }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn generations_restart_with_another_enrolment_but_not_with_the_first() {
         let mut ledger = OrderLedger { generation: 41, ..OrderLedger::default() };
-        let enrolled = |name: &str| JournalRecord::Enrolled { enrolment: name.to_owned() };
+        let enrolled = |name: &str| OrderRecord::Enrolled { enrolment: name.to_owned() };
         for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
             // The executor does not write the same enrolment twice in a row. If it did, only the
             // generation and the last order would be lost.

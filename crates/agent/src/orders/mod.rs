@@ -35,7 +35,7 @@ pub(crate) mod task;
 mod tests;
 mod tuner;
 
-pub use actuator::{Actuator, GpuHealth, GpuProcess, Inspector, Service, VerificationReport};
+pub use actuator::{Actuator, GpuHealth, GpuProcess, Inspector, ServiceStatus, VerificationReport};
 pub use executor::{ExecutorParts, NodePaths, OrderExecutor};
 pub use inspector::{NodeInspector, StatusSource};
 pub use journal::OrdersError;
@@ -45,7 +45,7 @@ pub use process::ProcessError;
 pub use repair_note::{RepairNote, RepairWatch};
 pub use scheduler::host::HostScheduler;
 pub use scheduler::slurm::Slurm;
-pub use scheduler::{CordonFileAction, Job, Scheduler, SchedulerError};
+pub use scheduler::{CordonFileAction, ScheduledJob, Scheduler, SchedulerError};
 pub use start::{ActuatorFactory, ExecutorOptions, open};
-pub use submit::Limits;
+pub use submit::OrderLimits;
 pub use tuner::{TuneError, Tuner};

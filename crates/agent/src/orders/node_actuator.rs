@@ -11,7 +11,7 @@ use farrier_fleet::health::GpuUuid;
 use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::ProbePause;
 
-use super::actuator::{Actuator, Service};
+use super::actuator::{Actuator, ServiceStatus};
 use super::node_error::ActuatorError;
 use super::process;
 use super::tuner::Tuner;
@@ -94,7 +94,7 @@ impl Actuator for NodeActuator {
         self.change(&self.systemctl, &["reboot"], QUERY_DEADLINE, lock)
     }
 
-    fn service(&self, unit: &str) -> Result<Service, ActuatorError> {
+    fn service(&self, unit: &str) -> Result<ServiceStatus, ActuatorError> {
         let args = ["show", "--property=LoadState,ActiveState,SubState,InvocationID", "--", unit];
         service(&process::run(&self.systemctl, args, QUERY_DEADLINE)?)
     }
@@ -122,7 +122,7 @@ fn boot(root: &Root) -> Result<String, ActuatorError> {
 
 /// Parses `systemctl show` (`org.freedesktop.systemd1(5)`). An invocation id identifies one run of
 /// a unit.
-fn service(output: &str) -> Result<Service, ActuatorError> {
+fn service(output: &str) -> Result<ServiceStatus, ActuatorError> {
     let value = |key: &str| {
         output
             .lines()
@@ -137,7 +137,7 @@ fn service(output: &str) -> Result<Service, ActuatorError> {
         return Err(ActuatorError::NoActiveState);
     }
     let run = Some(value("InvocationID")).filter(|run| !run.is_empty()).map(str::to_owned);
-    Ok(Service { is_active: active == "active", state: format!("{active} ({sub})"), run })
+    Ok(ServiceStatus { is_active: active == "active", state: format!("{active} ({sub})"), run })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::scheduler::host::HostScheduler;
 use super::scheduler::slurm::Slurm;
-use super::submit::Limits;
+use super::submit::OrderLimits;
 use super::tuner::Tuner;
 use crate::artifact::Outbox;
 use crate::config::{Config, SchedulerChoice};
@@ -49,7 +49,7 @@ pub fn open(config: &Config, options: ExecutorOptions) -> Result<OrderExecutor, 
     tracing::info!(scheduler = scheduler.name(), "order executor started");
     OrderExecutor::open(ExecutorParts {
         state_dir: config.state_dir.clone(),
-        limits: Limits {
+        limits: OrderLimits {
             node,
             allow_reset: orders.allow_reset,
             allow_reboot: orders.allow_reboot,

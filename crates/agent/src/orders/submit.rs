@@ -4,7 +4,7 @@ use farrier_fleet::fleet::NodeId;
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus};
 use jiff::Timestamp;
 
-use super::execute::{Permission, executor};
+use super::execute::{OrderPermission, executor};
 use super::ledger::OrderLedger;
 use super::node_error::ActuatorError;
 
@@ -14,7 +14,7 @@ const ANSWERS_MAX: usize = 64;
 
 /// Permissions and limits from the node's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct OrderLimits {
     /// The enrolled name. `None` if the node that an order names is not checked.
     pub node: Option<NodeId>,
     pub allow_reset: bool,
@@ -27,7 +27,7 @@ pub struct Limits {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum OrderAdmission {
     /// The order was submitted before and has this status.
     Duplicate(OrderStatus),
     /// The order is stale, is not for this node, or came while too many statuses wait. It is not
@@ -41,13 +41,13 @@ pub(super) enum Admission {
 /// Decides whether to accept an order. `boot` is the current boot id, or why it is unknown.
 pub(super) fn admit(
     ledger: &OrderLedger,
-    limits: &Limits,
+    limits: &OrderLimits,
     order: &Order,
     boot: Result<&str, &ActuatorError>,
     now: Timestamp,
-) -> Admission {
+) -> OrderAdmission {
     if let Some(node) = limits.node.as_ref().filter(|node| **node != order.node) {
-        return Admission::Rejected(format!(
+        return OrderAdmission::Rejected(format!(
             "the order is for `{}`, but this node is `{node}`",
             order.node
         ));
@@ -59,36 +59,36 @@ pub(super) fn admit(
         let reason = format!(
             "no more orders until the server acknowledges some of the last {ANSWERS_MAX} statuses"
         );
-        return Admission::Rejected(reason);
+        return OrderAdmission::Rejected(reason);
     }
     if now >= order.lease_until {
-        return Admission::Refused(format!("the lease ended at {:.0}", order.lease_until));
+        return OrderAdmission::Refused(format!("the lease ended at {:.0}", order.lease_until));
     }
     // Without the boot id, a later reboot could not be detected.
     let boot = match boot {
         Ok(boot) => boot,
-        Err(err) => return Admission::Refused(format!("failed to read the boot ID: {err}")),
+        Err(err) => return OrderAdmission::Refused(format!("failed to read the boot ID: {err}")),
     };
     if let Some(expected) = order.boot.as_ref().filter(|expected| *expected != boot) {
-        return Admission::Refused(format!(
+        return OrderAdmission::Refused(format!(
             "the order is for boot {expected}, but the current boot is {boot}"
         ));
     }
-    forbidden(limits, &order.kind).map_or(Admission::Accepted, Admission::Refused)
+    forbidden(limits, &order.kind).map_or(OrderAdmission::Accepted, OrderAdmission::Refused)
 }
 
 /// `Some` if the order was submitted before, or is not newer than an earlier one.
-fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<Admission> {
+fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<OrderAdmission> {
     let current = ledger.current.as_ref().map(|active| (&active.order, &OrderStatus::Accepted));
     let last = ledger.last.as_ref().map(|(order, status)| (order, status));
     for (earlier, status) in current.into_iter().chain(last) {
         if is_same(earlier, order) {
-            return Some(Admission::Duplicate(status.clone()));
+            return Some(OrderAdmission::Duplicate(status.clone()));
         }
     }
     (order.generation <= ledger.generation).then(|| {
         let (stale, last) = (order.generation, ledger.generation);
-        Admission::Rejected(format!("order {stale} is not newer than order {last}"))
+        OrderAdmission::Rejected(format!("order {stale} is not newer than order {last}"))
     })
 }
 
@@ -100,13 +100,15 @@ fn is_same(earlier: &Order, order: &Order) -> bool {
 }
 
 /// Why this node's configuration forbids the order. `None` if it is allowed.
-fn forbidden(limits: &Limits, kind: &OrderKind) -> Option<String> {
+fn forbidden(limits: &OrderLimits, kind: &OrderKind) -> Option<String> {
     let needs = executor(kind).needs?;
     let key = match needs {
-        Permission::Reset if !limits.allow_reset => "allow_reset",
-        Permission::Reboot if !limits.allow_reboot => "allow_reboot",
-        Permission::Tune if !limits.allow_tune => "allow_tune",
-        Permission::Service(unit) if !limits.services.iter().any(|allowed| allowed == unit) => {
+        OrderPermission::Reset if !limits.allow_reset => "allow_reset",
+        OrderPermission::Reboot if !limits.allow_reboot => "allow_reboot",
+        OrderPermission::Tune if !limits.allow_tune => "allow_tune",
+        OrderPermission::Service(unit)
+            if !limits.services.iter().any(|allowed| allowed == unit) =>
+        {
             let reason =
                 format!("`{unit}` is not in `orders.services` of this node's configuration");
             return Some(reason);
@@ -118,11 +120,11 @@ fn forbidden(limits: &Limits, kind: &OrderKind) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::{ActiveOrder, JournalRecord};
+    use super::super::ledger::{ActiveOrder, OrderRecord};
     use super::*;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> OrderLimits {
+        OrderLimits {
             node: Some("node-1".parse().unwrap()),
             allow_reset: false,
             allow_reboot: true,
@@ -150,7 +152,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn admission(ledger: &OrderLedger, order: &Order) -> Admission {
+    fn admission(ledger: &OrderLedger, order: &Order) -> OrderAdmission {
         admit(ledger, &limits(), order, Ok("first"), at(50))
     }
 
@@ -158,40 +160,38 @@ mod tests {
     fn a_resubmitted_order_gets_the_same_status() {
         let mut ledger = OrderLedger::default();
         let first = order(3, OrderKind::Cordon);
-        assert_eq!(admission(&ledger, &first), Admission::Accepted);
-        ledger.apply(&JournalRecord::Accepted(Box::new(ActiveOrder {
+        assert_eq!(admission(&ledger, &first), OrderAdmission::Accepted);
+        ledger.apply(&OrderRecord::Accepted(Box::new(ActiveOrder {
             order: first.clone(),
             boot: "first".to_owned(),
             accepted: at(50),
             skew_ms: 0,
             begun: Vec::new(),
         })));
-        assert_eq!(admission(&ledger, &first), Admission::Duplicate(OrderStatus::Accepted));
+        assert_eq!(admission(&ledger, &first), OrderAdmission::Duplicate(OrderStatus::Accepted));
         let other_lease = Order { lease_until: at(99), ..first.clone() };
         assert_eq!(
             admission(&ledger, &other_lease),
-            Admission::Duplicate(OrderStatus::Accepted),
+            OrderAdmission::Duplicate(OrderStatus::Accepted),
             "the clock was set in between"
         );
         let done = OrderStatus::Done { evidence: "seen".to_owned() };
-        ledger.apply(&JournalRecord::Answered {
-            order: Box::new(first.clone()),
-            answer: done.clone(),
-        });
-        ledger.apply(&JournalRecord::Acknowledged { generation: 3 });
-        assert_eq!(admission(&ledger, &first), Admission::Duplicate(done));
+        ledger
+            .apply(&OrderRecord::Answered { order: Box::new(first.clone()), answer: done.clone() });
+        ledger.apply(&OrderRecord::Acknowledged { generation: 3 });
+        assert_eq!(admission(&ledger, &first), OrderAdmission::Duplicate(done));
         // A different order with the same or a lower generation is rejected.
         for stale in [order(3, OrderKind::Uncordon), order(2, OrderKind::Cordon)] {
-            assert!(matches!(admission(&ledger, &stale), Admission::Rejected(_)), "{stale:?}");
+            assert!(matches!(admission(&ledger, &stale), OrderAdmission::Rejected(_)), "{stale:?}");
         }
-        assert_eq!(admission(&ledger, &order(4, OrderKind::Uncordon)), Admission::Accepted);
+        assert_eq!(admission(&ledger, &order(4, OrderKind::Uncordon)), OrderAdmission::Accepted);
     }
 
     #[test]
     fn an_order_that_is_late_for_another_boot_or_not_allowed_is_refused() {
         let ledger = OrderLedger::default();
         let reason = |admission| match admission {
-            Admission::Refused(reason) | Admission::Rejected(reason) => reason,
+            OrderAdmission::Refused(reason) | OrderAdmission::Rejected(reason) => reason,
             other => panic!("{other:?}"),
         };
         let cordon = order(1, OrderKind::Cordon);
@@ -206,7 +206,10 @@ mod tests {
             "failed to read the boot ID: `/proc/boot` is absent or empty"
         );
         let any_boot = Order { boot: None, ..cordon.clone() };
-        assert_eq!(admit(&ledger, &limits(), &any_boot, Ok("second"), at(50)), Admission::Accepted);
+        assert_eq!(
+            admit(&ledger, &limits(), &any_boot, Ok("second"), at(50)),
+            OrderAdmission::Accepted
+        );
         let other_node = Order { node: "node-2".parse().unwrap(), ..cordon };
         assert!(reason(admission(&ledger, &other_node)).contains("the order is for `node-2`"));
         let gpu = farrier_fleet::health::GpuUuid("GPU-1".to_owned());
@@ -219,6 +222,6 @@ mod tests {
             assert!(reason(admission(&ledger, &order(1, kind))).contains(key), "{key}");
         }
         let fabric = order(1, unit("nvidia-fabricmanager.service"));
-        assert_eq!(admission(&ledger, &fabric), Admission::Accepted);
+        assert_eq!(admission(&ledger, &fabric), OrderAdmission::Accepted);
     }
 }

@@ -9,7 +9,7 @@ use farrier_fleet::fleet::order::Order;
 use jiff::{SignedDuration, Timestamp};
 
 use super::executor::Inner;
-use super::ledger::{ActiveOrder, Effect, FailureText, JournalRecord, Started};
+use super::ledger::{ActiveOrder, FailureText, OrderEffect, OrderRecord, Started};
 use crate::failpoint::Point;
 
 /// File that the process that makes a change locks while it runs.
@@ -35,14 +35,14 @@ impl Abort {
 }
 
 /// An active order and its journal.
-pub(super) struct Task<'d> {
+pub(super) struct OrderTask<'d> {
     pub(super) inner: &'d Inner,
     current: ActiveOrder,
     /// When this agent process started to execute the order. Earlier readings are stale.
     since: Timestamp,
 }
 
-impl<'d> Task<'d> {
+impl<'d> OrderTask<'d> {
     pub(super) fn new(inner: &'d Inner, current: ActiveOrder) -> Self {
         Self { inner, current, since: inner.now() }
     }
@@ -124,7 +124,7 @@ impl<'d> Task<'d> {
     /// lease has ended, or if the start cannot be journaled.
     pub(super) fn act<E: fmt::Display>(
         &mut self,
-        effect: Effect,
+        effect: OrderEffect,
         boot: &str,
         act: impl FnOnce(File) -> Result<(), E>,
     ) -> Result<Result<(), E>, Abort> {
@@ -138,7 +138,7 @@ impl<'d> Task<'d> {
         }
         let lock = self.lock_change()?;
         let record =
-            JournalRecord::Started { generation, effect: effect.clone(), boot: boot.to_owned() };
+            OrderRecord::Started { generation, effect: effect.clone(), boot: boot.to_owned() };
         match self.inner.write_current(generation, record) {
             Ok(true) => {}
             Ok(false) => return Err(Abort::Cancelled),
@@ -164,7 +164,7 @@ impl<'d> Task<'d> {
         // The change has been made, so retry until the disk accepts the outcome.
         while let Err(err) = self
             .inner
-            .write_current(generation, JournalRecord::Ended { generation, failed: failed.clone() })
+            .write_current(generation, OrderRecord::Ended { generation, failed: failed.clone() })
         {
             tracing::error!(%err, generation, "failed to journal the outcome of a change, retrying");
             self.pause(1)?;

@@ -4,7 +4,7 @@ use farrier_fleet::fleet::{NodeId, OrderKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::uplink::Link;
+use crate::uplink::UplinkState;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
@@ -13,7 +13,7 @@ pub struct ServerStatus {
     /// The node's enrolled name. `None` if the node has not enrolled, or its identity is
     /// unreadable.
     pub node: Option<NodeId>,
-    pub connection: Link,
+    pub connection: UplinkState,
     /// The last journal record that the server acknowledged. `None` if unknown.
     pub acknowledged: Option<u64>,
     /// When the certificate expires. `None` if there is no certificate, or its validity is unknown.

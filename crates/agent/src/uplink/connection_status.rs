@@ -9,7 +9,7 @@ use super::identity::Opened;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Link {
+pub enum UplinkState {
     /// No server is configured, and the agent works alone.
     Standalone,
     /// The first attempt is in progress.
@@ -30,7 +30,7 @@ pub enum Link {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionStatus {
-    pub link: Link,
+    pub link: UplinkState,
     /// `None` if the node has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
     /// When the certificate expires. `None` if there is no certificate, or its validity is unknown.
@@ -42,8 +42,11 @@ pub(super) struct StatusSender(watch::Sender<ConnectionStatus>);
 
 impl StatusSender {
     pub(super) fn new() -> (Self, watch::Receiver<ConnectionStatus>) {
-        let initial =
-            ConnectionStatus { link: Link::Connecting, node: None, certificate_expires: None };
+        let initial = ConnectionStatus {
+            link: UplinkState::Connecting,
+            node: None,
+            certificate_expires: None,
+        };
         let (sender, receiver) = watch::channel(initial);
         (Self(sender), receiver)
     }
@@ -69,18 +72,19 @@ impl StatusSender {
     }
 
     pub(super) fn connected(&self, now: Timestamp) {
-        self.0.send_modify(|status| status.link = Link::Connected { since: now });
+        self.0.send_modify(|status| status.link = UplinkState::Connected { since: now });
     }
 
     pub(super) fn lost(&self, reason: &str, is_refused: bool, now: Timestamp) {
         self.0.send_modify(|status| {
             let since = match status.link {
-                Link::Disconnected { since, .. } => since,
+                UplinkState::Disconnected { since, .. } => since,
                 _ => now,
             };
             let has_expired = status.certificate_expires.is_some_and(|until| until <= now);
             let must_enrol = is_refused || has_expired;
-            status.link = Link::Disconnected { since, reason: reason.to_owned(), must_enrol };
+            status.link =
+                UplinkState::Disconnected { since, reason: reason.to_owned(), must_enrol };
         });
     }
 }
@@ -96,17 +100,20 @@ mod tests {
     #[test]
     fn a_lost_connection_keeps_its_start_and_shows_the_newest_error() {
         let (sender, status) = StatusSender::new();
-        assert_eq!(status.borrow().link, Link::Connecting);
+        assert_eq!(status.borrow().link, UplinkState::Connecting);
         let (first, second) = (at("2026-11-15T12:00:00Z"), at("2026-11-15T12:01:00Z"));
         sender.lost("refused", false, first);
         sender.lost("revoked", true, second);
         let reason = "revoked".to_owned();
-        let link = Link::Disconnected { since: first, reason, must_enrol: true };
+        let link = UplinkState::Disconnected { since: first, reason, must_enrol: true };
         assert_eq!(status.borrow().link, link);
         sender.connected(second);
         sender.lost("gone", false, second);
-        let link =
-            Link::Disconnected { since: second, reason: "gone".to_owned(), must_enrol: false };
+        let link = UplinkState::Disconnected {
+            since: second,
+            reason: "gone".to_owned(),
+            must_enrol: false,
+        };
         assert_eq!(status.borrow().link, link);
     }
 }

@@ -9,7 +9,7 @@ use farrier_wire::proto::{Certificate, EnrolRequest};
 use sha2::{Digest, Sha256};
 use tonic::Status;
 
-use super::identity::{IdentityError, IdentityStore};
+use super::identity::{IdentityStore, NodeIdentityError};
 
 /// Why enrolment failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum EnrolError {
     Connect(#[from] ConnectError),
     /// The identity could not be stored.
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    Identity(#[from] NodeIdentityError),
     /// The key could not be created.
     #[error(transparent)]
     Key(#[from] KeyError),

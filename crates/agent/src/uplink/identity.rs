@@ -28,7 +28,7 @@ const RENEWAL_CHECK_MAX: Duration = Duration::from_secs(600);
 
 /// Why the node has no usable identity.
 #[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
+pub enum NodeIdentityError {
     #[error("`{}` does not exist: this node has not enrolled", .0.display())]
     NotEnrolled(PathBuf),
     #[error("failed to use `{}`", path.display())]
@@ -94,28 +94,28 @@ impl IdentityStore {
     }
 
     /// Rejects a key that other users may read, because it may have been copied.
-    fn check_modes(&self) -> Result<(), IdentityError> {
+    fn check_modes(&self) -> Result<(), NodeIdentityError> {
         let keys = [self.node_path(), self.dir.join("enrol.key")];
         let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
         let folder = [(self.dir.as_path(), FileKind::SecretFolder)];
         let result = file_mode::check(folder.into_iter().chain(keys));
-        Ok(result.map_err(|err| IdentityError::File { path: self.dir.clone(), err })??)
+        Ok(result.map_err(|err| NodeIdentityError::File { path: self.dir.clone(), err })??)
     }
 
-    fn read(&self) -> Result<String, IdentityError> {
+    fn read(&self) -> Result<String, NodeIdentityError> {
         self.check_modes()?;
         let path = self.node_path();
         fs::read_to_string(&path).map_err(|err| match err.kind() {
-            io::ErrorKind::NotFound => IdentityError::NotEnrolled(path),
-            _ => IdentityError::File { path, err },
+            io::ErrorKind::NotFound => NodeIdentityError::NotEnrolled(path),
+            _ => NodeIdentityError::File { path, err },
         })
     }
 
     /// Reads the key, certificate and CA.
-    pub(crate) fn open(&self) -> Result<Opened, IdentityError> {
+    pub(crate) fn open(&self) -> Result<Opened, NodeIdentityError> {
         let text = self.read()?;
         let path = self.node_path();
-        let unexpected = |what| IdentityError::UnexpectedContent { path: path.clone(), what };
+        let unexpected = |what| NodeIdentityError::UnexpectedContent { path: path.clone(), what };
         let key = pem::read(pem::PRIVATE_KEY, &text).into_iter().next();
         let key = PrivatePkcs8KeyDer::from(key.ok_or_else(|| unexpected("private key"))?);
         let chain: Vec<CertificateDer<'static>> =
@@ -125,7 +125,7 @@ impl IdentityStore {
             Identity::from_certificate(leaf).map_err(|_| unexpected("certificate of a node"))?;
         let path = self.ca_path();
         let authorities = fs::read_to_string(&path)
-            .map_err(|err| IdentityError::File { path: path.clone(), err })?;
+            .map_err(|err| NodeIdentityError::File { path: path.clone(), err })?;
         let mut roots = RootCertStore::empty();
         let mut enrolment = Sha256::new();
         for authority in pem::read(pem::CERTIFICATE, &authorities) {
@@ -137,7 +137,7 @@ impl IdentityStore {
         short.copy_from_slice(&enrolment[..16]);
         let enrolment = format!("{:032x}", u128::from_be_bytes(short));
         if roots.is_empty() {
-            return Err(IdentityError::UnexpectedContent { path, what: "certificate" });
+            return Err(NodeIdentityError::UnexpectedContent { path, what: "certificate" });
         }
         let mut tls = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -150,21 +150,25 @@ impl IdentityStore {
 
     /// TLS configuration with the node's key and certificate, for callers that open their own
     /// connection.
-    pub fn tls(&self) -> Result<Arc<ClientConfig>, IdentityError> {
+    pub fn tls(&self) -> Result<Arc<ClientConfig>, NodeIdentityError> {
         self.open().map(|opened| opened.tls)
     }
 
     /// Returns the identity if it is usable.
-    pub fn check(&self) -> Result<Identity, IdentityError> {
+    pub fn check(&self) -> Result<Identity, NodeIdentityError> {
         self.open().map(|opened| opened.identity)
     }
 
     /// Stores the key and the certificate. Writes the CA certificate only if it is missing, because
     /// a renewal must not change whom the node trusts.
-    pub(crate) fn store(&self, key: &NodeKey, signed: &Certificate) -> Result<(), IdentityError> {
+    pub(crate) fn store(
+        &self,
+        key: &NodeKey,
+        signed: &Certificate,
+    ) -> Result<(), NodeIdentityError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |err| IdentityError::File { path, err }
+            move |err| NodeIdentityError::File { path, err }
         };
         self.create_dir().map_err(failed(&self.dir))?;
         let ca = self.ca_path();
@@ -186,10 +190,10 @@ impl IdentityStore {
 
     /// The key of an enrolment in progress, created if there is none. If the server's response was
     /// lost, a retry with the same key gets it again.
-    pub(crate) fn enrolment_key(&self) -> Result<NodeKey, IdentityError> {
+    pub(crate) fn enrolment_key(&self) -> Result<NodeKey, NodeIdentityError> {
         self.check_modes()?;
         let path = self.dir.join("enrol.key");
-        let failed = |err| IdentityError::File { path: path.clone(), err };
+        let failed = |err| NodeIdentityError::File { path: path.clone(), err };
         let pem_text = fs::read_to_string(&path).ok();
         let stored =
             pem_text.and_then(|text| pem::read(pem::PRIVATE_KEY, &text).into_iter().next());
@@ -305,7 +309,7 @@ mod tests {
         fs::create_dir(&state).unwrap();
         let is_root = std::os::unix::fs::chown(&state, Some(4321), Some(4321)).is_ok();
         let identity_store = IdentityStore::new(&state.join("identity"), None);
-        assert!(matches!(identity_store.check(), Err(IdentityError::NotEnrolled(_))));
+        assert!(matches!(identity_store.check(), Err(NodeIdentityError::NotEnrolled(_))));
         let key = identity_store.enrolment_key().unwrap();
         assert_eq!(
             identity_store.enrolment_key().unwrap().pkcs8(),
@@ -314,7 +318,7 @@ mod tests {
         );
         identity_store.store(&key, &Certificate::default()).unwrap();
         identity_store.remove_enrolment_key();
-        assert!(matches!(identity_store.check(), Err(IdentityError::UnexpectedContent { .. })));
+        assert!(matches!(identity_store.check(), Err(NodeIdentityError::UnexpectedContent { .. })));
         let owner = fs::metadata(&state).unwrap().uid();
         for (name, mode) in [("", 0o700), ("node.pem", 0o600), ("ca.pem", 0o644)] {
             let meta = fs::metadata(state.join("identity").join(name)).unwrap();
@@ -342,11 +346,11 @@ mod tests {
                 [identity_store.check().map(drop), identity_store.enrolment_key().map(drop)]
             {
                 let text = result.as_ref().map_err(ToString::to_string);
-                let is_rejected = matches!(&result, Err(IdentityError::Modes(_)));
+                let is_rejected = matches!(&result, Err(NodeIdentityError::Modes(_)));
                 assert!(is_rejected, "{mode:o}: {text:?}");
             }
             fs::set_permissions(&path, fs::Permissions::from_mode(original_mode)).unwrap();
         }
-        assert!(!matches!(identity_store.check(), Err(IdentityError::Modes(_))));
+        assert!(!matches!(identity_store.check(), Err(NodeIdentityError::Modes(_))));
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use farrier_fleet::health::Finding;
 
-use crate::journal::{DurableState, Record, is_readable, segment};
+use crate::journal::{DurableState, JournalRecord, is_readable, segment};
 
 /// Size of the read buffer. It holds several records, or the snapshot of most healthy nodes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -24,7 +24,7 @@ struct ReadPosition {
 #[derive(Debug)]
 pub(super) enum Read {
     /// Records in order. Empty if there is nothing new.
-    Records(Vec<Record>),
+    Records(Vec<JournalRecord>),
     /// The journal does not continue at the read position: a line is damaged, or a segment was
     /// deleted before it was read.
     Gap,
@@ -180,7 +180,7 @@ impl JournalReader {
 
 enum Next {
     /// A record with changes, and the length of its line.
-    Record(Box<Record>, u64),
+    Record(Box<JournalRecord>, u64),
     /// The record was already returned, or has no changes.
     Skipped,
     /// The line is incomplete, or its record is not durable yet.
@@ -217,12 +217,12 @@ fn next(
     Ok(if has_changes { Next::Record(Box::new(record), length) } else { Next::Skipped })
 }
 
-fn parse(line: &[u8]) -> Option<Record> {
-    serde_json::from_slice::<Record>(line).ok().filter(|record| is_readable(record.v))
+fn parse(line: &[u8]) -> Option<JournalRecord> {
+    serde_json::from_slice::<JournalRecord>(line).ok().filter(|record| is_readable(record.v))
 }
 
 /// The first record of a segment. `None` if the segment has no record, or the record is damaged.
-fn first_record(dir: &Path, number: u64) -> io::Result<Option<Record>> {
+fn first_record(dir: &Path, number: u64) -> io::Result<Option<JournalRecord>> {
     let file = match File::open(segment::path(dir, number)) {
         Ok(file) => file,
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -39,13 +39,13 @@ use crate::artifact::ArtifactUpload;
 use crate::monitor::Chain;
 use crate::orders::OrderExecutor;
 use connection_status::StatusSender;
-pub use connection_status::{ConnectionStatus, Link};
+pub use connection_status::{ConnectionStatus, UplinkState};
 pub use enrol::{EnrolError, Enrolment, enrol};
-pub use identity::{IdentityError, IdentityStore};
+pub use identity::{IdentityStore, NodeIdentityError};
 pub use inventory::inventory_source;
 use reconnect::Reconnect;
 pub use reconnect::fixed_wait_from_environment;
-use session::Session;
+use session::UplinkSession;
 pub use urgent::Urgent;
 
 /// Executes orders. If an order is submitted again, the result is its current status.
@@ -185,7 +185,7 @@ impl Uplink {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    Identity(#[from] NodeIdentityError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("server error: {}", .0.message())]
@@ -216,7 +216,7 @@ impl From<Status> for SessionError {
 
 async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, status: StatusSender) {
     let mut reconnect = Reconnect::new(parts.urgent.clone(), parts.fixed_wait);
-    let mut session = Session::new(parts, acked, status);
+    let mut session = UplinkSession::new(parts, acked, status);
     let mut last_error = String::new();
     loop {
         reconnect.begin();
@@ -253,7 +253,7 @@ fn is_message_rejected(err: &SessionError) -> bool {
 /// revoked, or the node was retired.
 fn must_enrol(err: &SessionError) -> bool {
     match err {
-        SessionError::Identity(IdentityError::NotEnrolled(_)) => true,
+        SessionError::Identity(NodeIdentityError::NotEnrolled(_)) => true,
         SessionError::Status(status) => matches!(
             status.code(),
             Code::PermissionDenied | Code::Unauthenticated | Code::FailedPrecondition
@@ -263,7 +263,7 @@ fn must_enrol(err: &SessionError) -> bool {
 }
 
 /// Connects and runs one session. Returns why it ended.
-async fn attempt(session: &mut Session) -> SessionError {
+async fn attempt(session: &mut UplinkSession) -> SessionError {
     session.accepted = None;
     // The certificate may have been replaced since the last session.
     let (name, tls) = match (&session.parts.node, session.parts.url.is_plain()) {

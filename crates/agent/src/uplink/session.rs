@@ -41,7 +41,7 @@ const WELCOME_WAIT: Duration = Duration::from_secs(15);
 const INVENTORY_POLL: Duration = Duration::from_millis(100);
 
 /// State that outlives a stream.
-pub(super) struct Session {
+pub(super) struct UplinkSession {
     pub(super) parts: Parts,
     /// `Some` if the server accepted the last session: the time over which agents spread their
     /// reconnects.
@@ -79,7 +79,7 @@ struct Stream {
     uploads: JoinSet<()>,
 }
 
-impl Session {
+impl UplinkSession {
     pub(super) fn new(
         parts: Parts,
         acked: watch::Sender<Option<u64>>,

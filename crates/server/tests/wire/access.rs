@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farrier_agent::uplink::{EnrolError, Enrolment, IdentityStore, Link};
+use farrier_agent::uplink::{EnrolError, Enrolment, IdentityStore, UplinkState};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Entry, Event, Location, NodePhase};
 use farrier_server::access::NewJoinToken;
@@ -155,7 +155,7 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     assert_eq!(refused.code(), Code::PermissionDenied);
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
-    assert!(matches!(link, Link::Disconnected { must_enrol: true, .. }), "{link:?}");
+    assert!(matches!(link, UplinkState::Disconnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new(), "the session was disconnected");
     let phase = async || {
         let controller = server.running().controller();

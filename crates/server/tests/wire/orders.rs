@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use farrier_agent::uplink::Link;
+use farrier_agent::uplink::UplinkState;
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
@@ -154,7 +154,7 @@ async fn a_retired_node_is_disconnected_and_refused() {
     server.running().controller().submit(Actor::User("ops".into()), retired).await.unwrap();
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
-    assert!(matches!(link, Link::Disconnected { must_enrol: true, .. }), "{link:?}");
+    assert!(matches!(link, UplinkState::Disconnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
     // After the name is freed, as an admin does it on retirement, the node can enrol with a token
     // of the pool.
@@ -237,7 +237,7 @@ async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
     agent.connect(&server);
     let status = agent.uplink.as_ref().unwrap().connection_status();
     let must_enrol = || match &status.borrow().link {
-        Link::Disconnected { reason, must_enrol: true, .. } => {
+        UplinkState::Disconnected { reason, must_enrol: true, .. } => {
             reason.contains("281474976710656") && reason.contains("Enrol the node again")
         }
         _ => false,

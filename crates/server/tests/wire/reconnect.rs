@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use farrier_agent::uplink::Link;
+use farrier_agent::uplink::UplinkState;
 use tokio::net::TcpListener;
 
 use crate::test_server::{LONG, PATIENCE, TestNode, TestServer, until};
@@ -24,7 +24,7 @@ async fn listen(address: SocketAddr) -> TcpListener {
 fn is_lost(agent: &TestNode) -> bool {
     let status = agent.uplink.as_ref().unwrap().connection_status();
     let link = &status.borrow().link;
-    matches!(link, Link::Disconnected { .. })
+    matches!(link, UplinkState::Disconnected { .. })
 }
 
 /// A stopped server, and a node that had a session and waits an hour before its next attempt.

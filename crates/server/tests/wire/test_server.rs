@@ -9,7 +9,7 @@ use farrier_agent::config::Retention;
 use farrier_agent::failpoint::Failpoint;
 use farrier_agent::journal::Journal;
 use farrier_agent::uplink::{
-    self, EnrolError, Enrolment, IdentityStore, Link, OrderHandler, Uplink,
+    self, EnrolError, Enrolment, IdentityStore, OrderHandler, Uplink, UplinkState,
 };
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
@@ -350,7 +350,7 @@ impl TestNode {
 
     /// Opens an urgent finding, which makes the uplink connect, and waits for the outcome. Needs a
     /// long [`Self::fixed_wait`], so that there is no other attempt.
-    pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
+    pub(crate) async fn attempt_for(&mut self, id: u64) -> UplinkState {
         assert!(self.fixed_wait.is_some(), "another attempt may be under way");
         let mut connection_status = self.uplink.as_ref().unwrap().connection_status();
         connection_status.mark_unchanged();
@@ -403,7 +403,7 @@ impl TestNode {
     /// Whether the server refuses the node until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
         let status = self.uplink.as_ref().unwrap().connection_status();
-        matches!(status.borrow().link, Link::Disconnected { must_enrol: true, .. })
+        matches!(status.borrow().link, UplinkState::Disconnected { must_enrol: true, .. })
     }
 
     pub(crate) fn acked_now(&self) -> Option<u64> {

@@ -57,7 +57,7 @@ const FORMS: &[(&[&str], &str)] = &[
     (&["ls0tls1crudjtib"], r"LS0tLS1CRUdJTiB[A-Za-z0-9+/=]{20,}"),
 ];
 
-pub(super) struct Rule {
+pub(super) struct RedactionRule {
     /// Texts at which the pattern is tried, in upper or lower case.
     hints: &'static [&'static str],
     /// Decides whether to try the pattern, given the text before the hint and the text that starts
@@ -82,14 +82,14 @@ enum Extent {
     Header,
 }
 
-pub(super) struct Rules {
+pub(super) struct RedactionRules {
     pub(super) hints: AhoCorasick,
     /// The rule of each hint.
     pub(super) rule_of_hint: Vec<usize>,
-    pub(super) all: Vec<Rule>,
+    pub(super) all: Vec<RedactionRule>,
 }
 
-pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
+pub(super) static RULES: LazyLock<RedactionRules> = LazyLock::new(|| {
     let all = rules();
     let hints = AhoCorasick::builder()
         .ascii_case_insensitive(true)
@@ -97,13 +97,18 @@ pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
         .build(all.iter().flat_map(|rule| rule.hints));
     let rule_of_hint =
         all.iter().enumerate().flat_map(|(at, rule)| rule.hints.iter().map(move |_| at)).collect();
-    Rules { hints: hints.expect("the hints are few and short"), rule_of_hint, all }
+    RedactionRules { hints: hints.expect("the hints are few and short"), rule_of_hint, all }
 });
 
-fn rules() -> Vec<Rule> {
+fn rules() -> Vec<RedactionRule> {
     let rule = |hints, applies, pattern: &str, extent| {
         let pattern = Regex::new(&format!("^(?:{pattern})"));
-        Rule { hints, applies, pattern: pattern.expect("a constant, covered by tests"), extent }
+        RedactionRule {
+            hints,
+            applies,
+            pattern: pattern.expect("a constant, covered by tests"),
+            extent,
+        }
     };
     let named = |hints: &'static [&str], applies, rest: &str, value: &str| {
         let pattern = format!(r"(?i)((?:{}){rest}){value}", hints.join("|"));
@@ -193,7 +198,7 @@ fn rules() -> Vec<Rule> {
     all
 }
 
-impl Rule {
+impl RedactionRule {
     /// The range of the secret at a hint.
     pub(super) fn secret(&self, line: &str, hint: usize) -> Option<Range<usize>> {
         let (before, from) = line.split_at(hint);

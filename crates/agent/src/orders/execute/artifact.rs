@@ -4,7 +4,7 @@
 use farrier_fleet::fleet::order::OrderStatus;
 use farrier_hardware::Root;
 
-use super::super::task::{Abort, Task};
+use super::super::task::{Abort, OrderTask};
 use super::{Outcome, done, failed};
 use crate::artifact::{self, Bundle, BundleError, FinishedBundle, SendError};
 use crate::run::boot_time;
@@ -18,8 +18,8 @@ const RETRY_POLLS: (u32, u32) = (1, 32);
 
 /// Uploads the bundle that `collect` fills. Without a server, the bundle stays on the node.
 pub(super) fn deliver(
-    task: &Task<'_>,
-    collect: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
+    task: &OrderTask<'_>,
+    collect: impl FnOnce(&OrderTask<'_>, &mut Bundle) -> Result<(), BundleError>,
 ) -> Outcome {
     let (state_dir, generation) = (task.inner.state_dir(), task.order().generation);
     artifact::clear(state_dir, Some(generation));
@@ -53,8 +53,8 @@ impl From<BundleError> for NoBundle {
 
 /// The bundle on disk, from an earlier agent process or collected now.
 fn bundle(
-    task: &Task<'_>,
-    collect: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
+    task: &OrderTask<'_>,
+    collect: impl FnOnce(&OrderTask<'_>, &mut Bundle) -> Result<(), BundleError>,
 ) -> Result<FinishedBundle, NoBundle> {
     let order = task.order();
     let path = artifact::bundle_path(task.inner.state_dir(), order.generation);
@@ -74,7 +74,7 @@ fn bundle(
     Ok(bundle.finish()?)
 }
 
-fn send(task: &Task<'_>, file: &FinishedBundle) -> Outcome {
+fn send(task: &OrderTask<'_>, file: &FinishedBundle) -> Outcome {
     let summary = format!("{} bytes, sha256 {}", file.bytes, file.hex());
     let Some(outbox) = &task.inner.outbox else {
         let path = file.path.display();

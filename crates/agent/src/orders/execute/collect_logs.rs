@@ -13,9 +13,9 @@ use flate2::read::GzDecoder;
 
 use super::super::last_bytes::LastBytes;
 use super::super::process::{self, CapturedOutput, CompletedProcess, End, Keep};
-use super::super::task::Task;
+use super::super::task::OrderTask;
 use super::{Outcome, artifact};
-use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private, redact};
+use crate::artifact::{Bundle, BundleError, SourceError, SourceOutput, make_private, redact};
 use crate::journal::{DurableState, segment};
 
 const KERNEL_BYTES: u64 = 4 << 20;
@@ -48,14 +48,14 @@ const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
 /// Maximum characters of stderr kept, from its end.
 const STDERR_CHARS: usize = 300;
 
-pub(super) fn collect(task: &Task<'_>) -> Outcome {
+pub(super) fn collect(task: &OrderTask<'_>) -> Outcome {
     artifact::deliver(task, collect_sources)
 }
 
 /// Collects one source after the other. Stops when the order is no longer active, because a newer
 /// order, such as a cordon, waits.
-fn collect_sources(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
-    type Source = fn(&Task<'_>) -> Result<Content, SourceError>;
+fn collect_sources(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
+    type Source = fn(&OrderTask<'_>) -> Result<SourceOutput, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
         ("kernel.log", kernel, KERNEL_BYTES),
         ("kernel-previous-boot.log", previous_kernel, KERNEL_BYTES),
@@ -73,17 +73,17 @@ fn collect_sources(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleErr
     if task.is_active() { bug_report(task, bundle) } else { Ok(()) }
 }
 
-fn kernel(task: &Task<'_>) -> Result<Content, SourceError> {
+fn kernel(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     let root = &task.inner.paths.root;
     let limit = usize::try_from(KERNEL_BYTES).unwrap_or(usize::MAX);
     let dump = kmsg::dump(root, limit);
     let (bytes, dropped_bytes) =
         dump.map_err(|err| SourceError::Read { path: root.join("dev/kmsg"), err })?;
-    Ok(Content { bytes, dropped_bytes, cut_off_by: None })
+    Ok(SourceOutput { bytes, dropped_bytes, cut_off_by: None })
 }
 
 /// Kernel log of the previous boot. If a fault led to a reboot, this log contains the fault.
-fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
+fn previous_kernel(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     const PROGRAM: &str = "journalctl";
     if !is_live(&task.inner.paths.root) {
         return Err(SourceError::NotThisMachine);
@@ -96,7 +96,7 @@ fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
 
 /// Runs `nvidia-smi` with this machine's NVML library or the configured one, which may simulate a
 /// node.
-fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
+fn nvidia_smi(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     const PROGRAM: &str = "nvidia-smi";
     let paths = &task.inner.paths;
     let library = match &paths.nvml {
@@ -115,7 +115,7 @@ fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
     run_program(task, PROGRAM, args, SMI_DEADLINE)
 }
 
-fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
+fn bug_report(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     const NAME: &str = "nvidia-bug-report.log";
     const PROGRAM: &str = "nvidia-bug-report.sh";
     if !is_live(&task.inner.paths.root) {
@@ -156,9 +156,8 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         SourceError::Failed { program, status, stderr: String::new() }
     };
     let content = match (report, problem) {
-        (Some(report), problem) => {
-            report.map(|content| Content { cut_off_by: problem.or(content.cut_off_by), ..content })
-        }
+        (Some(report), problem) => report
+            .map(|content| SourceOutput { cut_off_by: problem.or(content.cut_off_by), ..content }),
         (None, problem) => Err(problem.unwrap_or_else(no_report)),
     };
     bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_active())
@@ -179,7 +178,7 @@ fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
 }
 
 /// Reads a report. If its compressed stream is truncated, returns the part before that.
-fn read_report(path: &Path) -> Result<Content, SourceError> {
+fn read_report(path: &Path) -> Result<SourceOutput, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
     let mut file = File::open(path).map_err(failed)?;
     let mut magic = [0; 2];
@@ -189,13 +188,13 @@ fn read_report(path: &Path) -> Result<Content, SourceError> {
         if is_gzip { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
     let content = read_tail(reader.take(BUG_REPORT_READ_BYTES), BUG_REPORT_REDACT_BYTES, path);
     match content {
-        Content { bytes, cut_off_by: Some(err), .. } if bytes.is_empty() => Err(err),
+        SourceOutput { bytes, cut_off_by: Some(err), .. } if bytes.is_empty() => Err(err),
         content => Ok(content),
     }
 }
 
 /// The last `keep_bytes` of what can be read, starting at a line boundary.
-fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> Content {
+fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> SourceOutput {
     let (mut last, mut chunk) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
     let cut_off_by = loop {
         match reader.read(&mut chunk) {
@@ -205,7 +204,7 @@ fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> Content {
         }
     };
     let (bytes, dropped_bytes) = last.take();
-    Content { bytes, dropped_bytes, cut_off_by }
+    SourceOutput { bytes, dropped_bytes, cut_off_by }
 }
 
 fn is_live(root: &Path) -> bool {
@@ -214,11 +213,11 @@ fn is_live(root: &Path) -> bool {
 
 /// The end of a program's stdout. `args[0]` is the program.
 fn run_program(
-    task: &Task<'_>,
+    task: &OrderTask<'_>,
     program: &str,
     mut args: Vec<OsString>,
     after: Duration,
-) -> Result<Content, SourceError> {
+) -> Result<SourceOutput, SourceError> {
     if !process::in_path(program) {
         return Err(SourceError::NotInstalled { program: program.to_owned() });
     }
@@ -239,7 +238,7 @@ fn content_of(
     program: &str,
     completed: CompletedProcess,
     after: Duration,
-) -> Result<Content, SourceError> {
+) -> Result<SourceOutput, SourceError> {
     let CompletedProcess { end, stdout, stderr, .. } = completed;
     let program = program.to_owned();
     let failed = |program, status: String| {
@@ -264,7 +263,7 @@ fn content_of(
         Some(err) if stdout.bytes.is_empty() => Err(err),
         cut_off_by => {
             let CapturedOutput { bytes, dropped_bytes, .. } = stdout;
-            Ok(Content { bytes, dropped_bytes, cut_off_by })
+            Ok(SourceOutput { bytes, dropped_bytes, cut_off_by })
         }
     }
 }
@@ -279,7 +278,7 @@ fn end_of(stderr: &[u8]) -> String {
 }
 
 /// The open findings in the journal on disk.
-fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
+fn findings(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
     let mut durable = DurableState::default();
@@ -299,7 +298,7 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     Ok(text.into())
 }
 
-fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
+fn journal(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
     let numbers = segment::list(state_dir).map_err(failed)?;
@@ -307,7 +306,11 @@ fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
 }
 
 /// The last bytes of these segments, taken from as many segments as needed.
-fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Content, SourceError> {
+fn segments_end(
+    state_dir: &Path,
+    numbers: &[u64],
+    bytes_max: u64,
+) -> Result<SourceOutput, SourceError> {
     let (mut parts, mut remaining, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
     for number in numbers.iter().rev() {
         let part = match tail(&segment::path(state_dir, *number), remaining) {
@@ -320,17 +323,17 @@ fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Con
         parts.push(part.bytes);
     }
     parts.reverse();
-    Ok(Content { dropped_bytes, ..Content::from(parts.concat()) })
+    Ok(SourceOutput { dropped_bytes, ..SourceOutput::from(parts.concat()) })
 }
 
-fn orders(task: &Task<'_>) -> Result<Content, SourceError> {
+fn orders(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     tail(&task.inner.state_dir().join("orders.jsonl"), ORDERS_BYTES)
 }
 
 /// The end of a file, starting at a line boundary, because half a secret in half a line would not
 /// be recognised.
-fn tail(path: &Path, bytes_max: u64) -> Result<Content, SourceError> {
-    let read = || -> io::Result<Content> {
+fn tail(path: &Path, bytes_max: u64) -> Result<SourceOutput, SourceError> {
+    let read = || -> io::Result<SourceOutput> {
         let mut file = File::open(path)?;
         let skipped = file.metadata()?.len().saturating_sub(bytes_max);
         file.seek(SeekFrom::Start(skipped))?;
@@ -341,7 +344,7 @@ fn tail(path: &Path, bytes_max: u64) -> Result<Content, SourceError> {
         }
         let line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
         let dropped_bytes = skipped + line as u64;
-        Ok(Content { dropped_bytes, ..Content::from(bytes.split_off(line)) })
+        Ok(SourceOutput { dropped_bytes, ..SourceOutput::from(bytes.split_off(line)) })
     };
     read().map_err(|err| SourceError::Read { path: path.to_owned(), err })
 }

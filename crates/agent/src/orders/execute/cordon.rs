@@ -2,12 +2,12 @@
 
 use farrier_fleet::fleet::event::Cordon;
 
-use super::super::ledger::Effect;
+use super::super::ledger::OrderEffect;
 use super::super::scheduler::{SchedulerError, reason};
-use super::super::task::{Abort, Task};
+use super::super::task::{Abort, OrderTask};
 use super::{Outcome, boot, done, failed};
 
-pub(super) fn cordon(task: &mut Task<'_>) -> Outcome {
+pub(super) fn cordon(task: &mut OrderTask<'_>) -> Outcome {
     let scheduler = task.inner.scheduler.name();
     match read_cordon(task)? {
         Cordon::ByFarrier => return done(format!("already cordoned by farrier ({scheduler})")),
@@ -19,7 +19,7 @@ pub(super) fn cordon(task: &mut Task<'_>) -> Outcome {
     let boot = boot(task)?;
     let reason = reason(&task.order().reason.to_string(), task.order().generation);
     let inner = task.inner;
-    let made = task.act(Effect::Cordon { reason: reason.clone() }, &boot, |_| {
+    let made = task.act(OrderEffect::Cordon { reason: reason.clone() }, &boot, |_| {
         inner.scheduler.cordon(&reason)
     })?;
     match read_cordon(task)? {
@@ -28,7 +28,7 @@ pub(super) fn cordon(task: &mut Task<'_>) -> Outcome {
     }
 }
 
-pub(super) fn uncordon(task: &mut Task<'_>) -> Outcome {
+pub(super) fn uncordon(task: &mut OrderTask<'_>) -> Outcome {
     let scheduler = task.inner.scheduler.name();
     match read_cordon(task)? {
         Cordon::None => return done(format!("not cordoned ({scheduler})")),
@@ -43,7 +43,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Outcome {
     }
     let boot = boot(task)?;
     let inner = task.inner;
-    let made = task.act(Effect::Uncordon, &boot, |_| inner.scheduler.uncordon())?;
+    let made = task.act(OrderEffect::Uncordon, &boot, |_| inner.scheduler.uncordon())?;
     match read_cordon(task)? {
         Cordon::None => done(format!("uncordoned ({scheduler})")),
         state => failed(format!("{} {}", describe_attempt(made), describe(scheduler, &state))),
@@ -51,7 +51,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Outcome {
 }
 
 /// Reads the cordon state. Retries while it is unknown.
-pub(super) fn read_cordon(task: &Task<'_>) -> Result<Cordon, Abort> {
+pub(super) fn read_cordon(task: &OrderTask<'_>) -> Result<Cordon, Abort> {
     task.retry(|| match task.inner.cordon()? {
         Cordon::Unknown => Err(SchedulerError::CordonUnknown),
         state => Ok(state),

@@ -7,13 +7,13 @@ use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::OrderStatus;
 use jiff::Timestamp;
 
-use super::super::ledger::{Effect, FailureText};
-use super::super::scheduler::{Job, SchedulerError};
-use super::super::task::{Abort, Task};
+use super::super::ledger::{FailureText, OrderEffect};
+use super::super::scheduler::{ScheduledJob, SchedulerError};
+use super::super::task::{Abort, OrderTask};
 use super::cordon::read_cordon;
 use super::{Outcome, boot, done, failed, join_names};
 
-pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Outcome {
+pub(super) fn drain(task: &mut OrderTask<'_>, wait_s: u32) -> Outcome {
     let boot = boot(task)?;
     let requeue_from = task.after(Duration::from_secs(wait_s.into()));
     loop {
@@ -48,9 +48,9 @@ fn poll_interval(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
 }
 
 /// Requeues each job once. If the scheduler refuses, the job is left alone.
-fn requeue(task: &mut Task<'_>, jobs: &[Job], boot: &str) -> Result<(), Abort> {
+fn requeue(task: &mut OrderTask<'_>, jobs: &[ScheduledJob], boot: &str) -> Result<(), Abort> {
     for job in jobs.iter().filter(|job| !job.is_ending) {
-        let effect = Effect::Requeue { job: job.id.clone() };
+        let effect = OrderEffect::Requeue { job: job.id.clone() };
         if task.started().iter().any(|change| change.effect == effect && change.ended) {
             continue;
         }
@@ -63,7 +63,7 @@ fn requeue(task: &mut Task<'_>, jobs: &[Job], boot: &str) -> Result<(), Abort> {
     Ok(())
 }
 
-fn drained_evidence(task: &Task<'_>) -> String {
+fn drained_evidence(task: &OrderTask<'_>) -> String {
     let scheduler = task.inner.scheduler.name();
     let requeued_jobs: Vec<&str> =
         requeued(task).filter(|(_, failed)| failed.is_none()).map(|(job, _)| job).collect();
@@ -75,14 +75,19 @@ fn drained_evidence(task: &Task<'_>) -> String {
 }
 
 /// Jobs that the agent tried to requeue, with the error if the requeue failed.
-fn requeued<'t>(task: &'t Task<'_>) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {
+fn requeued<'t>(
+    task: &'t OrderTask<'_>,
+) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {
     task.started().iter().filter_map(|change| match &change.effect {
-        Effect::Requeue { job } => Some((job.as_str(), change.failed.as_ref())),
+        OrderEffect::Requeue { job } => Some((job.as_str(), change.failed.as_ref())),
         _ => None,
     })
 }
 
-fn time_out(task: &Task<'_>, jobs: Result<Vec<Job>, SchedulerError>) -> Result<OrderStatus, Abort> {
+fn time_out(
+    task: &OrderTask<'_>,
+    jobs: Result<Vec<ScheduledJob>, SchedulerError>,
+) -> Result<OrderStatus, Abort> {
     let jobs = match jobs {
         Ok(jobs) => jobs,
         Err(err) => return failed(format!("failed to list the jobs on the node: {err}")),

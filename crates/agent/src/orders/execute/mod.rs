@@ -22,14 +22,14 @@ use std::fmt;
 
 use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
 
-use super::task::{Abort, Task};
+use super::task::{Abort, OrderTask};
 
 /// Final status of an order, or why the execution stopped.
 type Outcome = Result<OrderStatus, Abort>;
 
 /// A permission in the node's configuration, without which an order is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Permission<'o> {
+pub(super) enum OrderPermission<'o> {
     Reset,
     Reboot,
     Tune,
@@ -37,21 +37,24 @@ pub(super) enum Permission<'o> {
     Service(&'o str),
 }
 
-type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Outcome + 'o>;
+type Execute<'o> = Box<dyn FnOnce(&mut OrderTask<'_>) -> Outcome + 'o>;
 
 /// How an order kind is executed, and the permission that it needs.
 pub(super) struct Executor<'o> {
     /// `None` if the configuration cannot forbid the order.
-    pub(super) needs: Option<Permission<'o>>,
+    pub(super) needs: Option<OrderPermission<'o>>,
     execute: Execute<'o>,
 }
 
 impl<'o> Executor<'o> {
-    fn new(execute: impl FnOnce(&mut Task<'_>) -> Outcome + 'o) -> Self {
+    fn new(execute: impl FnOnce(&mut OrderTask<'_>) -> Outcome + 'o) -> Self {
         Self { needs: None, execute: Box::new(execute) }
     }
 
-    fn needing(needs: Permission<'o>, execute: impl FnOnce(&mut Task<'_>) -> Outcome + 'o) -> Self {
+    fn needing(
+        needs: OrderPermission<'o>,
+        execute: impl FnOnce(&mut OrderTask<'_>) -> Outcome + 'o,
+    ) -> Self {
         Self { needs: Some(needs), execute: Box::new(execute) }
     }
 }
@@ -63,11 +66,13 @@ pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
         OrderKind::Uncordon => Executor::new(cordon::uncordon),
         OrderKind::Drain { wait_s } => Executor::new(|task| drain::drain(task, *wait_s)),
         OrderKind::ResetGpu { gpu } => {
-            Executor::needing(Permission::Reset, |task| repair::reset_gpu(task, gpu))
+            Executor::needing(OrderPermission::Reset, |task| repair::reset_gpu(task, gpu))
         }
-        OrderKind::Reboot => Executor::needing(Permission::Reboot, repair::reboot),
+        OrderKind::Reboot => Executor::needing(OrderPermission::Reboot, repair::reboot),
         OrderKind::RestartService { unit } => {
-            Executor::needing(Permission::Service(unit), |task| repair::restart_service(task, unit))
+            Executor::needing(OrderPermission::Service(unit), |task| {
+                repair::restart_service(task, unit)
+            })
         }
         OrderKind::AcknowledgeRepair { repair } => {
             Executor::new(|task| repair::acknowledge(task, repair.clone()))
@@ -77,14 +82,14 @@ pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
             Executor::new(|task| requested_order::diag(task, *level, *minutes))
         }
         OrderKind::Tune { profile } => {
-            Executor::needing(Permission::Tune, |task| requested_order::tune(task, profile))
+            Executor::needing(OrderPermission::Tune, |task| requested_order::tune(task, profile))
         }
         OrderKind::CollectLogs => Executor::new(|task| collect_logs::collect(task)),
     }
 }
 
 /// Executes an order. `None` if the order is no longer active, or the agent is stopping.
-pub(super) fn run(task: &mut Task<'_>) -> Option<OrderStatus> {
+pub(super) fn run(task: &mut OrderTask<'_>) -> Option<OrderStatus> {
     let kind = task.order().kind.clone();
     let outcome = (executor(&kind).execute)(task);
     match outcome {
@@ -108,7 +113,7 @@ fn failed(reason: impl fmt::Display) -> Outcome {
 }
 
 /// The current boot id. Fails if the order is bound to another boot.
-fn boot(task: &Task<'_>) -> Result<String, Abort> {
+fn boot(task: &OrderTask<'_>) -> Result<String, Abort> {
     let boot = task.retry(|| task.inner.actuator.boot())?;
     match &task.order().boot {
         Some(expected) if *expected != boot => Err(Abort::CannotExecute(format!(

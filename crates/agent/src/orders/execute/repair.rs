@@ -3,16 +3,16 @@
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::GpuUuid;
 
-use super::super::ledger::{Effect, Started};
+use super::super::ledger::{OrderEffect, Started};
 use super::super::repair_note::{self, RepairNote};
-use super::super::task::{Abort, Task};
+use super::super::task::{Abort, OrderTask};
 use super::cordon::read_cordon;
 use super::{Outcome, boot, done, failed, join_names};
 
 /// How many times to check a GPU or a service after a repair before the repair counts as failed.
 const CHECKS_MAX: u32 = 60;
 
-pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
+pub(super) fn reset_gpu(task: &mut OrderTask<'_>, gpu: &GpuUuid) -> Outcome {
     if let Some(started) = task.last_started().cloned() {
         return resume_reset(task, gpu, &started);
     }
@@ -25,7 +25,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
     }
     let wrong = task.retry(|| task.inner.inspector.gpu(gpu))?.reset_reasons;
     let inner = task.inner;
-    let effect = Effect::ResetGpu { gpu: gpu.clone(), wrong };
+    let effect = OrderEffect::ResetGpu { gpu: gpu.clone(), wrong };
     let made = task.act(effect, &boot, |lock| inner.actuator.reset_gpu(gpu, lock))?;
     if let Err(err) = made {
         return failed(err);
@@ -36,7 +36,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
 /// Acknowledges a manual repair. First writes the note, which a restarted agent reads, then
 /// notifies the running health monitor. Idempotent, because the note has the time at which the
 /// order was accepted.
-pub(super) fn acknowledge(task: &Task<'_>, repair: String) -> Outcome {
+pub(super) fn acknowledge(task: &OrderTask<'_>, repair: String) -> Outcome {
     let note = RepairNote { at: task.accepted(), repair };
     if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
         return failed(format!("failed to write the repair note: {err}"));
@@ -46,7 +46,7 @@ pub(super) fn acknowledge(task: &Task<'_>, repair: String) -> Outcome {
 }
 
 /// Checks the GPU after a reset, until it needs no further reset.
-fn confirm_reset(task: &Task<'_>, gpu: &GpuUuid) -> Outcome {
+fn confirm_reset(task: &OrderTask<'_>, gpu: &GpuUuid) -> Outcome {
     let mut last = String::new();
     for _ in 0..CHECKS_MAX {
         match task.inner.inspector.gpu(gpu) {
@@ -66,14 +66,15 @@ fn confirm_reset(task: &Task<'_>, gpu: &GpuUuid) -> Outcome {
 
 /// Determines the outcome of a reset that an earlier agent process started. Never resets the GPU a
 /// second time.
-fn resume_reset(task: &Task<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
+fn resume_reset(task: &OrderTask<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
     match started {
         Started { ended: true, failed: Some(why), .. } => return failed(why),
         Started { ended: true, failed: None, .. } => return confirm_reset(task, gpu),
         Started { ended: false, .. } => task.wait_for_earlier_change()?,
     }
     let unknown = "the agent stopped during the reset, so the outcome of the reset is unknown";
-    let was_wrong = matches!(&started.effect, Effect::ResetGpu { wrong, .. } if !wrong.is_empty());
+    let was_wrong =
+        matches!(&started.effect, OrderEffect::ResetGpu { wrong, .. } if !wrong.is_empty());
     match task.inner.inspector.gpu(gpu) {
         // The fault that required the reset is gone, so the reset happened.
         Ok(health) if was_wrong && health.reset_reasons.is_empty() => {
@@ -85,7 +86,7 @@ fn resume_reset(task: &Task<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
     }
 }
 
-pub(super) fn reboot(task: &mut Task<'_>) -> Outcome {
+pub(super) fn reboot(task: &mut OrderTask<'_>) -> Outcome {
     if let Some(evidence) = rebooted(task)? {
         return done(evidence);
     }
@@ -100,14 +101,14 @@ pub(super) fn reboot(task: &mut Task<'_>) -> Outcome {
     let boot = boot(task)?;
     ensure_drained(task)?;
     let inner = task.inner;
-    if let Err(err) = task.act(Effect::Reboot, &boot, |lock| inner.actuator.reboot(lock))? {
+    if let Err(err) = task.act(OrderEffect::Reboot, &boot, |lock| inner.actuator.reboot(lock))? {
         return failed(err);
     }
     wait_for_reboot(task)
 }
 
 /// Waits for the reboot, which also ends this process.
-fn wait_for_reboot(task: &Task<'_>) -> Outcome {
+fn wait_for_reboot(task: &OrderTask<'_>) -> Outcome {
     while task.has_time() {
         if let Some(evidence) = rebooted(task)? {
             return done(evidence);
@@ -118,13 +119,13 @@ fn wait_for_reboot(task: &Task<'_>) -> Outcome {
 }
 
 /// Evidence that this is not the boot in which the order was accepted.
-fn rebooted(task: &Task<'_>) -> Result<Option<String>, Abort> {
+fn rebooted(task: &OrderTask<'_>) -> Result<Option<String>, Abort> {
     let boot = task.retry(|| task.inner.actuator.boot())?;
     let before = task.boot_before();
     Ok((boot != before).then(|| format!("boot {boot}, previous boot {before}")))
 }
 
-pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Outcome {
+pub(super) fn restart_service(task: &mut OrderTask<'_>, unit: &str) -> Outcome {
     let last = task.last_started().cloned();
     match &last {
         None => {}
@@ -145,7 +146,7 @@ pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Outcome {
     ensure_drained(task)?;
     let run = task.retry(|| task.inner.actuator.service(unit))?.run;
     let inner = task.inner;
-    let effect = Effect::RestartService { unit: unit.to_owned(), run: run.clone() };
+    let effect = OrderEffect::RestartService { unit: unit.to_owned(), run: run.clone() };
     let made = task.act(effect, &boot, |lock| inner.actuator.restart_service(unit, lock))?;
     if let Err(err) = made {
         return failed(err);
@@ -153,15 +154,15 @@ pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Outcome {
     confirm_restart(task, unit, run.as_ref())
 }
 
-fn previous_run(effect: &Effect) -> Option<&String> {
+fn previous_run(effect: &OrderEffect) -> Option<&String> {
     match effect {
-        Effect::RestartService { run, .. } => run.as_ref(),
+        OrderEffect::RestartService { run, .. } => run.as_ref(),
         _ => None,
     }
 }
 
 /// Checks the service after its restart, until it is active in a new run.
-fn confirm_restart(task: &Task<'_>, unit: &str, previous_run: Option<&String>) -> Outcome {
+fn confirm_restart(task: &OrderTask<'_>, unit: &str, previous_run: Option<&String>) -> Outcome {
     let mut last = String::new();
     for _ in 0..CHECKS_MAX {
         match task.inner.actuator.service(unit) {
@@ -180,7 +181,7 @@ fn confirm_restart(task: &Task<'_>, unit: &str, previous_run: Option<&String>) -
 }
 
 /// Checks the precondition of every repair: the node is cordoned and idle.
-pub(super) fn ensure_drained(task: &Task<'_>) -> Result<(), Abort> {
+pub(super) fn ensure_drained(task: &OrderTask<'_>) -> Result<(), Abort> {
     if read_cordon(task)? == Cordon::None {
         return Err(Abort::cannot_execute("the node accepts new work: cordon and drain it first"));
     }

@@ -1,13 +1,13 @@
 //! Operator-requested orders: diag and tune.
 
 use super::super::actuator::VerificationReport;
-use super::super::ledger::{Effect, Started};
-use super::super::task::{Abort, Task};
+use super::super::ledger::{OrderEffect, Started};
+use super::super::task::{Abort, OrderTask};
 use super::repair::ensure_drained;
 use super::{Outcome, boot, done, failed, join_names};
 
 /// Runs `farrier diag`. It does not change the node, so a restarted agent runs it again.
-pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Outcome {
+pub(super) fn diag(task: &OrderTask<'_>, level: u8, minutes: u32) -> Outcome {
     ensure_drained(task)?;
     let report = task.inner.inspector.run_diag(level, minutes, &|| task.is_active());
     if !task.is_active() {
@@ -33,7 +33,7 @@ fn describe_shortfall(report: &VerificationReport) -> String {
 
 /// Applies a profile. Settings that are already in place are not applied again, so a restarted
 /// agent may start this a second time.
-pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Outcome {
+pub(super) fn tune(task: &mut OrderTask<'_>, profile: &str) -> Outcome {
     match task.last_started().cloned() {
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Started { ended: true, failed: None, .. }) => {
@@ -46,7 +46,7 @@ pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Outcome {
     ensure_drained(task)?;
     let inner = task.inner;
     let mut summary = String::new();
-    let effect = Effect::Tune { profile: profile.to_owned() };
+    let effect = OrderEffect::Tune { profile: profile.to_owned() };
     let made = task.act(effect, &boot, |lock| {
         inner.actuator.tune(profile, lock).map(|evidence| summary = evidence)
     })?;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use farrier_fleet::fleet::order::VerificationLevel;
 
 use super::super::actuator::VerificationReport;
-use super::super::task::{Abort, Task};
+use super::super::task::{Abort, OrderTask};
 use super::{Outcome, done, failed};
 
 /// Polling intervals between attempts. Each attempt starts a child process for NVML.
 const RETRY_POLLS: u32 = 5;
 
-pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Outcome {
+pub(super) fn verify(task: &OrderTask<'_>, level: VerificationLevel) -> Outcome {
     let settle_until = task.after(Duration::from_secs(task.inner.limits.settle_s.into()));
     loop {
         let report = task.inner.inspector.verify(level, &|| task.is_active());

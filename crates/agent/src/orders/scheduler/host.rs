@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::super::actuator::Inspector;
-use super::{CordonFileAction, Job, OWNER, Scheduler, SchedulerError, classify_cordon};
+use super::{CordonFileAction, OWNER, ScheduledJob, Scheduler, SchedulerError, classify_cordon};
 
 /// File name of the cordon in the state directory.
 pub(crate) const CORDON_FILE: &str = "cordon.json";
@@ -121,11 +121,11 @@ impl Scheduler for HostScheduler {
         removed.and_then(|()| self.sync()).map_err(|err| self.failed(CordonFileAction::Remove, err))
     }
 
-    fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
+    fn jobs(&self, since: Timestamp) -> Result<Vec<ScheduledJob>, SchedulerError> {
         let processes = self.inspector.processes(since)?;
-        let mut jobs: Vec<Job> = processes
+        let mut jobs: Vec<ScheduledJob> = processes
             .iter()
-            .map(|process| Job {
+            .map(|process| ScheduledJob {
                 id: process.pid.to_string(),
                 text: process.to_string(),
                 is_ending: false,
@@ -137,7 +137,7 @@ impl Scheduler for HostScheduler {
         Ok(jobs)
     }
 
-    fn requeue(&self, _job: &Job) -> Result<(), SchedulerError> {
+    fn requeue(&self, _job: &ScheduledJob) -> Result<(), SchedulerError> {
         Err(SchedulerError::NoScheduler)
     }
 }

@@ -36,14 +36,14 @@ pub trait Scheduler: Send + Sync {
     fn uncordon(&self) -> Result<(), SchedulerError>;
 
     /// Jobs on the node, from a reading after `since`.
-    fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError>;
+    fn jobs(&self, since: Timestamp) -> Result<Vec<ScheduledJob>, SchedulerError>;
 
     /// Requeues a job on another node.
-    fn requeue(&self, job: &Job) -> Result<(), SchedulerError>;
+    fn requeue(&self, job: &ScheduledJob) -> Result<(), SchedulerError>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Job {
+pub struct ScheduledJob {
     /// The scheduler's id.
     pub id: String,
     /// A label for operators.

@@ -11,7 +11,7 @@ use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
 
 use super::super::process::{self, ProcessError};
-use super::{Job, Scheduler, SchedulerError, classify_cordon};
+use super::{ScheduledJob, Scheduler, SchedulerError, classify_cordon};
 
 /// Deadline of Slurm's commands. They wait for an unresponsive controller (`MessageTimeout`, 10 s),
 /// and again for its backup.
@@ -108,13 +108,13 @@ impl Scheduler for Slurm {
         self.update(&["State=RESUME"])
     }
 
-    fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
+    fn jobs(&self, _since: Timestamp) -> Result<Vec<ScheduledJob>, SchedulerError> {
         let args = ["--noheader", "--nodelist", &self.node, "--states=all", "--format", FORMAT];
         let text = process::run(OsStr::new("squeue"), args, DEADLINE)?;
         jobs(&text).ok_or_else(|| self.unexpected_output("squeue"))
     }
 
-    fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
+    fn requeue(&self, job: &ScheduledJob) -> Result<(), SchedulerError> {
         Self::run(&["requeue", &job.id])?;
         Ok(())
     }
@@ -154,7 +154,7 @@ fn cordon(node: &NodeState, user: Option<&str>, ours: Option<&str>) -> Cordon {
 
 /// Parses `squeue`. Jobs that have not started or have ended are not on the node. A job in an
 /// unknown state counts as running.
-fn jobs(text: &str) -> Option<Vec<Job>> {
+fn jobs(text: &str) -> Option<Vec<ScheduledJob>> {
     let mut jobs = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let [id, state, user, name] = line.splitn(4, '|').collect::<Vec<_>>()[..] else {
@@ -164,7 +164,7 @@ fn jobs(text: &str) -> Option<Vec<Job>> {
             continue;
         }
         let text = format!("job {id} ({name}) of {user}, {}", state.to_ascii_lowercase());
-        jobs.push(Job { id: id.to_owned(), text, is_ending: state == "COMPLETING" });
+        jobs.push(ScheduledJob { id: id.to_owned(), text, is_ending: state == "COMPLETING" });
     }
     Some(jobs)
 }

@@ -25,7 +25,7 @@ pub(super) struct State {
     /// Owner and reason of the cordon.
     pub(super) cordon: Option<(String, String)>,
     pub(super) cordon_unreadable: bool,
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<ScheduledJob>,
     pub(super) cannot_requeue: BTreeSet<String>,
     pub(super) processes: Vec<GpuProcess>,
     pub(super) reset_reasons: Vec<String>,
@@ -100,8 +100,8 @@ fn process_failed(stderr: &str) -> ProcessError {
     ProcessError::Failed { program, status, output: stderr.to_owned() }
 }
 
-pub(super) fn job(id: &str) -> Job {
-    Job { id: id.to_owned(), text: format!("job {id}"), is_ending: false }
+pub(super) fn job(id: &str) -> ScheduledJob {
+    ScheduledJob { id: id.to_owned(), text: format!("job {id}"), is_ending: false }
 }
 
 /// The node and its clock.
@@ -170,7 +170,7 @@ impl TestNode {
         let repairs = Arc::clone(&self.repairs);
         OrderExecutor::open(ExecutorParts {
             state_dir: self.folder.path().to_owned(),
-            limits: Limits {
+            limits: OrderLimits {
                 node: Some("node-1".parse().unwrap()),
                 allow_reset: true,
                 allow_reboot: true,
@@ -271,11 +271,15 @@ impl Actuator for TestNode {
         Ok(())
     }
 
-    fn service(&self, _unit: &str) -> Result<Service, ActuatorError> {
+    fn service(&self, _unit: &str) -> Result<ServiceStatus, ActuatorError> {
         let state = self.state();
         let is_active = state.service_starts || state.restarts == 0;
         let word = if is_active { "active" } else { "failed" };
-        Ok(Service { is_active, state: word.to_owned(), run: Some(format!("run-{}", state.run)) })
+        Ok(ServiceStatus {
+            is_active,
+            state: word.to_owned(),
+            run: Some(format!("run-{}", state.run)),
+        })
     }
 
     fn restart_service(&self, _unit: &str, _lock: File) -> Result<(), ActuatorError> {
@@ -367,11 +371,11 @@ impl Scheduler for TestNode {
         Ok(())
     }
 
-    fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
+    fn jobs(&self, _since: Timestamp) -> Result<Vec<ScheduledJob>, SchedulerError> {
         Ok(self.state().jobs.clone())
     }
 
-    fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
+    fn requeue(&self, job: &ScheduledJob) -> Result<(), SchedulerError> {
         let mut state = self.state();
         state.requeues.push(job.id.clone());
         if state.cannot_requeue.contains(&job.id) {

@@ -5,9 +5,9 @@ mod enrol;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use farrier_agent::config::{self, ConfigError, Listen, Problem};
+use farrier_agent::config::{self, ConfigError, ConfigProblem, Listen};
 use farrier_agent::monitor::Chain;
-use farrier_agent::run::{self, AgentError, Options, Overrides};
+use farrier_agent::run::{self, AgentError, AgentOptions, Overrides};
 use farrier_facts::FactSet;
 
 use crate::commands::Outcome;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if let Some(AgentCommand::Enrol(args)) = &args.command {
         return enrol::run(args, printer);
     }
-    let options = Options {
+    let options = AgentOptions {
         config: args.config.clone().unwrap_or_else(|| config::DEFAULT_PATH.into()),
         config_named: args.config.is_some(),
         overrides: Overrides {
@@ -162,7 +162,7 @@ pub(crate) fn config_problems(err: &ConfigError) -> String {
 }
 
 /// One line per problem.
-fn lines(problems: &[Problem]) -> String {
+fn lines(problems: &[ConfigProblem]) -> String {
     let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
     lines.concat()
 }

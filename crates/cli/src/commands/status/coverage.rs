@@ -114,13 +114,13 @@ mod tests {
     use std::path::Path;
 
     use farrier_agent::journal::{DurableState, Recovery};
-    use farrier_agent::monitor::Inventory;
+    use farrier_agent::monitor::BootInventory;
     use farrier_agent::status::InactiveRule;
 
     use super::*;
 
     fn status() -> Status {
-        let inventory = Inventory::last(Path::new("/nonexistent"));
+        let inventory = BootInventory::last(Path::new("/nonexistent"));
         let mut status =
             Status::from_journal(&DurableState::default(), &Recovery::default(), &inventory);
         status.coverage_gaps.clear();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use farrier_agent::config::{self, ConfigError};
 use farrier_agent::journal;
-use farrier_agent::monitor::Inventory;
+use farrier_agent::monitor::BootInventory;
 use farrier_agent::status::{NodeVerdict, Status, VERSION};
 
 use crate::cli::Output;
@@ -181,7 +181,7 @@ fn from_journal(socket: &Path, state_dir: &Path) -> anyhow::Result<Status> {
     if durable.seq == 0 {
         return Err(no_source());
     }
-    Ok(Status::from_journal(&durable, &recovery, &Inventory::last(state_dir)))
+    Ok(Status::from_journal(&durable, &recovery, &BootInventory::last(state_dir)))
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Prints the connection to the server and the state of orders.
 
 use farrier_agent::status::{OrdersStatus, ServerStatus, Status};
-use farrier_agent::uplink::Link;
+use farrier_agent::uplink::UplinkState;
 
 use super::print::second;
 use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
-    let server = status.server.as_ref().filter(|server| server.connection != Link::Standalone);
+    let server =
+        status.server.as_ref().filter(|server| server.connection != UplinkState::Standalone);
     // A standalone agent is not expected to execute orders.
     let orders = status.orders.as_ref();
     let orders = orders.filter(|orders| server.is_some() || **orders != OrdersStatus::Off);
@@ -19,7 +20,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
             [connection(server, printer), records(server, status.journal.seq), certificate(server)];
         let url = server.url.as_deref().unwrap_or("?");
         printer.paragraph("server", 8, &format!("{url}: {}", parts.join("; ")))?;
-        if matches!(server.connection, Link::Disconnected { must_enrol: true, .. }) {
+        if matches!(server.connection, UplinkState::Disconnected { must_enrol: true, .. }) {
             let node = server.node.as_ref().map_or("NODE", |node| node.as_str());
             let text = format!(
                 "it cannot reconnect until the node enrols again: run `farrier server token create --pool POOL --node {node}` \
@@ -37,10 +38,10 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
 fn connection(server: &ServerStatus, printer: &Printer) -> String {
     let name = server.node.as_ref().map(|node| format!(" as {node}")).unwrap_or_default();
     match &server.connection {
-        Link::Standalone => "none".to_owned(),
-        Link::Connecting => "connecting for the first time".to_owned(),
-        Link::Connected { since } => format!("connected{name} since {}", second(*since)),
-        Link::Disconnected { since, reason, .. } => {
+        UplinkState::Standalone => "none".to_owned(),
+        UplinkState::Connecting => "connecting for the first time".to_owned(),
+        UplinkState::Connected { since } => format!("connected{name} since {}", second(*since)),
+        UplinkState::Disconnected { since, reason, .. } => {
             let lost = printer.toned(Tone::Bad, "NOT CONNECTED");
             format!("{lost}{name} since {}: {reason}", second(*since))
         }
@@ -107,7 +108,7 @@ mod tests {
         ServerStatus {
             url: Some("https://fleet.example:9443".to_owned()),
             node: None,
-            connection: Link::Connecting,
+            connection: UplinkState::Connecting,
             acknowledged,
             certificate_expires: None,
         }
