@@ -19,7 +19,7 @@ use tokio_stream::adapters::Map;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::access::{Authority, JoinError, Joined, LocationUpdate, Store, TokenDigest};
+use crate::access::{AccessStore, Authority, JoinError, Joined, LocationUpdate, TokenDigest};
 use crate::artifacts::{self, ArtifactStore};
 use crate::audit::{Audit, AuditError};
 use crate::controller::SubmitError;
@@ -38,7 +38,7 @@ pub(crate) const NODE_HEADER: &str = "farrier-node";
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) context: Arc<SessionContext>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<AccessStore>,
     pub(crate) changes: Arc<Audit>,
     pub(crate) authority: Arc<Authority>,
     /// Pool of nodes that connect without a certificate. `None` if nodes need certificates.

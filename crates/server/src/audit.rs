@@ -8,7 +8,7 @@ use std::time::Duration;
 use farrier_fleet::fleet::{AccessChange, Event, NodeId};
 use tokio::sync::Mutex;
 
-use crate::access::{AccessError, AccessRecord, Store};
+use crate::access::{AccessError, AccessRecord, AccessStore};
 use crate::controller::{Controller, SubmitError};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 
@@ -27,7 +27,7 @@ pub(crate) enum AuditError {
 #[derive(Debug)]
 pub(crate) struct Audit {
     controller: Controller,
-    store: Arc<Store>,
+    store: Arc<AccessStore>,
     sessions: Arc<SessionRegistry>,
     /// Number of the last change in the log.
     last: Mutex<u64>,
@@ -37,7 +37,7 @@ impl Audit {
     /// Starts after change `last`. The log already has the changes up to it.
     pub(crate) fn new(
         controller: Controller,
-        store: Arc<Store>,
+        store: Arc<AccessStore>,
         sessions: Arc<SessionRegistry>,
         last: u64,
     ) -> Self {
@@ -93,7 +93,7 @@ struct PendingChanges {
 }
 
 impl PendingChanges {
-    fn read(store: &Store, after: u64) -> Result<Self, AccessError> {
+    fn read(store: &AccessStore, after: u64) -> Result<Self, AccessError> {
         let changes = store.changes(after)?;
         let mut oldest = HashMap::new();
         for change in &changes {
@@ -127,7 +127,7 @@ mod tests {
     struct Fixture {
         _folder: tempfile::TempDir,
         controller: Controller,
-        store: Arc<Store>,
+        store: Arc<AccessStore>,
         sessions: Arc<SessionRegistry>,
         audit: Arc<Audit>,
         node: NodeId,
@@ -138,7 +138,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let log = SqliteLog::open(&folder.path().join("log")).unwrap();
             let state_machine = StateMachine::open(Box::new(log)).unwrap();
-            let store = Arc::new(Store::open(folder.path()).unwrap());
+            let store = Arc::new(AccessStore::open(folder.path()).unwrap());
             let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
             let (log_end, clock_watch) = (watch::channel(0).0, ClockWatch::default());
             let (controller, _ended) = Controller::spawn(

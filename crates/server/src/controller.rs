@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::{ClockStep, ClockWatch, LogClock};
-use crate::ingest::admission::{self, Admission};
+use crate::ingest::admission::{self, ReportAdmission};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 use crate::last_ran::LastRan;
 use crate::log::LogError;
@@ -299,15 +299,17 @@ impl Thread {
         while let Some(job) = next {
             match job {
                 Job::Submit(input) => match self.classify(&input) {
-                    Admission::Duplicate => drop(input.reply.send(Ok(CommitOutcome::Duplicate))),
-                    Admission::UnknownNode(node) => {
+                    ReportAdmission::Duplicate => {
+                        drop(input.reply.send(Ok(CommitOutcome::Duplicate)))
+                    }
+                    ReportAdmission::UnknownNode(node) => {
                         drop(input.reply.send(Err(SubmitError::UnknownNode(node))));
                     }
-                    Admission::TooManyFindings(node) => {
+                    ReportAdmission::TooManyFindings(node) => {
                         drop(input.reply.send(Err(SubmitError::TooManyFindings(node))));
                     }
-                    Admission::LowValue => drop(input.reply.send(Err(SubmitError::LowSpace))),
-                    Admission::New => {
+                    ReportAdmission::LowValue => drop(input.reply.send(Err(SubmitError::LowSpace))),
+                    ReportAdmission::New => {
                         let kind = std::mem::discriminant(&input.event);
                         if !kinds.insert((input.event.node().cloned(), kind)) {
                             deferred = Some(Job::Submit(input));
@@ -384,13 +386,13 @@ impl Thread {
         self.write(Event::ControllerResumed { last_ran })
     }
 
-    fn classify(&self, input: &Input) -> Admission {
+    fn classify(&self, input: &Input) -> ReportAdmission {
         let state = self.state_machine.state();
         match admission::classify(state, &input.by, &input.event) {
-            Admission::New
+            ReportAdmission::New
                 if self.space.is_low() && admission::is_low_value(state, &input.event) =>
             {
-                Admission::LowValue
+                ReportAdmission::LowValue
             }
             admission => admission,
         }

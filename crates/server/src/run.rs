@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE, Store};
+use crate::access::{AccessError, AccessStore, Authority, AuthorityError, LastStart, NODE_LIFE};
 use crate::advertised_url;
 use crate::agents::Service;
 use crate::artifacts::ArtifactStore;
@@ -80,7 +80,7 @@ pub enum ServerError {
 }
 
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ServerOptions {
     /// The server's data directory.
     pub dir: PathBuf,
     pub listen: SocketAddr,
@@ -112,7 +112,7 @@ pub struct Options {
     pub fail_after_commits: Option<u64>,
 }
 
-impl Options {
+impl ServerOptions {
     pub fn new(dir: PathBuf, listen: SocketAddr) -> Self {
         Self {
             dir,
@@ -178,14 +178,14 @@ pub struct Running {
 }
 
 /// Starts the server on the current runtime.
-pub async fn start(options: Options) -> Result<Running, ServerError> {
+pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
         return Err(ServerError::PlaintextAddress(options.listen));
     }
     prepare_folder(&options.dir)?;
     let lock = lock_folder(&options.dir)?;
     let authority = Arc::new(open_authority(&options)?);
-    let store = Arc::new(Store::open(&options.dir)?);
+    let store = Arc::new(AccessStore::open(&options.dir)?);
     let artifacts = open_artifacts(&options.dir)?;
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
@@ -287,7 +287,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
 
 /// Returns `None` if the server listens without TLS.
 fn configure_tls(
-    options: &Options,
+    options: &ServerOptions,
     authority: &Arc<Authority>,
 ) -> Result<Option<Arc<Tls>>, TlsError> {
     if options.plain_pool.is_some() {
@@ -301,7 +301,7 @@ fn open_artifacts(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
     opened.map(Arc::new).map_err(|err| ServerError::DataDir { dir: dir.to_owned(), err })
 }
 
-fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
+fn open_authority(options: &ServerOptions) -> Result<Authority, AuthorityError> {
     let now = options.wall_clock.now();
     let authority = if options.new_authority {
         Authority::open_or_replace(&options.dir, now)?
@@ -315,9 +315,9 @@ fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
 /// defaults, the decisions of this log therefore stay the same.
 async fn open_state_machine(
     path: PathBuf,
-    store: Arc<Store>,
+    store: Arc<AccessStore>,
     authority: String,
-    options: &Options,
+    options: &ServerOptions,
 ) -> Result<StateMachine, ServerError> {
     let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
     let state_machine =
@@ -370,7 +370,7 @@ fn renew_now(tls: &Tls) {
 
 /// A clock step can make the server's certificate expired or not yet valid. The server renews it,
 /// because reconnecting agents need a valid certificate.
-fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
+fn watch_clock(options: &ServerOptions, tls: Option<Arc<Tls>>) -> ClockWatch {
     let on_step = move || {
         if let Some(tls) = &tls {
             renew_now(tls);
@@ -429,7 +429,7 @@ impl Running {
     }
 }
 
-pub fn run(options: Options) -> Result<(), ServerError> {
+pub fn run(options: ServerOptions) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -476,7 +476,7 @@ pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
 }
 
 /// Names for the server's certificate.
-fn names(options: &Options) -> Vec<String> {
+fn names(options: &ServerOptions) -> Vec<String> {
     let mut names = options.names.clone();
     names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
     if !options.listen.ip().is_unspecified() {

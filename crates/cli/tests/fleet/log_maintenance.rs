@@ -389,7 +389,7 @@ fn a_log_in_a_later_format_is_not_reported_as_empty() {
 #[test]
 fn a_lost_access_store_is_rebuilt_from_the_log() {
     use farrier_fleet::fleet::Location;
-    use farrier_server::access::{NewJoinToken, Store};
+    use farrier_server::access::{AccessStore, NewJoinToken};
     use jiff::{SignedDuration, Timestamp};
 
     let mut fleet = TestFleet::plain();
@@ -398,7 +398,7 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     let user = run(&[&user[..], &["--dir", &dir]].concat());
     assert_eq!(user.code, 0, "{}", user.stderr);
     let now = Timestamp::now();
-    let store = Store::open(&fleet.path("server")).unwrap();
+    let store = AccessStore::open(&fleet.path("server")).unwrap();
     let new_token =
         NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
     let location = Location { rack: Some("r1".parse().unwrap()), ..new_token.location.clone() };
@@ -455,7 +455,7 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     assert_eq!(text.matches("token create").count(), 1, "the other token is used up: {text}");
     let users = run(&["server", "user", "list", "--dir", &dir]).stdout;
     assert!(users.contains("vic") && users.contains("revoked"), "{users}");
-    let store = Store::open(&fleet.path("server")).unwrap();
+    let store = AccessStore::open(&fleet.path("server")).unwrap();
     assert!(store.admits(&good).unwrap() && !store.admits(&bad).unwrap());
     drop(store);
     let again = run(&["server", "rebuild-access", "--dir", &dir]);

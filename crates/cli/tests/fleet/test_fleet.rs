@@ -10,7 +10,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Location, NodeId};
 use farrier_fleet::health::{Change, Finding, GpuUuid};
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options, Running, ServerError};
+use farrier_server::run::{self, Running, ServerError, ServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -84,10 +84,10 @@ impl TestFleet {
     /// Stops the server and starts one on this data directory, at the same address as before.
     pub(crate) fn start(&mut self, dir: &str) {
         self.stop();
-        let options = Options {
+        let options = ServerOptions {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
             rate: Rate { per_s: 1e6, burst: 1e6 },
-            ..Options::new(self.path(dir), self.address)
+            ..ServerOptions::new(self.path(dir), self.address)
         };
         // A child process that another test forked may still hold the port of the previous server.
         let running = wait_for(

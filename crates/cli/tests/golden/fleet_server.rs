@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use farrier_server::access::{NewJoinToken, Store};
+use farrier_server::access::{AccessStore, NewJoinToken};
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options, Running, WallClock};
+use farrier_server::run::{self, Running, ServerOptions, WallClock};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -37,11 +37,11 @@ impl FleetServer {
         let wall_clock = WallClock::default();
         let start: Timestamp = START.parse().unwrap();
         wall_clock.set_offset(start.duration_since(Timestamp::now()));
-        let options = Options {
+        let options = ServerOptions {
             plain_pool: Some("train".parse().unwrap()),
             rate: Rate { per_s: 1e6, burst: 1e6 },
             wall_clock,
-            ..Options::new(dir, SocketAddr::from(([127, 0, 0, 1], 0)))
+            ..ServerOptions::new(dir, SocketAddr::from(([127, 0, 0, 1], 0)))
         };
         let running = runtime.block_on(run::start(options)).unwrap();
         env.set_placeholder("url", format!("http://{}", running.address()));
@@ -116,7 +116,7 @@ fn token(env: &CaseEnv, args: &str) -> String {
 
 /// Enrols a node in the access store, so that it has a certificate to revoke.
 fn enrol(dir: &Path, name: &str) {
-    let (store, now) = (Store::open(dir).unwrap(), Timestamp::now());
+    let (store, now) = (AccessStore::open(dir).unwrap(), Timestamp::now());
     let new_token =
         NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
     let token = store.create(&new_token, now).unwrap().digest();

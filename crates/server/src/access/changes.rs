@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use rusqlite::types::Type;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
-use super::store::{AccessError, Store, failed};
+use super::store::{AccessError, AccessStore, failed};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessRecord {
@@ -68,7 +68,7 @@ pub(super) fn record_change(
     transaction.execute(insert, params![number, by, at.as_second(), what]).map(drop)
 }
 
-impl Store {
+impl AccessStore {
     /// Makes a change and records it in one transaction. Returns `None` if there was nothing to
     /// change.
     pub(super) fn change<T>(
@@ -131,7 +131,7 @@ impl Store {
 mod tests {
     use jiff::SignedDuration;
 
-    use super::super::{NewJoinToken, TokenKind};
+    use super::super::{AccessTokenKind, NewJoinToken};
     use super::*;
 
     fn now() -> Timestamp {
@@ -141,13 +141,13 @@ mod tests {
     #[test]
     fn each_change_is_recorded_once_with_increasing_numbers() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         let expires = now() + SignedDuration::from_hours(1);
         let request = NewJoinToken::new("train".parse().unwrap(), expires);
         let ann = Actor::User("ann".to_owned());
         let (id, secret) = store.create_by(&ann, &request, now()).unwrap();
         for _ in 0..2 {
-            store.revoke_token_by(&ann, TokenKind::Join, id, now()).unwrap();
+            store.revoke_token_by(&ann, AccessTokenKind::Join, id, now()).unwrap();
         }
         assert!(store.revoke(&"unknown".parse().unwrap(), now()).is_err());
         let changes = store.changes(0).unwrap();
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(store.changes(1).unwrap().len(), 1);
         assert!(!format!("{changes:?}").contains(secret.reveal()));
         // The number belongs to a token of the other kind.
-        assert!(store.revoke_token_by(&ann, TokenKind::User, id, now()).is_err());
+        assert!(store.revoke_token_by(&ann, AccessTokenKind::User, id, now()).is_err());
         store.create(&request, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();
         assert_eq!((last.number, store.last_change().unwrap()), (3, 3));

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::changes::record_change;
-use super::store::{AccessError, Store, failed, parse_location};
+use super::store::{AccessError, AccessStore, failed, parse_location};
 use super::token::TokenDigest;
 
 /// Why a node may not join. All problems with a token give the same error, so that the error
@@ -44,7 +44,7 @@ pub enum LocationUpdate {
     Full,
 }
 
-impl Store {
+impl AccessStore {
     /// Redeems a token for a node and its key. `member_of` is the pool of a node that is already
     /// enrolled.
     ///
@@ -224,9 +224,9 @@ mod tests {
         NewJoinToken { uses, ..NewJoinToken::new(train(), now() + SignedDuration::from_hours(1)) }
     }
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, AccessStore) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         (folder, store)
     }
 
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!((first.location.pool.as_str(), first.identity.generation), ("train", 1));
         // The same request again costs no use, even after a restart.
         drop(store);
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         let again = store.join(&token, &node("a"), b"key a", Some(&train()), now()).unwrap();
         assert_eq!(again.identity, first.identity);
         store.join(&token, &node("b"), b"key b", None, now()).unwrap();
@@ -332,7 +332,7 @@ mod tests {
         let tokens =
             [&request(9), &serve].map(|other| store.create(other, now()).unwrap().digest());
         // The fleet has neither node yet.
-        let join = |store: &Store, token: usize, key: &[u8]| {
+        let join = |store: &AccessStore, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
         };
         join(&store, 0, b"one").unwrap();
@@ -343,7 +343,7 @@ mod tests {
         // The node that has the name may ask again, even after a restart. When it is retired, the
         // name goes to the next node that asks.
         drop(store);
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         store.free_names(|other| *other == node("a")).unwrap();
         assert!(matches!(join(&store, 1, b"two"), Err(JoinError::Taken(_))));
         assert_eq!(join(&store, 0, b"one").unwrap().identity.generation, 1);
@@ -386,7 +386,7 @@ mod tests {
         )
         .unwrap();
         drop(file);
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         let join = |key: &[u8], pool: &str| {
             store.join(&old.digest(), &node("a"), key, Some(&pool.parse().unwrap()), now())
         };

@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::store::{AccessError, Store, failed};
+use super::store::{AccessError, AccessStore, failed};
 use crate::log::Hash;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct LastStart {
     pub authority: String,
 }
 
-impl Store {
+impl AccessStore {
     /// Returns `None` if no server has started with this store, or only a server of an earlier
     /// version.
     pub fn last_start(&self) -> Result<Option<LastStart>, AccessError> {

@@ -10,7 +10,7 @@
 //!
 //! Each change is one transaction with a record of it ([`AccessRecord`]), and the server copies the
 //! record into the log. The server refuses a store that lacks changes that the log has. Such a
-//! store can be rebuilt from the log ([`Store::rebuild`]).
+//! store can be rebuilt from the log ([`AccessStore::rebuild`]).
 
 mod authority;
 mod changes;
@@ -27,6 +27,6 @@ pub use changes::{AccessRecord, is_local, local};
 pub use join::{JoinError, Joined, LocationUpdate};
 pub use last_start::LastStart;
 pub use rebuild::{LostToken, RebuildSummary, changes_in};
-pub use store::{AccessError, JoinTokenRow, NewJoinToken, Store};
-pub use token::{Secret, TokenDigest, TokenKind};
+pub use store::{AccessError, AccessStore, JoinTokenRow, NewJoinToken};
+pub use token::{AccessTokenKind, Secret, TokenDigest};
 pub use users::{NewUser, TokenState, User, UserError, UserRow};

@@ -8,7 +8,7 @@ use rusqlite::{Transaction, TransactionBehavior, params};
 
 use super::changes::{AccessRecord, record_change};
 use super::last_start::clear_log;
-use super::store::{AccessError, Store, failed};
+use super::store::{AccessError, AccessStore, failed};
 use crate::log::{Log, LogError};
 
 /// The generation after a revocation whose enrolment the log lacks. It is higher than any issued
@@ -67,7 +67,7 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
     Ok(changes)
 }
 
-impl Store {
+impl AccessStore {
     /// Applies all changes that the log has and this store lacks, or none.
     pub fn rebuild(
         &self,
@@ -220,7 +220,7 @@ mod tests {
     use farrier_wire::identity::Identity;
     use jiff::SignedDuration;
 
-    use super::super::{NewJoinToken, NewUser, TokenKind};
+    use super::super::{AccessTokenKind, NewJoinToken, NewUser};
     use super::*;
 
     fn now() -> Timestamp {
@@ -233,13 +233,14 @@ mod tests {
 
     struct Stores {
         _folders: [tempfile::TempDir; 2],
-        store: Store,
-        other: Store,
+        store: AccessStore,
+        other: AccessStore,
     }
 
     fn stores() -> Stores {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let [store, other] = folders.each_ref().map(|folder| Store::open(folder.path()).unwrap());
+        let [store, other] =
+            folders.each_ref().map(|folder| AccessStore::open(folder.path()).unwrap());
         Stores { _folders: folders, store, other }
     }
 
@@ -250,7 +251,7 @@ mod tests {
         let day = now() + SignedDuration::from_hours(24);
         let pool = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), day) };
         let (_, pool) = store.create_by(&ann, &pool, now()).unwrap();
-        let join = |store: &Store, node: &str, key: &[u8]| {
+        let join = |store: &AccessStore, node: &str, key: &[u8]| {
             store.join(&pool.digest(), &node.parse().unwrap(), key, None, now())
         };
         for node in ["kept", "gone", "again"] {
@@ -264,7 +265,7 @@ mod tests {
         let viewer = NewUser::new("vic", Role::Viewer, Domain::Fleet, day).unwrap();
         let (_, secret) = store.add_user(&ann, &viewer, now()).unwrap();
         let (old, _) = store.add_user(&ann, &viewer, now()).unwrap();
-        store.revoke_token_by(&ann, TokenKind::User, old, now()).unwrap();
+        store.revoke_token_by(&ann, AccessTokenKind::User, old, now()).unwrap();
 
         let logged = store.changes(0).unwrap();
         let rebuilt = other.rebuild(&logged, now()).unwrap();

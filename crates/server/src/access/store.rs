@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::changes::local;
 use super::name_lock::NameLocks;
-use super::token::{Secret, TokenKind};
+use super::token::{AccessTokenKind, Secret};
 use crate::log::sqlite::open_private;
 
 /// Version of the tables.
@@ -130,7 +130,7 @@ impl JoinTokenRow {
 }
 
 #[derive(Debug)]
-pub struct Store {
+pub struct AccessStore {
     connection: Mutex<Connection>,
     /// Held while a node enrols or is retired.
     pub(crate) names: NameLocks,
@@ -140,7 +140,7 @@ pub(super) fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessEr
     move |err| AccessError::Sqlite { what, err }
 }
 
-impl Store {
+impl AccessStore {
     /// Opens the store in the data directory, or creates it.
     pub fn open(dir: &Path) -> Result<Self, AccessError> {
         let path = dir.join("access");
@@ -169,7 +169,7 @@ impl Store {
         request: &NewJoinToken,
         now: Timestamp,
     ) -> Result<(i64, Secret), AccessError> {
-        let secret = Secret::generate(TokenKind::Join).ok_or(AccessError::Random)?;
+        let secret = Secret::generate(AccessTokenKind::Join).ok_or(AccessError::Random)?;
         let insert =
             "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -225,18 +225,18 @@ impl Store {
 
     /// Revokes a join token as the local user.
     pub fn revoke_token(&self, id: i64, now: Timestamp) -> Result<(), AccessError> {
-        self.revoke_token_by(&local(), TokenKind::Join, id, now)
+        self.revoke_token_by(&local(), AccessTokenKind::Join, id, now)
     }
 
     /// Revokes a token. Has no effect if the token is already revoked.
     pub fn revoke_token_by(
         &self,
         by: &Actor,
-        kind: TokenKind,
+        kind: AccessTokenKind,
         id: i64,
         now: Timestamp,
     ) -> Result<(), AccessError> {
-        let kind = if kind == TokenKind::Join { "join" } else { "person" };
+        let kind = if kind == AccessTokenKind::Join { "join" } else { "person" };
         let found = "SELECT name, revoked_s IS NOT NULL FROM tokens WHERE id = ?1 AND kind = ?2";
         let mut exists = false;
         self.change("revoke the token", by, now, |transaction| {
@@ -373,9 +373,9 @@ mod tests {
         NewJoinToken { uses, ..NewJoinToken::new("train".parse().unwrap(), expires) }
     }
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, AccessStore) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         (folder, store)
     }
 
@@ -384,12 +384,12 @@ mod tests {
         let (folder, store) = store();
         let token = store.create(&request(1), now()).unwrap().digest();
         let identity = store.join(&token, &node("a"), b"key", None, now()).unwrap().identity;
-        Store::open(folder.path()).unwrap().revoke(&node("a"), now()).unwrap();
+        AccessStore::open(folder.path()).unwrap().revoke(&node("a"), now()).unwrap();
         assert!(!store.admits(&identity).unwrap());
         let other = tempfile::tempdir().unwrap();
         let file = Connection::open(other.path().join("access")).unwrap();
         file.execute_batch("CREATE TABLE mine (a)").unwrap();
-        assert!(matches!(Store::open(other.path()), Err(AccessError::UnknownFormat)));
+        assert!(matches!(AccessStore::open(other.path()), Err(AccessError::UnknownFormat)));
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let target = elsewhere.path().join("target");
         std::os::unix::fs::symlink(&target, folder.path().join("access")).unwrap();
-        assert!(Store::open(folder.path()).is_err());
+        assert!(AccessStore::open(folder.path()).is_err());
         assert!(!target.exists());
     }
 }

@@ -10,12 +10,12 @@ use sha2::{Digest, Sha256};
 /// The kind of a token. It is the token's prefix, so that people and secret scanners recognise
 /// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenKind {
+pub enum AccessTokenKind {
     Join,
     User,
 }
 
-impl TokenKind {
+impl AccessTokenKind {
     fn prefix(self) -> &'static str {
         match self {
             Self::Join => "fjoin_",
@@ -39,7 +39,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// Returns `None` if the system provides no random numbers.
-    pub fn generate(kind: TokenKind) -> Option<Self> {
+    pub fn generate(kind: AccessTokenKind) -> Option<Self> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes).ok()?;
         Some(Self(format!("{}{}", kind.prefix(), URL_SAFE_NO_PAD.encode(bytes))))
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn a_token_has_256_bits_and_is_not_printed() {
-        let token = Secret::generate(TokenKind::Join).unwrap();
+        let token = Secret::generate(AccessTokenKind::Join).unwrap();
         assert_eq!(token.reveal().len(), "fjoin_".len() + 43);
         assert_eq!(format!("{token:?} {:?}", token.digest()), "Secret TokenDigest");
         assert_eq!(TokenDigest::from_secret(&format!(" {}\n", token.reveal())), token.digest());
-        assert_ne!(token.digest(), Secret::generate(TokenKind::User).unwrap().digest());
+        assert_ne!(token.digest(), Secret::generate(AccessTokenKind::User).unwrap().digest());
     }
 }

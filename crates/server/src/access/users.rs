@@ -7,8 +7,8 @@ use farrier_fleet::fleet::{AccessChange, Domain, Role};
 use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::store::{AccessError, Store, failed};
-use super::token::{Secret, TokenDigest, TokenKind};
+use super::store::{AccessError, AccessStore, failed};
+use super::token::{AccessTokenKind, Secret, TokenDigest};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
@@ -110,7 +110,7 @@ fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     Ok(Some((UserRow { user, created_at: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
 }
 
-impl Store {
+impl AccessStore {
     /// Creates a user token. Returns its number and secret.
     pub fn add_user(
         &self,
@@ -118,7 +118,7 @@ impl Store {
         new: &NewUser,
         now: Timestamp,
     ) -> Result<(i64, Secret), AccessError> {
-        let secret = Secret::generate(TokenKind::User).ok_or(AccessError::Random)?;
+        let secret = Secret::generate(AccessTokenKind::User).ok_or(AccessError::Random)?;
         let insert = "INSERT INTO tokens (digest, kind, name, role, scope, made_s, expires_s)
             VALUES (?1, 'person', ?2, ?3, ?4, ?5, ?6)";
         let NewUser { name, role, scope, expires } = new.clone();
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_user_token_is_valid_until_it_expires_or_is_revoked() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let store = AccessStore::open(folder.path()).unwrap();
         let root = Actor::User("local:root".to_owned());
         let day = now() + SignedDuration::from_hours(24);
         let scope: Domain = "pool:train".parse().unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let joined = store.join(&secret.digest(), &"a".parse().unwrap(), b"key", None, now());
         assert!(joined.is_err());
         assert!(store.list().unwrap().is_empty());
-        store.revoke_token_by(&root, TokenKind::User, id, now()).unwrap();
+        store.revoke_token_by(&root, AccessTokenKind::User, id, now()).unwrap();
         assert_eq!(store.user(&secret.digest(), now()).unwrap(), None);
         let listed = store.users().unwrap();
         assert_eq!((listed.len(), listed[0].state(now())), (1, TokenState::Revoked));

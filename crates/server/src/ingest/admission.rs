@@ -15,7 +15,7 @@ use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum ReportAdmission {
     New,
     /// The log already has the event, or the event changes nothing.
     Duplicate,
@@ -81,7 +81,7 @@ fn same_decision(one: &Finding, other: &Finding) -> bool {
 
 /// Classifies an input. Events that the server itself causes are always new. A request from an
 /// operator is new unless it is already in effect.
-pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admission {
+pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> ReportAdmission {
     match event {
         Event::OperatorRequested { request } => return classify_request(state, by, request),
         Event::PolicySet { policy } => return new_if(state.policy != **policy),
@@ -91,7 +91,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
     if let Event::Enrolled { node, .. } = event {
         // A repeated enrolment must not reset the node.
         let is_enrolled = state.nodes.contains_key(node);
-        return if is_enrolled { Admission::Duplicate } else { Admission::New };
+        return if is_enrolled { ReportAdmission::Duplicate } else { ReportAdmission::New };
     }
     let (Event::LocationChanged { node: id, .. }
     | Event::Retired { node: id, .. }
@@ -108,9 +108,9 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
     | Event::ReportsReadable { node: id }
     | Event::OrderGenerationObserved { node: id, .. }) = event
     else {
-        return Admission::New;
+        return ReportAdmission::New;
     };
-    let Some(node) = state.nodes.get(id) else { return Admission::UnknownNode(id.clone()) };
+    let Some(node) = state.nodes.get(id) else { return ReportAdmission::UnknownNode(id.clone()) };
     if let Event::FindingsReported { changes, .. } = event {
         let opened = changes.iter().filter(|change| change.finding().is_open()).count();
         let bytes = || {
@@ -118,7 +118,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
             changed.chain(node.findings().values()).map(Finding::estimated_bytes).sum::<usize>()
         };
         if node.findings().len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
-            return Admission::TooManyFindings(id.clone());
+            return ReportAdmission::TooManyFindings(id.clone());
         }
     }
     let is_new = match event {
@@ -153,16 +153,16 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
     new_if(is_new)
 }
 
-fn new_if(is_new: bool) -> Admission {
-    if is_new { Admission::New } else { Admission::Duplicate }
+fn new_if(is_new: bool) -> ReportAdmission {
+    if is_new { ReportAdmission::New } else { ReportAdmission::Duplicate }
 }
 
 /// Classifies a request from an operator. If the reply was lost, the operator may repeat the
 /// request: it then changes nothing.
-fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Admission {
+fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> ReportAdmission {
     let for_node = |id: &NodeId, is_new: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
         Some(node) => new_if(is_new(node)),
-        None => Admission::UnknownNode(id.clone()),
+        None => ReportAdmission::UnknownNode(id.clone()),
     };
     match request {
         OperatorRequest::Hold { node, reason } => for_node(node, &|node| {
@@ -237,7 +237,7 @@ mod tests {
         Actor::User("ann".to_owned())
     }
 
-    fn classify_as_ann(state: &FleetState, event: &Event) -> Admission {
+    fn classify_as_ann(state: &FleetState, event: &Event) -> ReportAdmission {
         classify(state, &ann(), event)
     }
 
@@ -260,11 +260,14 @@ mod tests {
         let empty = FleetState::default();
         assert_eq!(
             classify_as_ann(&empty, &findings_reported("j", 1)),
-            Admission::UnknownNode(node())
+            ReportAdmission::UnknownNode(node())
         );
-        assert_eq!(classify_as_ann(&empty, &enrolled()), Admission::New);
-        assert_eq!(classify_as_ann(&after(vec![enrolled()]), &enrolled()), Admission::Duplicate);
-        assert_eq!(classify_as_ann(&empty, &Event::Tick), Admission::New);
+        assert_eq!(classify_as_ann(&empty, &enrolled()), ReportAdmission::New);
+        assert_eq!(
+            classify_as_ann(&after(vec![enrolled()]), &enrolled()),
+            ReportAdmission::Duplicate
+        );
+        assert_eq!(classify_as_ann(&empty, &Event::Tick), ReportAdmission::New);
     }
 
     #[test]
@@ -286,11 +289,11 @@ mod tests {
         ]);
         for event in [inventory_reported(), silent(), cordon(), findings_reported("j", 3), orders()]
         {
-            assert_eq!(classify_as_ann(&before, &event), Admission::New, "{event:?}");
-            assert_eq!(classify_as_ann(&state, &event), Admission::Duplicate, "{event:?}");
+            assert_eq!(classify_as_ann(&before, &event), ReportAdmission::New, "{event:?}");
+            assert_eq!(classify_as_ann(&state, &event), ReportAdmission::Duplicate, "{event:?}");
         }
-        assert_eq!(classify_as_ann(&before, &heartbeat_restored()), Admission::Duplicate);
-        assert_eq!(classify_as_ann(&state, &heartbeat_restored()), Admission::New);
+        assert_eq!(classify_as_ann(&before, &heartbeat_restored()), ReportAdmission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &heartbeat_restored()), ReportAdmission::New);
     }
 
     #[test]
@@ -327,13 +330,13 @@ mod tests {
     fn record_numbers_increase_per_journal() {
         let state = after(vec![enrolled(), findings_reported("j", 3)]);
         for (event, expected) in [
-            (findings_reported("j", 2), Admission::Duplicate),
-            (findings_reported("j", 4), Admission::New),
-            (findings_reported("k", 1), Admission::New),
-            (resynced("j", 2), Admission::Duplicate),
-            (resynced("j", 3), Admission::Duplicate),
-            (resynced("j", 4), Admission::New),
-            (resynced("k", 0), Admission::New),
+            (findings_reported("j", 2), ReportAdmission::Duplicate),
+            (findings_reported("j", 4), ReportAdmission::New),
+            (findings_reported("k", 1), ReportAdmission::New),
+            (resynced("j", 2), ReportAdmission::Duplicate),
+            (resynced("j", 3), ReportAdmission::Duplicate),
+            (resynced("j", 4), ReportAdmission::New),
+            (resynced("k", 0), ReportAdmission::New),
         ] {
             assert_eq!(classify_as_ann(&state, &event), expected, "{event:?}");
         }
@@ -347,7 +350,7 @@ mod tests {
             generation: 1,
             status: OrderStatus::Accepted,
         };
-        assert_eq!(classify_as_ann(&state, &status_reported), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &status_reported), ReportAdmission::Duplicate);
     }
 
     #[test]
@@ -365,11 +368,11 @@ mod tests {
             let request = || Event::OperatorRequested { request: what.clone() };
             assert_eq!(
                 classify_as_ann(&after(vec![enrolled()]), &request()),
-                Admission::New,
+                ReportAdmission::New,
                 "{what:?}"
             );
             let twice = after(vec![enrolled(), request()]);
-            assert_eq!(classify_as_ann(&twice, &request()), Admission::Duplicate, "{what:?}");
+            assert_eq!(classify_as_ann(&twice, &request()), ReportAdmission::Duplicate, "{what:?}");
         }
         // Requests that undo something that is not in effect, and a request for an unknown node.
         let without_effect = [
@@ -381,23 +384,26 @@ mod tests {
             let request = Event::OperatorRequested { request: what };
             assert_eq!(
                 classify_as_ann(&after(vec![enrolled()]), &request),
-                Admission::Duplicate,
+                ReportAdmission::Duplicate,
                 "{request:?}"
             );
         }
         let hold = Event::OperatorRequested {
             request: OperatorRequest::Hold { node: node(), reason: reason() },
         };
-        assert_eq!(classify_as_ann(&FleetState::default(), &hold), Admission::UnknownNode(node()));
+        assert_eq!(
+            classify_as_ann(&FleetState::default(), &hold),
+            ReportAdmission::UnknownNode(node())
+        );
         // A hold by another user replaces the first one.
         let by_ann = after(vec![enrolled(), hold.clone()]);
-        assert_eq!(classify(&by_ann, &Actor::User("bob".to_owned()), &hold), Admission::New);
+        assert_eq!(classify(&by_ann, &Actor::User("bob".to_owned()), &hold), ReportAdmission::New);
     }
 
     #[test]
     fn the_current_policy_and_a_logged_change_are_duplicates() {
         let policy = || Event::PolicySet { policy: Box::default() };
-        assert_eq!(classify_as_ann(&FleetState::default(), &policy()), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&FleetState::default(), &policy()), ReportAdmission::Duplicate);
         let what = AccessChange::CertificateRevoked { node: node() };
         let change = |number| Event::AccessChanged {
             number,
@@ -405,8 +411,8 @@ mod tests {
             change: what.clone(),
         };
         let state = after(vec![change(3)]);
-        assert_eq!(classify_as_ann(&state, &change(3)), Admission::Duplicate);
-        assert_eq!(classify_as_ann(&state, &change(4)), Admission::New);
+        assert_eq!(classify_as_ann(&state, &change(3)), ReportAdmission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &change(4)), ReportAdmission::New);
     }
 
     #[test]
@@ -431,8 +437,11 @@ mod tests {
             Event::Enrolled { node: node(), location: Location::in_pool("train".parse().unwrap()) },
             report(1, 0..FINDINGS_MAX as u64),
         ]);
-        assert_eq!(classify_as_ann(&state, &report(2, 0..1)), Admission::TooManyFindings(node()));
-        assert_eq!(classify_as_ann(&state, &findings_reported("j", 2)), Admission::New);
+        assert_eq!(
+            classify_as_ann(&state, &report(2, 0..1)),
+            ReportAdmission::TooManyFindings(node())
+        );
+        assert_eq!(classify_as_ann(&state, &findings_reported("j", 2)), ReportAdmission::New);
         let mut large = opened(0..1500);
         for change in &mut large {
             let (Change::Opened(finding) | Change::Updated(finding) | Change::Cleared(finding)) =
@@ -443,7 +452,7 @@ mod tests {
             Event::FindingsReported { node: node(), record: record("j", 1), changes: large };
         assert_eq!(
             classify_as_ann(&after(vec![enrolled()]), &event),
-            Admission::TooManyFindings(node())
+            ReportAdmission::TooManyFindings(node())
         );
     }
 
@@ -475,7 +484,7 @@ mod tests {
         let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
         let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
         let next = Event::FindingsReported { node: node(), record: record("j", 2), changes };
-        assert_eq!(classify_as_ann(&state, &next), Admission::New);
+        assert_eq!(classify_as_ann(&state, &next), ReportAdmission::New);
     }
 
     #[test]

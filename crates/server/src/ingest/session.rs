@@ -29,7 +29,7 @@ use self::throttle::THROTTLE_STEP;
 use super::priority::ReportQueue;
 use super::quota::NodeQuota;
 use super::session_registry::{DisconnectReason, LastSeen, RegisteredSession, SessionRegistry};
-use crate::access::Store;
+use crate::access::AccessStore;
 use crate::controller::{CommitOutcome, Controller, DecisionCost, SubmitError};
 use crate::counters::Counters;
 use crate::serve::NodePeer;
@@ -48,7 +48,7 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 pub(crate) struct SessionContext {
     pub(crate) controller: Controller,
     pub(crate) sessions: Arc<SessionRegistry>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<AccessStore>,
     pub(crate) space: Arc<DiskSpace>,
     pub(crate) report_queue: ReportQueue,
     pub(crate) counters: Arc<Counters>,

@@ -22,7 +22,7 @@ use crate::serve::ActiveRequest;
 const CHUNK_BYTES: usize = 4 << 10;
 
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum AnswerContent {
     Whole(Bytes),
     /// Produced by a writer while the body is sent.
     Written(mpsc::Receiver<Bytes>),
@@ -61,7 +61,7 @@ enum BodyState {
 
 #[derive(Debug)]
 struct Unsent {
-    content: Content,
+    content: AnswerContent,
     /// What remains of the current chunk.
     remaining: Bytes,
     /// When the client last read, or when there was last nothing to read.
@@ -72,8 +72,8 @@ struct Unsent {
 impl Unsent {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let remaining = match &mut self.content {
-            Content::Whole(remaining) => remaining,
-            Content::Written(pieces) => {
+            AnswerContent::Whole(remaining) => remaining,
+            AnswerContent::Written(pieces) => {
                 while self.remaining.is_empty() {
                     match ready!(pieces.poll_recv(context)) {
                         Some(piece) => self.remaining = piece,
@@ -93,8 +93,8 @@ impl Unsent {
     /// Whether the body waits for its writer and not for the client.
     fn waits_for_writer(&self) -> bool {
         match &self.content {
-            Content::Whole(_) => false,
-            Content::Written(pieces) => {
+            AnswerContent::Whole(_) => false,
+            AnswerContent::Written(pieces) => {
                 self.remaining.is_empty() && pieces.is_empty() && !pieces.is_closed()
             }
         }
@@ -109,7 +109,7 @@ pub(super) struct AnswerBody {
 
 impl AnswerBody {
     /// A body without a hold is small and belongs to no token. It is not watched.
-    pub(super) fn new(content: Content, hold: Option<AnswerHold>) -> Self {
+    pub(super) fn new(content: AnswerContent, hold: Option<AnswerHold>) -> Self {
         let is_watched = hold.is_some();
         let unsent =
             Unsent { content, remaining: Bytes::new(), last_read: Instant::now(), _hold: hold };
@@ -168,7 +168,7 @@ impl Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         match &*locked(&self.state) {
-            BodyState::Unsent(Unsent { content: Content::Whole(remaining), .. }) => {
+            BodyState::Unsent(Unsent { content: AnswerContent::Whole(remaining), .. }) => {
                 remaining.is_empty()
             }
             BodyState::Unsent(_) | BodyState::Dropped => false,
@@ -178,7 +178,7 @@ impl Body for AnswerBody {
 
     fn size_hint(&self) -> SizeHint {
         match &*locked(&self.state) {
-            BodyState::Unsent(Unsent { content: Content::Whole(remaining), .. }) => {
+            BodyState::Unsent(Unsent { content: AnswerContent::Whole(remaining), .. }) => {
                 SizeHint::with_exact(remaining.len() as u64)
             }
             _ => SizeHint::default(),
@@ -218,7 +218,7 @@ mod tests {
     async fn an_answer_holds_its_slot_until_it_is_dropped_or_stalled() {
         let slots = Arc::new(Semaphore::new(1));
         let content = text(CHUNK_BYTES * 2 + 1);
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
+        let mut body = AnswerBody::new(AnswerContent::Whole(content.clone()), Some(hold(&slots)));
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(slots.available_permits(), 1);
         assert!(content.is_unique());
 
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
+        let mut body = AnswerBody::new(AnswerContent::Whole(content.clone()), Some(hold(&slots)));
         body.frame().await.unwrap().unwrap();
         tokio::time::sleep(READ_TIMEOUT + Duration::from_millis(1)).await;
         assert_eq!(slots.available_permits(), 1);
@@ -248,7 +248,7 @@ mod tests {
     async fn a_stream_waits_for_its_writer_and_times_out_for_its_reader() {
         let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
+        let mut body = AnswerBody::new(AnswerContent::Written(pieces), Some(hold(&slots)));
         tokio::time::sleep(READ_TIMEOUT * 10).await;
         out.send(text(1)).await.unwrap();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), text(1));
@@ -265,7 +265,7 @@ mod tests {
     async fn a_finished_writers_data_holds_its_slot_until_it_is_read() {
         let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
+        let mut body = AnswerBody::new(AnswerContent::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();
         drop(out);
         tokio::time::sleep(READ_TIMEOUT / 2).await;
@@ -276,7 +276,7 @@ mod tests {
         assert!(body.is_end_stream());
         // A body whose writer has finished also times out if nobody reads it.
         let (out, pieces) = mpsc::channel(2);
-        let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
+        let _body = AnswerBody::new(AnswerContent::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();
         drop(out);
         tokio::time::sleep(READ_TIMEOUT * 2).await;

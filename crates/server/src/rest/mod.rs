@@ -62,7 +62,7 @@ pub use limits::Rate;
 #[doc(hidden)]
 pub use read::reads;
 
-use crate::access::{Store, TokenDigest};
+use crate::access::{AccessStore, TokenDigest};
 use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::controller::Controller;
@@ -91,7 +91,7 @@ pub(crate) struct AppState {
     pub(crate) sessions: Arc<SessionRegistry>,
     pub(crate) space: Arc<DiskSpace>,
     pub(crate) heartbeat_interval: Duration,
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<AccessStore>,
     pub(crate) artifacts: Arc<ArtifactStore>,
     pub(crate) fingerprint: String,
     pub(crate) counters: Arc<Counters>,
@@ -328,7 +328,7 @@ impl AppState {
     /// Accesses the access store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
-        access: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,
+        access: impl FnOnce(&AccessStore) -> Result<T, crate::access::AccessError> + Send + 'static,
     ) -> Result<T, Failure> {
         let store = Arc::clone(&self.store);
         let result = tokio::task::spawn_blocking(move || access(&store)).await;

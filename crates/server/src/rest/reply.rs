@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tonic::body::Body;
 
-use super::answer_body::{AnswerBody, AnswerHold, Content};
+use super::answer_body::{AnswerBody, AnswerContent, AnswerHold};
 use super::failure::{Failure, internal_error};
 use super::limits::StreamSlot;
 
@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 2;
 pub(super) struct Reply {
     status: StatusCode,
     media: &'static str,
-    content: Content,
+    content: AnswerContent,
     /// The slot of a stream. It replaces the answer slot.
     stream_slot: Option<Arc<StreamSlot>>,
     /// Length of a stream, if it is known. It lets a reader detect that the stream was truncated.
@@ -49,7 +49,7 @@ impl Reply {
     }
 
     pub(super) fn bytes(media: &'static str, bytes: impl Into<Bytes>) -> Self {
-        let content = Content::Whole(bytes.into());
+        let content = AnswerContent::Whole(bytes.into());
         Self { status: StatusCode::OK, media, content, stream_slot: None, length: None }
     }
 
@@ -63,7 +63,7 @@ impl Reply {
         slot: &Arc<StreamSlot>,
     ) -> (mpsc::Sender<Bytes>, Self) {
         let (send, pieces) = mpsc::channel(PIECES_MAX);
-        let (content, stream_slot) = (Content::Written(pieces), Some(Arc::clone(slot)));
+        let (content, stream_slot) = (AnswerContent::Written(pieces), Some(Arc::clone(slot)));
         (send, Self { status: StatusCode::OK, media, content, stream_slot, length: None })
     }
 

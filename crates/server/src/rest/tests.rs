@@ -27,7 +27,7 @@ use super::query::Params;
 use super::reply::Reply;
 use super::routes::{self, RouteMatch};
 use super::{AppState, Call, Rate, Rest, pagination, redact};
-use crate::access::{NewJoinToken, NewUser, Store, TokenDigest, TokenKind, User};
+use crate::access::{AccessStore, AccessTokenKind, NewJoinToken, NewUser, TokenDigest, User};
 use crate::artifacts::{ArtifactRecord, ArtifactStore};
 use crate::audit::Audit;
 use crate::clock::ClockWatch;
@@ -56,7 +56,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let state_machine = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
-        let store = Arc::new(Store::open(folder.path()).unwrap());
+        let store = Arc::new(AccessStore::open(folder.path()).unwrap());
         let artifacts = Arc::new(ArtifactStore::open(folder.path(), Timestamp::now()).unwrap());
         let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
@@ -424,7 +424,7 @@ async fn an_export_ends_when_its_token_becomes_invalid() {
         let Ok(reply) = answer else { panic!("{path} is answered") };
         let mut body = reply.into_response(None).into_body();
         let (by, now) = (Actor::Server, Timestamp::now());
-        fixture.app().store.revoke_token_by(&by, TokenKind::User, 1, now).unwrap();
+        fixture.app().store.revoke_token_by(&by, AccessTokenKind::User, 1, now).unwrap();
         let line = tokio::time::timeout(Duration::from_secs(11), body.frame()).await;
         let Ok(Some(Ok(line))) = line else { panic!("{path} continues: {line:?}") };
         let line = String::from_utf8(line.into_data().unwrap().to_vec()).unwrap();

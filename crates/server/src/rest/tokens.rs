@@ -8,7 +8,7 @@ use super::caller::Caller;
 use super::failure::Failure;
 use super::reply::Reply;
 use super::{Call, run_to_completion};
-use crate::access::{JoinTokenRow, NewJoinToken, Store, TokenKind};
+use crate::access::{AccessStore, AccessTokenKind, JoinTokenRow, NewJoinToken};
 
 /// Whether the caller may use a token: the token's pool has to be in their scope.
 fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
@@ -63,7 +63,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
-    let tokens = call.app.with_store(Store::list).await?;
+    let tokens = call.app.with_store(AccessStore::list).await?;
     let visible = tokens.into_iter().filter(|token| is_in_scope(caller, token));
     let tokens = visible.map(|token| row(token, now)).collect();
     Reply::json(&TokenList { tokens })
@@ -85,15 +85,16 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let caller = call.caller()?;
     let id = call.path.number("id").and_then(|path| i64::try_from(path).ok()).unwrap_or(i64::MAX);
-    let tokens = call.app.with_store(Store::list).await?;
+    let tokens = call.app.with_store(AccessStore::list).await?;
     let found = tokens.into_iter().find(|token| token.id == id && is_in_scope(caller, token));
     let Some(found) = found else {
         let text = format!("there is no token {id}");
         return Err(Failure::not_found(text, HintCode::ListTokens));
     };
     let by = caller.actor();
-    let revoke =
-        move |store: &Store| store.revoke_token_by(&by, TokenKind::Join, id, Timestamp::now());
+    let revoke = move |store: &AccessStore| {
+        store.revoke_token_by(&by, AccessTokenKind::Join, id, Timestamp::now())
+    };
     call.app.with_store(revoke).await?;
     call.app.changes.log_pending().await?;
     Reply::json(&Done { changed: !found.is_revoked })

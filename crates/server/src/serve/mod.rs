@@ -36,7 +36,7 @@ use handshake_gate::HandshakeGate;
 use slot_pool::SlotPool;
 pub(crate) use tls::{Tls, TlsError};
 
-use crate::access::Store;
+use crate::access::AccessStore;
 use crate::agents::Service as Agents;
 use crate::counters::Counters;
 use crate::rest::Rest;
@@ -174,7 +174,7 @@ impl Services {
 /// Limits that all connections share.
 struct SharedLimits {
     handshakes: HandshakeGate,
-    store: Arc<Store>,
+    store: Arc<AccessStore>,
     counters: Arc<Counters>,
     unauthenticated: Arc<SlotPool<()>>,
     nodes: Arc<SlotPool<NodeId>>,

@@ -24,7 +24,7 @@ const REQUESTS_MAX: usize = 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ReadError {
+pub(super) enum RequestReadError {
     #[error("a message without a certificate has at most {MESSAGE_BYTES_MAX} bytes")]
     TooLarge,
     #[error("the message did not arrive in time")]
@@ -35,19 +35,19 @@ pub(super) enum ReadError {
     CutOff,
 }
 
-impl From<ReadError> for Status {
-    fn from(err: ReadError) -> Self {
+impl From<RequestReadError> for Status {
+    fn from(err: RequestReadError) -> Self {
         let text = err.to_string();
         match err {
-            ReadError::TooLarge => Self::out_of_range(text),
-            ReadError::Slow => Self::deadline_exceeded(text),
-            ReadError::Displaced => Self::resource_exhausted(text),
-            ReadError::CutOff => Self::cancelled(text),
+            RequestReadError::TooLarge => Self::out_of_range(text),
+            RequestReadError::Slow => Self::deadline_exceeded(text),
+            RequestReadError::Displaced => Self::resource_exhausted(text),
+            RequestReadError::CutOff => Self::cancelled(text),
         }
     }
 }
 
-impl ReadError {
+impl RequestReadError {
     pub(super) fn metric(self) -> RequestFailure {
         match self {
             Self::TooLarge => RequestFailure::TooLarge,
@@ -76,24 +76,24 @@ impl Requests {
     pub(super) async fn read(
         &self,
         body: impl Body<Data = Bytes> + Unpin,
-    ) -> Result<Bytes, ReadError> {
+    ) -> Result<Bytes, RequestReadError> {
         let mut slot = self.pool.acquire(());
         tokio::select! {
-            read = timeout(REQUEST_TIMEOUT, read_whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
-            () = slot.evicted() => Err(ReadError::Displaced),
+            read = timeout(REQUEST_TIMEOUT, read_whole(body)) => read.unwrap_or(Err(RequestReadError::Slow)),
+            () = slot.evicted() => Err(RequestReadError::Displaced),
         }
     }
 }
 
 /// Reads a whole body. Copies the data, because even a one-byte frame can keep a whole receive
 /// buffer in memory.
-async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
+async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, RequestReadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| ReadError::CutOff)?;
+        let frame = frame.map_err(|_| RequestReadError::CutOff)?;
         let data = frame.data_ref().map_or(&[][..], |data| data);
         if bytes.len() + data.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
-            return Err(ReadError::TooLarge);
+            return Err(RequestReadError::TooLarge);
         }
         bytes.extend_from_slice(data);
     }
@@ -136,8 +136,8 @@ mod tests {
         let read = requests.read(Full::new(Bytes::from(vec![0; largest]))).await;
         assert_eq!(read.map(|bytes| bytes.len()), Ok(largest));
         let large = requests.read(unfinished(largest + 1)).await;
-        assert_eq!(large, Err(ReadError::TooLarge), "without waiting for the rest");
-        assert_eq!(requests.read(unfinished(largest)).await, Err(ReadError::Slow));
+        assert_eq!(large, Err(RequestReadError::TooLarge), "without waiting for the rest");
+        assert_eq!(requests.read(unfinished(largest)).await, Err(RequestReadError::Slow));
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,7 +152,7 @@ mod tests {
         tokio::task::yield_now().await;
         let read = requests.read(Full::new(Bytes::from_static(b"enrol"))).await;
         assert_eq!(read.as_deref(), Ok(&b"enrol"[..]));
-        assert_eq!(first.await.unwrap(), Err(ReadError::Displaced));
-        assert_eq!(second.await.unwrap(), Err(ReadError::Slow));
+        assert_eq!(first.await.unwrap(), Err(RequestReadError::Displaced));
+        assert_eq!(second.await.unwrap(), Err(RequestReadError::Slow));
     }
 }

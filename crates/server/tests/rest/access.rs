@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Entry, Role};
-use farrier_server::access::TokenKind;
+use farrier_server::access::AccessTokenKind;
 use farrier_wire::client::{RestClient, fingerprint, pinned};
 use farrier_wire::rest::{Me, NodePage};
 use jiff::{SignedDuration, Timestamp};
@@ -27,7 +27,7 @@ async fn invalid_tokens_are_refused_alike() {
     let expired = fleet.token_for("bob", Role::Admin, "fleet", SignedDuration::from_secs(-1));
     let joins = fleet.server.token(None, 1);
     let by = Actor::User("local:test".to_owned());
-    fleet.server.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
+    fleet.server.store().revoke_token_by(&by, AccessTokenKind::User, 1, Timestamp::now()).unwrap();
     let mut problems = Vec::new();
     for token in [good.as_str(), &expired, &joins, "", "x", &"y".repeat(5000), &good[..20]] {
         let answer = fleet.send("GET", "/api/v1/nodes", Some(token), None).await;

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use farrier_fleet::fleet::Role;
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options};
+use farrier_server::run::{self, ServerOptions};
 
 use crate::test_fleet::{TestFleet, exchange, request};
 use crate::test_server::PATIENCE;
@@ -92,13 +92,13 @@ async fn an_oversized_body_is_refused_with_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rate_limit_applies_per_token() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = ServerOptions {
         plain_pool: Some("train".parse().unwrap()),
         rate: Rate { per_s: 0.0, burst: 5.0 },
-        ..Options::new(folder.path().join("server"), "127.0.0.1:0".parse().unwrap())
+        ..ServerOptions::new(folder.path().join("server"), "127.0.0.1:0".parse().unwrap())
     };
     let running = run::start(options).await.unwrap();
-    let store = farrier_server::access::Store::open(&folder.path().join("server")).unwrap();
+    let store = farrier_server::access::AccessStore::open(&folder.path().join("server")).unwrap();
     let now = jiff::Timestamp::now();
     let [eager, other] = ["eager", "other"].map(|name| {
         let expires = now + jiff::SignedDuration::from_hours(1);

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use farrier_fleet::fleet::Role;
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_server::access::TokenKind;
+use farrier_server::access::AccessTokenKind;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -147,7 +147,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
     });
     let [mut ann, mut bob] = readers.await.unwrap();
     let by = Actor::User("local:test".to_owned());
-    fleet.server.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
+    fleet.server.store().revoke_token_by(&by, AccessTokenKind::User, 1, Timestamp::now()).unwrap();
     let ended = tokio::task::spawn_blocking(move || {
         let mut rest = Vec::new();
         ann.lines.read_to_end(&mut rest).unwrap();

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use farrier_fleet::fleet::{AccessChange, Event};
 use farrier_server::log::Log;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::run::{self, Options, log_path};
+use farrier_server::run::{self, ServerOptions, log_path};
 use jiff::Timestamp;
 
 use crate::test_server::{TestNode, TestServer, node};
 
 /// The error of a failed start, with its causes.
-async fn refused(options: Options) -> Result<String, &'static str> {
+async fn refused(options: ServerOptions) -> Result<String, &'static str> {
     match run::start(options).await {
         Ok(running) => {
             running.stop().await.unwrap();
@@ -87,7 +87,7 @@ async fn a_start_fails_with_an_access_store_behind_the_log() {
     copy(&server.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
     let head = || SqliteLog::open_to_read(&log_path(&older)).unwrap().head().unwrap();
     let before = head();
-    let text = refused(Options { dir: older.clone(), ..server.options() }).await.unwrap();
+    let text = refused(ServerOptions { dir: older.clone(), ..server.options() }).await.unwrap();
     assert!(text.contains("access") && text.contains("the log"), "{text}");
     assert_eq!(head(), before, "no writer took over");
     assert_eq!(files(&older, "log-head"), Vec::<PathBuf>::new());
@@ -110,7 +110,7 @@ async fn a_start_fails_with_an_older_copy_of_the_access_store() {
     for path in files(&server.dir(), "log") {
         std::fs::copy(&path, older.join(path.file_name().unwrap())).unwrap();
     }
-    let text = refused(Options { dir: older, ..server.options() }).await.unwrap();
+    let text = refused(ServerOptions { dir: older, ..server.options() }).await.unwrap();
     assert!(text.contains("access") && text.contains("the log"), "{text}");
 }
 
@@ -123,8 +123,8 @@ async fn a_start_fails_with_a_log_without_its_wal() {
     // Copy the files of a running server, as if it was killed, but without the WAL.
     let killed = server.folder.path().join("killed");
     copy(&server.dir(), &killed, &["log-wal", "log-shm", "lock"]);
-    let options = Options { dir: killed.clone(), ..server.options() };
-    let options = Options { listen: ([127, 0, 0, 1], 0).into(), ..options };
+    let options = ServerOptions { dir: killed.clone(), ..server.options() };
+    let options = ServerOptions { listen: ([127, 0, 0, 1], 0).into(), ..options };
     let text = refused(options.clone()).await.unwrap();
     assert!(text.contains("ends at entry 0"), "{text}");
     // A second start fails as well.
@@ -188,7 +188,7 @@ async fn a_start_fails_with_the_authority_of_another_server() {
     let text = refused(server.options()).await.unwrap();
     assert!(text.contains("ca.pem"), "{text}");
     // The server creates a new authority only if the option says so.
-    let options = Options { new_authority: true, ..server.options() };
+    let options = ServerOptions { new_authority: true, ..server.options() };
     run::start(options).await.unwrap().stop().await.unwrap();
     run::start(server.options()).await.unwrap().stop().await.unwrap();
 }
@@ -253,7 +253,7 @@ async fn a_crash_between_append_and_acknowledgement_is_no_damage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
-    use farrier_server::access::{Store, changes_in};
+    use farrier_server::access::{AccessStore, changes_in};
 
     let mut server = TestServer::with_tls().await;
     let (good, bad) = (TestNode::new("good"), TestNode::new("bad"));
@@ -268,7 +268,8 @@ async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
     refused(server.options()).await.unwrap();
     let log = SqliteLog::open_to_read(&log_path(&server.dir())).unwrap();
     let changes = changes_in(&[&log]).unwrap();
-    let rebuilt = Store::open(&server.dir()).unwrap().rebuild(&changes, Timestamp::now()).unwrap();
+    let rebuilt =
+        AccessStore::open(&server.dir()).unwrap().rebuild(&changes, Timestamp::now()).unwrap();
     assert_eq!((rebuilt.revoked, rebuilt.lost.len()), (vec![node("bad")], 1));
     drop(log);
     server.start(None).await;

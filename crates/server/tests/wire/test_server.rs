@@ -14,10 +14,10 @@ use farrier_agent::uplink::{
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
 use farrier_fleet::health::{Change, Finding};
-use farrier_server::access::{NewJoinToken, Store};
+use farrier_server::access::{AccessStore, NewJoinToken};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
-use farrier_server::run::{self, Options, ReportQuota, Running, WallClock, log_path};
+use farrier_server::run::{self, ReportQuota, Running, ServerOptions, WallClock, log_path};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 use tokio::sync::{Notify, watch};
@@ -84,8 +84,8 @@ impl TestServer {
         self
     }
 
-    pub(crate) fn options(&self) -> Options {
-        Options {
+    pub(crate) fn options(&self) -> ServerOptions {
+        ServerOptions {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
             heartbeat_interval_s: self.heartbeat_interval_s,
             certificate_life: self.certificate_life,
@@ -93,7 +93,7 @@ impl TestServer {
             report_quota: self.report_quota,
             disk_reserve_bytes: self.disk_reserve_bytes,
             wall_clock: self.wall_clock.clone(),
-            ..Options::new(self.folder.path().join("server"), self.address)
+            ..ServerOptions::new(self.folder.path().join("server"), self.address)
         }
     }
 
@@ -101,7 +101,7 @@ impl TestServer {
     pub(crate) async fn start(&mut self, fail_after_commits: Option<u64>) {
         let until = Instant::now() + PATIENCE;
         let running = loop {
-            match run::start(Options { fail_after_commits, ..self.options() }).await {
+            match run::start(ServerOptions { fail_after_commits, ..self.options() }).await {
                 Ok(running) => break running,
                 // Retry: a server that was just killed still holds its port and lock for a moment.
                 Err(err) => assert!(Instant::now() < until, "{err:?}"),
@@ -126,8 +126,8 @@ impl TestServer {
     }
 
     /// Opens the access store a second time, as another process would.
-    pub(crate) fn store(&self) -> Store {
-        Store::open(&self.dir()).unwrap()
+    pub(crate) fn store(&self) -> AccessStore {
+        AccessStore::open(&self.dir()).unwrap()
     }
 
     pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {

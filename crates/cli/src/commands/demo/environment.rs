@@ -12,7 +12,7 @@ use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::{Event, FleetState, Location, NodePhase, Policy};
 use farrier_server::log_tail::LogTail;
-use farrier_server::run::{self, Options, Running};
+use farrier_server::run::{self, Running, ServerOptions};
 use farrier_sim::fleet::wire::ConnectedFleet;
 use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::Timestamp;
@@ -76,10 +76,10 @@ impl Environment {
     pub(super) async fn start(seed: u64, dir: Option<&Path>) -> anyhow::Result<Self> {
         let folder = DemoDir::create(dir)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let options = Options {
+        let options = ServerOptions {
             plain_pool: Some("train".parse()?),
             heartbeat_interval_s: 1,
-            ..Options::new(folder.server(), listen)
+            ..ServerOptions::new(folder.server(), listen)
         };
         let running = run::start(options).await.context("failed to start the server")?;
         let policy = Event::PolicySet { policy: Box::new(policy()) };

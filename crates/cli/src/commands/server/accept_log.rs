@@ -1,6 +1,6 @@
 //! `farrier server accept-log`: continues with a log other than the acknowledged one.
 
-use farrier_server::access::Store;
+use farrier_server::access::AccessStore;
 use farrier_server::log::{Accepted, FormatMismatch, LogError, accept};
 use farrier_server::run::{lock_folder, log_path, prepare_folder};
 
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     // Without an access store there is nothing to reset; the server reports the missing store when
     // it starts.
     if args.data.dir.join("access").exists() {
-        Store::open(&args.data.dir)?.clear_log()?;
+        AccessStore::open(&args.data.dir)?.clear_log()?;
     }
     match before {
         Some(before) if before == end => {

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_server::access::Store;
+use farrier_server::access::AccessStore;
 use farrier_server::log::{Log, sync, verify};
 use farrier_server::run::{log_path, prepare_folder};
 
@@ -131,7 +131,7 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     // The server refuses a log that ends before the entry it last started with. An operator chose
     // this log, so reset that check.
     if args.dir.join("access").exists() {
-        Store::open(&args.dir)?.clear_log()?;
+        AccessStore::open(&args.dir)?.clear_log()?;
     }
     printer.line(&format!(
         "{}: {entries} entries, hash chain intact, hash {hash}",

@@ -12,7 +12,7 @@ mod verify_log;
 
 use std::path::PathBuf;
 
-use farrier_server::access::{AccessError, Authority, AuthorityError, Store};
+use farrier_server::access::{AccessError, AccessStore, Authority, AuthorityError};
 use farrier_server::log::recorded_head;
 use farrier_server::run::log_path;
 
@@ -67,7 +67,7 @@ struct DataDir {
 
 impl DataDir {
     /// Opens the access store, also while the server runs.
-    fn store(&self) -> anyhow::Result<Store> {
+    fn store(&self) -> anyhow::Result<AccessStore> {
         farrier_server::run::prepare_folder(&self.dir)?;
         if !log_path(&self.dir).exists() {
             warn(&anyhow::anyhow!(
@@ -75,7 +75,7 @@ impl DataDir {
                 self.dir.display()
             ));
         }
-        let store = Store::open(&self.dir)?;
+        let store = AccessStore::open(&self.dir)?;
         // Refuse an outdated store: a new change would hide that earlier ones are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
             store.check_not_behind(recorded.access).map_err(|err| match err {

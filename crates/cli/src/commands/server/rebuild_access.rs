@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use farrier_fleet::fleet::identity::{Tenant, Unit};
 use farrier_fleet::fleet::{Domain, Location, NodeId};
-use farrier_server::access::{AccessError, LostToken, RebuildSummary, Store, changes_in, is_local};
+use farrier_server::access::{
+    AccessError, AccessStore, LostToken, RebuildSummary, changes_in, is_local,
+};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, check_joined, verify};
 use farrier_server::run::{lock_folder, log_path, prepare_folder};
@@ -61,7 +63,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     prepare_folder(dir)?;
     let _lock = lock_folder(dir)?;
     let logs = logs(args)?;
-    let store = Store::open(dir)?;
+    let store = AccessStore::open(dir)?;
     if let Some(first) = logs.first() {
         let (base, last) = (first.base_state()?, store.last_change()?);
         // Without the CA key, no issued certificate is valid any more, so a missing revocation does

@@ -7,7 +7,7 @@ use farrier_fleet::fleet::Pool;
 use farrier_server::access::{AccessError, AuthorityError};
 use farrier_server::log::LogError;
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options, ReportQuota, ServerError};
+use farrier_server::run::{self, ReportQuota, ServerError, ServerOptions};
 use jiff::SignedDuration;
 
 use super::{DataDir, OUTDATED_ACCESS_HINT, accept_log, span};
@@ -67,7 +67,7 @@ fn parse_lifetime(text: &str) -> Result<SignedDuration, String> {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
     log::start();
-    let options = Options {
+    let options = ServerOptions {
         names: args.names.clone(),
         plain_pool: args.plain.clone(),
         heartbeat_interval_s: args.heartbeat_interval,
@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         certificate_life: args.certificate_life,
         new_authority: args.new_authority,
         facts: fact_sets::active(),
-        ..Options::new(args.data.dir.clone(), args.listen)
+        ..ServerOptions::new(args.data.dir.clone(), args.listen)
     };
     run::run(options).map_err(explained)?;
     Ok(Outcome::Fine)

@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
-use farrier_server::access::{NewUser, Store, TokenKind, local};
+use farrier_server::access::{AccessStore, AccessTokenKind, NewUser, local};
 use farrier_server::advertised_url::url;
 use farrier_server::run::log_path;
 use farrier_server::state_machine::state_at;
@@ -72,7 +72,7 @@ pub(super) fn run(command: &UserCommand, printer: &mut Printer) -> anyhow::Resul
         UserCommand::List(args) => list(args, printer)?,
         UserCommand::Revoke(args) => {
             let store = args.data.store()?;
-            store.revoke_token_by(&local(), TokenKind::User, args.id, Timestamp::now())?;
+            store.revoke_token_by(&local(), AccessTokenKind::User, args.id, Timestamp::now())?;
             printer.line(&format!("token {} is revoked", args.id))?;
         }
     }
@@ -118,7 +118,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Whether the scope has nodes, or a join token (used or not) for nodes in it.
-fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Result<bool> {
+fn has_nodes(dir: &std::path::Path, store: &AccessStore, scope: &Domain) -> anyhow::Result<bool> {
     if *scope == Domain::Fleet {
         return Ok(true);
     }

@@ -216,7 +216,7 @@ mod tests {
     use super::super::super::quota::NodeQuota;
     use super::super::SessionContext;
     use super::*;
-    use crate::access::Store;
+    use crate::access::AccessStore;
     use crate::clock::ClockWatch;
     use crate::controller::Controller;
     use crate::ingest::{ReportQuota, SessionRegistry};
@@ -246,7 +246,7 @@ mod tests {
         let context = SessionContext {
             controller,
             sessions,
-            store: Arc::new(Store::open(folder.path()).unwrap()),
+            store: Arc::new(AccessStore::open(folder.path()).unwrap()),
             space: Arc::default(),
             report_queue: priority::ReportQueue::default(),
             counters: Arc::default(),
