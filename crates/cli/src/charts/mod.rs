@@ -11,7 +11,7 @@ mod waterfall;
 
 pub(crate) use bars_and_lines::{Bar, LineSeries, bar_chart, line_chart};
 pub(crate) use legend::{Colour, legend};
-pub(crate) use roofline::{RooflineChart, RooflinePoint, marker, roofline_chart};
+pub(crate) use roofline::{RooflineChart, RooflineMarker, marker, roofline_chart};
 pub(crate) use scatter::{ScatterPlot, ScatterPoint, scatter_plot};
 pub(crate) use stacked_bars::{StackedBar, StackedBars, stacked_bars};
 pub(crate) use waterfall::{Waterfall, WaterfallBar, waterfall};

@@ -18,11 +18,11 @@ pub(crate) struct RooflineChart<'a> {
     pub(crate) lower: Option<(f64, String)>,
     /// Memory bandwidth in TB/s, and its label.
     pub(crate) slope: (f64, String),
-    pub(crate) points: Vec<RooflinePoint>,
+    pub(crate) points: Vec<RooflineMarker>,
 }
 
 /// One kind of work.
-pub(crate) struct RooflinePoint {
+pub(crate) struct RooflineMarker {
     /// FLOP per byte.
     pub(crate) intensity: f64,
     /// TFLOP/s.
@@ -169,7 +169,7 @@ mod tests {
             slope: (2.0, "memory".to_owned()),
             points: points
                 .iter()
-                .map(|(intensity, reached)| RooflinePoint {
+                .map(|(intensity, reached)| RooflineMarker {
                     intensity: *intensity,
                     reached: *reached,
                     text: "<w>".to_owned(),

@@ -5,7 +5,7 @@ use std::io::Read;
 use farrier_wire::client::ServerUrl;
 use farrier_wire::rest::Me;
 
-use super::fleet::session::{Login, Session};
+use super::fleet::session::{FleetSession, Login};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ca_fingerprint: args.ca_fingerprint.clone(),
         token: token.trim().to_owned(),
     };
-    let me: Me = Session::open(&login)?.get("/api/v1/me")?;
+    let me: Me = FleetSession::open(&login)?.get("/api/v1/me")?;
     let path = login.save()?;
     printer.line(&format!(
         "logged in as {}, {} of {}, at {} until {:.0}",

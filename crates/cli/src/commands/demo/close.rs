@@ -16,14 +16,14 @@ use crate::printer::{Printer, Tone};
 const PAGE: usize = 4096;
 
 /// Summary to print at the end.
-pub(super) struct Summary {
+pub(super) struct DemoSummary {
     folder: DemoDir,
     entries: u64,
     phases: BTreeMap<NodePhase, usize>,
 }
 
 /// Stops the demo, then audits the log from its first entry.
-pub(super) async fn close(environment: Environment) -> anyhow::Result<Summary> {
+pub(super) async fn close(environment: Environment) -> anyhow::Result<DemoSummary> {
     let folder = environment.shut_down().await?;
     let path = log_path(&folder.server());
     let (entries, fleet) = tokio::task::spawn_blocking(move || audit(&path)).await??;
@@ -31,7 +31,7 @@ pub(super) async fn close(environment: Environment) -> anyhow::Result<Summary> {
     for node in fleet.nodes.values() {
         *phases.entry(node.phase()).or_default() += 1;
     }
-    Ok(Summary { folder, entries, phases })
+    Ok(DemoSummary { folder, entries, phases })
 }
 
 /// Checks that the hash chain is intact, that a replay makes the same decisions, and that the
@@ -60,7 +60,7 @@ fn audit(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
     Ok((head.seq, state))
 }
 
-impl Summary {
+impl DemoSummary {
     pub(super) fn print(&self, narrator: &Narrator, printer: &mut Printer) -> anyhow::Result<()> {
         let phases: Vec<String> =
             self.phases.iter().map(|(phase, count)| format!("{count} {phase}")).collect();

@@ -18,13 +18,13 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A GPU that could not be opened.
 #[derive(Debug, Clone)]
-pub(super) struct OpenError {
+pub(super) struct GpuOpenError {
     pub(super) why: String,
     /// Whether the GPU is at fault.
     pub(super) is_gpu_fault: bool,
 }
 
-impl OpenError {
+impl GpuOpenError {
     /// The outcome of a test that needed the GPU.
     pub(super) fn outcome(&self) -> TestOutcome {
         let why = self.why.clone();
@@ -46,8 +46,8 @@ pub(super) struct TestChild {
 
 impl TestChild {
     /// Opens a GPU. `peers` are GPUs that it may copy to.
-    pub(super) fn open(target: &DiagTarget, peers: &[&DiagTarget]) -> Result<Self, OpenError> {
-        let failed = |why: String| OpenError { why, is_gpu_fault: false };
+    pub(super) fn open(target: &DiagTarget, peers: &[&DiagTarget]) -> Result<Self, GpuOpenError> {
+        let failed = |why: String| GpuOpenError { why, is_gpu_fault: false };
         // The running executable itself, even if an upgrade has replaced the file.
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "cuda"]);
@@ -95,18 +95,18 @@ impl TestChild {
                 Ok(child)
             }
             Ok(TestEvent::OpenFailed { why, implicates_gpu }) => {
-                Err(OpenError { why, is_gpu_fault: implicates_gpu })
+                Err(GpuOpenError { why, is_gpu_fault: implicates_gpu })
             }
             Ok(TestEvent::Progress(_) | TestEvent::Done(_)) => {
                 Err(failed("unexpected message from the child process".to_owned()))
             }
             Err(RecvTimeoutError::Timeout) => {
                 let why = format!("CUDA did not start within {} s", OPEN_TIMEOUT.as_secs());
-                Err(OpenError { why, is_gpu_fault: true })
+                Err(GpuOpenError { why, is_gpu_fault: true })
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let (why, is_gpu_fault) = child.exit_reason();
-                Err(OpenError { why, is_gpu_fault })
+                Err(GpuOpenError { why, is_gpu_fault })
             }
         }
     }
@@ -157,7 +157,7 @@ impl TestChild {
     /// The outcome of a test whose child process has exited.
     fn lost(&mut self) -> TestOutcome {
         let (why, is_gpu_fault) = self.exit_reason();
-        OpenError { why, is_gpu_fault }.outcome()
+        GpuOpenError { why, is_gpu_fault }.outcome()
     }
 
     /// Why the child process exited, and whether the GPU is at fault.

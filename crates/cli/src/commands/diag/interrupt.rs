@@ -13,9 +13,9 @@ type Completed = BTreeMap<u32, Vec<(Test, Grade)>>;
 
 /// The tests completed so far.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress(Arc<Mutex<Completed>>);
+pub(super) struct DiagProgress(Arc<Mutex<Completed>>);
 
-impl Progress {
+impl DiagProgress {
     pub(super) fn record(&self, gpu: u32, test: Test, grade: Grade) {
         let mut completed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         completed.entry(gpu).or_default().push((test, grade));
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn completed_tests_are_listed_by_gpu() {
-        let progress = Progress::default();
+        let progress = DiagProgress::default();
         assert_eq!(progress.describe(), "no test completed");
         progress.record(1, Test::Allocate, Grade::Pass);
         progress.record(0, Test::Allocate, Grade::Fail);

@@ -30,11 +30,11 @@ use farrier_hardware::{kill_self_on_parent_exit, nvml};
 use jiff::Timestamp;
 
 use self::history::ResultHistory;
-use self::interrupt::Progress;
+use self::interrupt::DiagProgress;
 use self::lock::GpuLock;
 use self::monitor::NvmlMonitor;
 use self::report::DiagReport;
-use self::runner::{Plan, Runner};
+use self::runner::{TestPlan, TestRunner};
 use self::target::{DiagTarget, DiagTargets};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let level = Level::from_number(args.level).context("a level is 1, 2 or 3")?;
     let minutes = args.minutes.unwrap_or(DEFAULT_MINUTES);
-    let plan = Plan::new(level, &args.only, minutes, args.simulated.is_some());
+    let plan = TestPlan::new(level, &args.only, minutes, args.simulated.is_some());
     if args.minutes.is_some() && plan.level() != Level::Three {
         return Err(Hinted::error(
             format!("level {} has no sustained load", plan.level().number()),
@@ -148,9 +148,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             ResultHistory::delete(&args.history, &target.uuid).map_err(anyhow::Error::msg)?;
         }
     }
-    let progress = Progress::default();
+    let progress = DiagProgress::default();
     progress.print_on_signal();
-    let runner = Runner {
+    let runner = TestRunner {
         plan: &plan,
         history: &args.history,
         set: &set,

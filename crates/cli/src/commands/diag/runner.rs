@@ -13,17 +13,17 @@ use farrier_hardware::cuda::GpuInfo;
 use farrier_hardware::cuda::gpu_tests::TestBudget;
 use jiff::Timestamp;
 
-use super::child::{OpenError, TestChild};
+use super::child::{GpuOpenError, TestChild};
 use super::history::{self, PastResult, ResultHistory};
 use super::interference;
-use super::interrupt::Progress;
+use super::interrupt::DiagProgress;
 use super::monitor::NvmlMonitor;
 use super::report::{GpuReport, RowKind, SignalSeries, TestRow};
 use super::target::DiagTarget;
 use crate::printer::Printer;
 
 /// Which tests to run, and the budget of each.
-pub(super) struct Plan {
+pub(super) struct TestPlan {
     tests: Vec<Test>,
     budget: TestBudget,
 }
@@ -31,7 +31,7 @@ pub(super) struct Plan {
 /// Share of `--minutes` for steady load; the rest goes to the search for corruption.
 const SOAK_SHARE: f64 = 0.6;
 
-impl Plan {
+impl TestPlan {
     pub(super) fn new(level: Level, only: &[Test], minutes: f64, is_simulated: bool) -> Self {
         let tests = Test::ALL.into_iter();
         let tests = if only.is_empty() {
@@ -65,8 +65,8 @@ pub(super) struct RunResult {
 }
 
 /// Shared context of the tests of all GPUs.
-pub(super) struct Runner<'a> {
-    pub(super) plan: &'a Plan,
+pub(super) struct TestRunner<'a> {
+    pub(super) plan: &'a TestPlan,
     pub(super) history: &'a Path,
     pub(super) set: &'a FactSet,
     pub(super) driver: Option<&'a str>,
@@ -77,7 +77,7 @@ pub(super) struct Runner<'a> {
     /// host's memory bandwidth and processors.
     pub(super) host: Mutex<()>,
     /// Printed if the run is interrupted.
-    pub(super) progress: Progress,
+    pub(super) progress: DiagProgress,
 }
 
 /// Result of one GPU, before peer copies.
@@ -110,7 +110,7 @@ impl GpuRun {
 
 /// Runs all tests. On a terminal a transient line shows progress.
 pub(super) fn run_all(
-    runner: &Runner<'_>,
+    runner: &TestRunner<'_>,
     targets: &[DiagTarget],
     printer: &mut Printer,
 ) -> io::Result<RunResult> {
@@ -158,7 +158,7 @@ fn panicked(target: &DiagTarget) -> GpuRun {
     GpuRun::new(target, None, rows, Vec::new())
 }
 
-impl Runner<'_> {
+impl TestRunner<'_> {
     /// Runs all tests of one GPU except peer copies.
     fn test_gpu(&self, target: &DiagTarget, progress: &Sender<String>) -> GpuRun {
         let tests: Vec<Test> =
@@ -377,11 +377,11 @@ impl Runner<'_> {
 fn child_for<'c>(
     target: &DiagTarget,
     child: &'c mut Option<TestChild>,
-) -> Result<&'c mut TestChild, OpenError> {
+) -> Result<&'c mut TestChild, GpuOpenError> {
     if child.is_none() {
         *child = Some(TestChild::open(target, &[])?);
     }
-    let gone = || OpenError { why: "the child process is gone".to_owned(), is_gpu_fault: false };
+    let gone = || GpuOpenError { why: "the child process is gone".to_owned(), is_gpu_fault: false };
     child.as_mut().ok_or_else(gone)
 }
 

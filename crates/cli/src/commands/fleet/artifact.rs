@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::session::Session;
+use super::session::FleetSession;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::commands::server::span;
@@ -60,7 +60,7 @@ pub(super) struct ArtifactOrder {
 
 /// Requests the artifact, waits for it, downloads it, and prints a summary of its contents.
 pub(super) fn fetch(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     order: &ArtifactOrder,
     printer: &mut Printer,
@@ -110,13 +110,13 @@ fn file_name(stem: &str, node: &NodeId, at: Timestamp) -> PathBuf {
     PathBuf::from(format!("{stem}-{node}-{}.tar.gz", at.strftime("%Y%m%dT%H%M%SZ")))
 }
 
-fn artifacts(session: &mut Session, node: &NodeId) -> anyhow::Result<Vec<ArtifactRow>> {
+fn artifacts(session: &mut FleetSession, node: &NodeId) -> anyhow::Result<Vec<ArtifactRow>> {
     let ArtifactList { artifacts } = session.get(&format!("/api/v1/nodes/{node}/artifacts"))?;
     Ok(artifacts)
 }
 
 fn newest(
-    session: &mut Session,
+    session: &mut FleetSession,
     node: &NodeId,
     order: &ArtifactOrder,
 ) -> anyhow::Result<ArtifactRow> {
@@ -128,7 +128,7 @@ fn newest(
 }
 
 fn by_generation(
-    session: &mut Session,
+    session: &mut FleetSession,
     node: &NodeId,
     generation: u64,
 ) -> anyhow::Result<ArtifactRow> {
@@ -141,7 +141,7 @@ fn by_generation(
 
 /// Requests the order and waits until the node has executed it. Returns the order's generation.
 fn request(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     order: &ArtifactOrder,
     printer: &mut Printer,
@@ -276,7 +276,7 @@ impl Drop for Target {
 
 /// Downloads the artifact and checks its size and hash against the server's record.
 fn download(
-    session: &mut Session,
+    session: &mut FleetSession,
     node: &NodeId,
     row: &ArtifactRow,
     target: &mut Target,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farrier_wire::client::RestError;
 use farrier_wire::rest::{EventPage, EventRow};
 
-use super::session::{Path, Session};
+use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::{is_unavailable, warn};
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 const LIMIT_DEFAULT: u64 = 50;
 
 pub(super) fn run(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -64,7 +64,7 @@ fn filtered(args: &Args, path: &str) -> Path {
         .with("by", args.by.as_ref())
 }
 
-fn list(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+fn list(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
     let is_forward = args.after.is_some();
     let mut cursor = args.after;
@@ -104,7 +104,7 @@ fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Resul
 
 /// Follows the log across server restarts, by resuming after the last printed entry: no event is
 /// missed or printed twice.
-fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+fn follow(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut last = args.after;
     let mut printed = 0;
     let mut failed_reconnects = 0;
@@ -136,7 +136,7 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
 
 /// Returns true when `--limit` is reached, false when the stream broke off.
 fn follow_once(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     printer: &mut Printer,
     last: &mut Option<u64>,

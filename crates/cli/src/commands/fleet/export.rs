@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::session::{Path, Session, explained};
+use super::session::{FleetSession, Path, explained};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -28,7 +28,7 @@ enum ExportKind {
 }
 
 pub(super) fn run(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

@@ -3,7 +3,7 @@
 use farrier_fleet::health::Finding;
 use farrier_wire::rest::{FindingPage, FindingRow};
 
-use super::session::{Path, Session};
+use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

@@ -4,7 +4,7 @@ use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::{Location, NodeId, Pool, Tenant};
 use farrier_wire::rest::{Done, NodeDetail};
 
-use super::session::Session;
+use super::session::FleetSession;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -75,7 +75,7 @@ fn without(mut location: Location, parts: &[LocationPart]) -> Location {
 
 /// Merges the flags into the current location; omitted parts do not change.
 pub(super) fn run(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &SetLocationArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

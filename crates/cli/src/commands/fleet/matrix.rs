@@ -5,7 +5,7 @@ use farrier_wire::rest::{
 };
 use serde_json::json;
 
-use super::session::Session;
+use super::session::FleetSession;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::{Printer, Tone};
@@ -27,7 +27,7 @@ pub(crate) struct DomainsArgs {
 }
 
 pub(super) fn run(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -128,7 +128,7 @@ fn cells(row: &MatrixRow, printer: &Printer) -> Vec<String> {
 }
 
 pub(super) fn domains(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &DomainsArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

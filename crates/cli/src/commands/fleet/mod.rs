@@ -15,7 +15,7 @@ pub(crate) mod session;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 use artifact::ArtifactOrder;
-use session::Session;
+use session::FleetSession;
 
 /// Commands for the fleet, sent to the server that `farrier login` saved.
 #[derive(Debug, clap::Subcommand)]
@@ -84,7 +84,7 @@ const LOGS: ArtifactOrder =
     ArtifactOrder { code: "collect-logs", path: "logs", stem: "farrier-logs" };
 
 pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let session = &mut Session::from_saved_login()?;
+    let session = &mut FleetSession::from_saved_login()?;
     match command {
         FleetCommand::Nodes(args) => nodes::list(session, args, printer),
         FleetCommand::Node(args) => nodes::detail(session, args, printer),

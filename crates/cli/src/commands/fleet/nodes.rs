@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::connection;
 use super::findings::code_with_detail;
 use super::location;
-use super::session::{Path, Session};
+use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::{Printer, Tone};
@@ -47,7 +47,7 @@ pub(crate) struct OneArgs {
 }
 
 pub(super) fn list(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &ListArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -175,7 +175,7 @@ fn toned(printer: &Printer, phase: NodePhase) -> String {
 }
 
 pub(super) fn detail(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &OneArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -284,7 +284,7 @@ fn cordon(node: &NodeDetail) -> String {
 }
 
 pub(super) fn explain(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &OneArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

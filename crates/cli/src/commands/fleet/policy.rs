@@ -8,7 +8,7 @@ use anyhow::Context;
 use farrier_wire::rest::{Done, PolicyView};
 use farrier_wire::strict_json;
 
-use super::session::Session;
+use super::session::FleetSession;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
@@ -27,7 +27,7 @@ pub(crate) enum PolicyCommand {
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn run(
-    session: &mut Session,
+    session: &mut FleetSession,
     command: &PolicyCommand,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::findings::code_with_detail;
-use super::session::Session;
+use super::session::FleetSession;
 use crate::commands::Outcome;
 use crate::commands::server::span;
 use crate::printer::Printer;
@@ -99,7 +99,7 @@ fn parse_level(text: &str) -> Result<VerificationLevel, String> {
 }
 
 fn send(
-    session: &mut Session,
+    session: &mut FleetSession,
     printer: &mut Printer,
     path: &str,
     body: &Value,
@@ -111,7 +111,7 @@ fn send(
 }
 
 fn send_for_node(
-    session: &mut Session,
+    session: &mut FleetSession,
     printer: &mut Printer,
     (node, endpoint): (&NodeId, &str),
     body: &Value,
@@ -122,7 +122,7 @@ fn send_for_node(
 }
 
 pub(super) fn cordon(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &CordonArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -131,7 +131,7 @@ pub(super) fn cordon(
 }
 
 pub(super) fn uncordon(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -150,7 +150,7 @@ pub(super) fn uncordon(
 }
 
 pub(super) fn repaired(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &RepairedArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -179,7 +179,7 @@ pub(super) fn repaired(
 }
 
 pub(super) fn approve(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -187,7 +187,7 @@ pub(super) fn approve(
 }
 
 pub(super) fn verify(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &VerifyArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -196,7 +196,7 @@ pub(super) fn verify(
 }
 
 pub(super) fn diag(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &DiagArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -207,7 +207,7 @@ pub(super) fn diag(
 }
 
 pub(super) fn tune(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &TuneArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -218,7 +218,7 @@ pub(super) fn tune(
 }
 
 pub(super) fn retire(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &RetireArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -227,7 +227,7 @@ pub(super) fn retire(
 }
 
 pub(super) fn freeze(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &FreezeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -237,7 +237,7 @@ pub(super) fn freeze(
 }
 
 pub(super) fn unfreeze(
-    session: &mut Session,
+    session: &mut FleetSession,
     args: &UnfreezeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {

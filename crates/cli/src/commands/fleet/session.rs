@@ -85,12 +85,12 @@ impl Login {
 }
 
 /// A blocking wrapper around the REST client.
-pub(crate) struct Session {
+pub(crate) struct FleetSession {
     runtime: tokio::runtime::Runtime,
     client: RestClient,
 }
 
-impl Session {
+impl FleetSession {
     /// Opens a session with the saved login.
     pub(super) fn from_saved_login() -> anyhow::Result<Self> {
         Self::open(&Login::read()?)
@@ -159,22 +159,27 @@ impl Session {
     }
 
     /// Streams the response body line by line.
-    pub(super) fn lines(&mut self, path: &str) -> anyhow::Result<Lines<'_>> {
+    pub(super) fn lines(&mut self, path: &str) -> anyhow::Result<ResponseLines<'_>> {
         let response = self.runtime.block_on(self.client.follow(path));
         let response = response.map_err(|err| explained_for(path, &err))?;
-        Ok(Lines { runtime: &self.runtime, response, buffer: Vec::new(), is_complete: false })
+        Ok(ResponseLines {
+            runtime: &self.runtime,
+            response,
+            buffer: Vec::new(),
+            is_complete: false,
+        })
     }
 }
 
 /// Iterator over the lines of a streamed response.
-pub(super) struct Lines<'s> {
+pub(super) struct ResponseLines<'s> {
     runtime: &'s tokio::runtime::Runtime,
     response: RestResponse,
     buffer: Vec<u8>,
     is_complete: bool,
 }
 
-impl Iterator for Lines<'_> {
+impl Iterator for ResponseLines<'_> {
     type Item = Result<String, RestError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -21,7 +21,7 @@ use super::terminal::{self, Terminal};
 use super::view_state::{Command, Page, ServerQuery, ViewState};
 
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum UiEvent {
     Update(SourceUpdate),
     Key(Key),
     Resized,
@@ -46,7 +46,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) fn run(
     page: Page,
     options: RenderOptions,
-    events: (&Sender<Event>, &Receiver<Event>),
+    events: (&Sender<UiEvent>, &Receiver<UiEvent>),
     queries: &Sender<ServerQuery>,
     host: &mut dyn FnMut() -> Option<HostSample>,
 ) -> anyhow::Result<()> {
@@ -101,10 +101,10 @@ impl App {
     }
 
     /// Returns whether to continue.
-    fn handle(&mut self, event: Event) -> anyhow::Result<bool> {
+    fn handle(&mut self, event: UiEvent) -> anyhow::Result<bool> {
         match event {
-            Event::Update(update) => self.model.apply(update),
-            Event::Key(key) => match self.state.press(key, &self.model) {
+            UiEvent::Update(update) => self.model.apply(update),
+            UiEvent::Key(key) => match self.state.press(key, &self.model) {
                 Command::None => {}
                 Command::Quit => return Ok(false),
                 Command::Redraw => self.last_frame = None,
@@ -113,12 +113,12 @@ impl App {
                     let _ = self.queries.send(query);
                 }
             },
-            Event::Resized => self.last_frame = None,
-            Event::Suspend => {
+            UiEvent::Resized => self.last_frame = None,
+            UiEvent::Suspend => {
                 Terminal::suspend()?;
                 self.last_frame = None;
             }
-            Event::Stop => return Ok(false),
+            UiEvent::Stop => return Ok(false),
         }
         Ok(true)
     }

@@ -80,7 +80,7 @@ impl GpuHistory {
 
 /// History of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct History {
+pub(super) struct NodeHistory {
     /// Shares of the host's CPU time and memory in use.
     host: [VecDeque<Option<f64>>; 2],
     /// Time of each point.
@@ -88,7 +88,7 @@ pub(super) struct History {
     gpus: BTreeMap<GpuUuid, GpuHistory>,
 }
 
-impl History {
+impl NodeHistory {
     /// Adds a point. GPUs that are no longer listed are dropped.
     pub(super) fn push(&mut self, node: &NodeSample) {
         if self.times.len() == CAPACITY {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn unknown_values_are_gaps_and_the_oldest_point_is_dropped() {
-        let mut history = History::default();
+        let mut history = NodeHistory::default();
         for power_w in [Some(1.0), None, Some(3.0)] {
             history.push(&node(power_w));
         }

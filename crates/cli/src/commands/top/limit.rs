@@ -120,12 +120,12 @@ impl LimitKind {
 
 /// The limiting factor, and a sentence about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Limit {
+pub(super) struct LimitingFactor {
     pub(super) kind: LimitKind,
     pub(super) text: String,
 }
 
-impl Limit {
+impl LimitingFactor {
     fn new(kind: LimitKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
@@ -137,17 +137,17 @@ impl Limit {
 
 /// The most urgent limiting factor. `is_in_use`: whether a process has a context; `None` if
 /// unknown.
-pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> Limit {
+pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFactor {
     if gpu.value(Signal::GpuLost).is_some_and(|value| value > 0.0) {
-        return Limit::new(LimitKind::Lost, "it fell off the bus and does not answer");
+        return LimitingFactor::new(LimitKind::Lost, "it fell off the bus and does not answer");
     }
     if gpu.value(Signal::GpuResetRequired).is_some_and(|value| value > 0.0) {
-        return Limit::new(LimitKind::Reset, "it needs a reset");
+        return LimitingFactor::new(LimitKind::Reset, "it needs a reset");
     }
     let reasons = gpu.reading(Signal::GpuClockReasons);
     let utilisation = gpu.reading(Signal::GpuUtilisation);
     if let (Reading::Unreadable(why), Reading::Unreadable(_)) = (reasons, utilisation) {
-        return Limit::unknown(why);
+        return LimitingFactor::unknown(why);
     }
     let bits = reasons.value().map_or(0, |value| bit_mask(*value));
     if let Some(limit) = throttled(gpu, bits) {
@@ -158,7 +158,7 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> Limit {
         return idle(is_in_use);
     }
     if bits & POWER_CAP != 0 {
-        return Limit::new(LimitKind::PowerCap, power_cap(gpu));
+        return LimitingFactor::new(LimitKind::PowerCap, power_cap(gpu));
     }
     if let Some(limit) = bandwidth_bound(gpu) {
         return limit;
@@ -169,48 +169,51 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> Limit {
             let text = format!(
                 "no kernel runs {waits:.0} % of the time: launches or input data are too slow"
             );
-            return Limit::new(LimitKind::HostBound, text);
+            return LimitingFactor::new(LimitKind::HostBound, text);
         }
         _ => {}
     }
     if bits & SYNC_BOOST != 0 {
-        return Limit::new(
+        return LimitingFactor::new(
             LimitKind::SyncBoost,
             "a slower GPU in its sync boost group limits the clocks",
         );
     }
     if bits & SET_CLOCKS != 0 {
-        return Limit::new(LimitKind::ApplicationClocks, "configured application clocks limit it");
+        return LimitingFactor::new(
+            LimitKind::ApplicationClocks,
+            "configured application clocks limit it",
+        );
     }
     // Only the clock event reasons would show throttling, and they are unreadable.
     if let Reading::Unreadable(why) = reasons {
-        return Limit::unknown(why);
+        return LimitingFactor::unknown(why);
     }
     match busy {
-        Some(_) => Limit::new(LimitKind::Compute, "no limit: compute-bound"),
+        Some(_) => LimitingFactor::new(LimitKind::Compute, "no limit: compute-bound"),
         None => match utilisation.why_unreadable() {
-            Some(why) => Limit::unknown(why),
-            None => Limit::unknown("the GPU does not report utilisation"),
+            Some(why) => LimitingFactor::unknown(why),
+            None => LimitingFactor::unknown("the GPU does not report utilisation"),
         },
     }
 }
 
 /// Throttling by the hardware or the driver to protect the GPU.
-fn throttled(gpu: &GpuSample, bits: u64) -> Option<Limit> {
+fn throttled(gpu: &GpuSample, bits: u64) -> Option<LimitingFactor> {
     let temperature = gpu.value(Signal::GpuTemperature);
     let at = temperature.map(|value| format!(" at {value:.0} °C")).unwrap_or_default();
     let limit = if bits & HW_THERMAL != 0 {
-        Limit::new(
+        LimitingFactor::new(
             LimitKind::HwThermal,
             format!("hardware thermal slowdown{at}: clocks are halved"),
         )
     } else if bits & POWER_BRAKE != 0 {
-        Limit::new(LimitKind::PowerBrake, "the server's power brake reduces the clocks")
+        LimitingFactor::new(LimitKind::PowerBrake, "the server's power brake reduces the clocks")
     } else if bits & HW_SLOWDOWN != 0 {
         let text = "hardware slowdown: heat, power or the server";
-        Limit::new(LimitKind::HwSlowdown, text)
+        LimitingFactor::new(LimitKind::HwSlowdown, text)
     } else if bits & SW_THERMAL != 0 {
-        Limit::new(
+        LimitingFactor::new(
             LimitKind::SwThermal,
             format!("software thermal slowdown{at}: the driver reduces the clocks"),
         )
@@ -220,14 +223,14 @@ fn throttled(gpu: &GpuSample, bits: u64) -> Option<Limit> {
     Some(limit)
 }
 
-fn idle(is_in_use: Option<bool>) -> Limit {
+fn idle(is_in_use: Option<bool>) -> LimitingFactor {
     match is_in_use {
-        Some(true) => Limit::new(
+        Some(true) => LimitingFactor::new(
             LimitKind::IdleInUse,
             "a process uses it and runs no kernels: it waits for the host, for data or for peers",
         ),
-        Some(false) => Limit::new(LimitKind::Idle, "no process runs on it"),
-        None => Limit::new(LimitKind::Idle, "idle; unknown whether a process uses it"),
+        Some(false) => LimitingFactor::new(LimitKind::Idle, "no process runs on it"),
+        None => LimitingFactor::new(LimitKind::Idle, "idle; unknown whether a process uses it"),
     }
 }
 
@@ -239,14 +242,14 @@ fn power_cap(gpu: &GpuSample) -> String {
 }
 
 /// Memory or a link that is saturated.
-fn bandwidth_bound(gpu: &GpuSample) -> Option<Limit> {
+fn bandwidth_bound(gpu: &GpuSample) -> Option<LimitingFactor> {
     let max = |one, other| {
         let (one, other) = (gpu.value(one), gpu.value(other));
         one.into_iter().chain(other).reduce(f64::max)
     };
     if let Some(share) = gpu.value(Signal::GpuDramActive).filter(|share| *share >= SATURATED) {
         let text = format!("HBM bandwidth: {:.0} % in use", share * 100.0);
-        return Some(Limit::new(LimitKind::MemoryBandwidth, text));
+        return Some(LimitingFactor::new(LimitKind::MemoryBandwidth, text));
     }
     let share = |rate: Option<f64>, capacity: Option<f64>| {
         let (rate, capacity) = rate.zip(capacity.filter(|capacity| *capacity > 0.0))?;
@@ -255,14 +258,14 @@ fn bandwidth_bound(gpu: &GpuSample) -> Option<Limit> {
     let nvlink = max(Signal::GpuNvlinkTransmit, Signal::GpuNvlinkReceive);
     if let Some(share) = share(nvlink, gpu.links.bytes_per_s) {
         let text = format!("NVLink: {:.0} % of the bandwidth in one direction", share * 100.0);
-        return Some(Limit::new(LimitKind::Nvlink, text));
+        return Some(LimitingFactor::new(LimitKind::Nvlink, text));
     }
     let pcie = max(Signal::GpuPcieTransmit, Signal::GpuPcieReceive);
     let generation = gpu.value(Signal::GpuPcieGeneration)?;
     let width = gpu.value(Signal::GpuPcieWidth)?;
     let share = share(pcie, Some(lane_bytes_per_s(generation) * width))?;
     let text = format!("PCIe: {:.0} % of the bandwidth in one direction", share * 100.0);
-    Some(Limit::new(LimitKind::Pcie, text))
+    Some(LimitingFactor::new(LimitKind::Pcie, text))
 }
 
 /// Bandwidth of the PCIe link in one direction at full speed: an idle link trains down to save

@@ -35,10 +35,10 @@ use crate::commands::agent::absolute;
 use crate::commands::status;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
-use event_loop::{Event, RenderOptions};
+use event_loop::{RenderOptions, UiEvent};
 use model::SourceUpdate;
 use sample::NodeSample;
-use source::nvml::Progress;
+use source::nvml::ReadProgress;
 use view_state::{Page, ServerQuery};
 
 /// Default poll interval of a server, whose state changes rarely.
@@ -169,9 +169,9 @@ impl Source {
     }
 
     /// Sends updates until the receiver is gone, or `stop` is set.
-    fn run(self, events: &Sender<Event>, queries: &Receiver<ServerQuery>, stop: &AtomicBool) {
+    fn run(self, events: &Sender<UiEvent>, queries: &Receiver<ServerQuery>, stop: &AtomicBool) {
         let send = |update| {
-            if events.send(Event::Update(update)).is_err() {
+            if events.send(UiEvent::Update(update)).is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
         };
@@ -224,7 +224,7 @@ fn sample_once(settings: &source::nvml::NvmlSettings) -> Option<NodeSample> {
     let stop = AtomicBool::new(false);
     let started = Instant::now();
     let mut last = None;
-    source::nvml::run(settings, &stop, &mut |node, progress: Progress| {
+    source::nvml::run(settings, &stop, &mut |node, progress: ReadProgress| {
         let is_done =
             progress.is_complete() || progress.is_unavailable() || started.elapsed() > ONCE_TIMEOUT;
         last = Some(node);

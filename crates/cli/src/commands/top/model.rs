@@ -3,7 +3,7 @@
 use farrier_wire::rest::{NodeDetail, NodeRow};
 use jiff::Timestamp;
 
-use super::history::History;
+use super::history::NodeHistory;
 use super::sample::{HostSample, NodeSample, SourceOutage};
 
 /// An update from a source.
@@ -39,7 +39,7 @@ pub(super) struct TopModel {
     /// Time of the first request.
     pub(super) requested_at: Option<Timestamp>,
     pub(super) node: Option<NodeSample>,
-    pub(super) history: History,
+    pub(super) history: NodeHistory,
     pub(super) fleet: Option<FleetSample>,
 }
 

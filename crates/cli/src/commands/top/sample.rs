@@ -8,7 +8,7 @@ use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Severity, Sig
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::limit::{self, Limit};
+use super::limit::{self, LimitingFactor};
 
 /// Version of the document printed by `--output json`. A new field does not change the version.
 pub(super) const VERSION: u32 = 1;
@@ -92,7 +92,7 @@ pub(super) struct GpuSample {
     /// Worst severity of its faults, from the agent.
     pub(super) worst: Option<Severity>,
     /// What limits its speed.
-    pub(super) limit: Limit,
+    pub(super) limit: LimitingFactor,
 }
 
 /// NVLink links of a GPU.
@@ -123,7 +123,7 @@ impl GpuSample {
             compute_mode: unread(),
             display: unread(),
             worst: None,
-            limit: Limit::unknown("not read yet"),
+            limit: LimitingFactor::unknown("not read yet"),
         }
     }
 

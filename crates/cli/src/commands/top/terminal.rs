@@ -14,7 +14,7 @@ use rustix::termios::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::event_loop::Event;
+use super::event_loop::UiEvent;
 use super::keys;
 
 /// Switches to the alternate screen and hides the cursor; `LEAVE` undoes both.
@@ -109,7 +109,7 @@ fn restore() {
 }
 
 /// Sends key events until the terminal closes.
-pub(super) fn read_keys(events: &Sender<Event>) {
+pub(super) fn read_keys(events: &Sender<UiEvent>) {
     // Unbuffered: `poll` must see all pending input.
     let Ok(input) = io::stdin().as_fd().try_clone_to_owned() else { return };
     let mut input = File::from(input);
@@ -126,13 +126,13 @@ pub(super) fn read_keys(events: &Sender<Event>) {
             continue;
         }
         for key in keys::decode(&std::mem::take(&mut pending)) {
-            if events.send(Event::Key(key)).is_err() {
+            if events.send(UiEvent::Key(key)).is_err() {
                 return;
             }
         }
     }
     // The terminal closed.
-    let _ = events.send(Event::Stop);
+    let _ = events.send(UiEvent::Stop);
 }
 
 fn has_more(input: &File) -> bool {
@@ -141,7 +141,7 @@ fn has_more(input: &File) -> bool {
 }
 
 /// Sends signal events forever; `ready` is notified once the handlers are installed.
-pub(super) fn forward_signals(events: &Sender<Event>, ready: &Sender<()>) -> io::Result<()> {
+pub(super) fn forward_signals(events: &Sender<UiEvent>, ready: &Sender<()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -153,12 +153,12 @@ pub(super) fn forward_signals(events: &Sender<Event>, ready: &Sender<()>) -> io:
         let _ = ready.send(());
         loop {
             let event = tokio::select! {
-                _ = interrupt.recv() => Event::Stop,
-                _ = terminate.recv() => Event::Stop,
-                _ = hangup.recv() => Event::Stop,
-                _ = quit.recv() => Event::Stop,
-                _ = size.recv() => Event::Resized,
-                _ = suspend.recv() => Event::Suspend,
+                _ = interrupt.recv() => UiEvent::Stop,
+                _ = terminate.recv() => UiEvent::Stop,
+                _ = hangup.recv() => UiEvent::Stop,
+                _ = quit.recv() => UiEvent::Stop,
+                _ = size.recv() => UiEvent::Resized,
+                _ = suspend.recv() => UiEvent::Suspend,
             };
             if events.send(event).is_err() {
                 return Ok(());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::shard::{Failure, ShardOutcome, Spec, parse_result};
+use super::shard::{ShardFailure, ShardOutcome, Spec, parse_result};
 
 /// A shard prints one line; more output than this is an error.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
@@ -108,7 +108,10 @@ pub(crate) fn outcome(
         let lines: Vec<&str> =
             output.stderr.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = lines.iter().rev().take(STDERR_LINES).rev();
-        ShardOutcome::Failed(Failure { why, stderr: last.map(|&line| line.to_owned()).collect() })
+        ShardOutcome::Failed(ShardFailure {
+            why,
+            stderr: last.map(|&line| line.to_owned()).collect(),
+        })
     };
     Some(match output.end {
         ChildEnd::Stopped => return None,

@@ -1,6 +1,6 @@
 //! The report as an HTML page. Pure.
 
-use super::aggregate::{CapComparison, Comparison, LaunchMode, SelfReport, VariantRow};
+use super::aggregate::{CapComparison, LaunchMode, SelfReport, VariantComparison, VariantRow};
 use super::report::{BenchReport, FailedShard};
 use super::summary;
 use super::view::{self, TextTable};
@@ -93,7 +93,7 @@ fn changes(report: &BenchReport) -> String {
     html
 }
 
-fn steps(report: &BenchReport, comparison: &Comparison) -> String {
+fn steps(report: &BenchReport, comparison: &VariantComparison) -> String {
     let mut html =
         format!("<h2>{}</h2>\n<div class=\"plots\">\n", escape(&view::shape(comparison)));
     let figure = |caption: &str, bar_for: &dyn Fn(&VariantRow) -> Bar| {
@@ -271,7 +271,7 @@ fn method(report: &BenchReport) -> String {
 }
 
 /// Farrier's reports of its steps for one shape, with titles.
-fn self_reports(comparison: &Comparison) -> Vec<(String, &str)> {
+fn self_reports(comparison: &VariantComparison) -> Vec<(String, &str)> {
     let mut reports = Vec::new();
     for row in &comparison.variants {
         for SelfReport { repeat, report, eager_because } in &row.self_reports {

@@ -29,9 +29,9 @@ use anyhow::Context;
 
 use self::plan::{Filter, MemoryPlan, Plan, Shape};
 use self::report::{BenchReport, ReportOptions};
-use self::runner::Runner;
+use self::runner::ShardRunner;
 use self::shard::{Shard, Spec};
-use self::store::Store;
+use self::store::ShardStore;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::fact_sets;
@@ -139,17 +139,17 @@ const MODELS: [(&str, u32, u32); 4] =
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (store, plan, left) = if args.merge_only {
-        (Store::open(&args.dir)?, None, None)
+        (ShardStore::open(&args.dir)?, None, None)
     } else {
         let plan = plan(args);
         let specs = plan.shards();
-        if !Store::exists(&args.dir) {
+        if !ShardStore::exists(&args.dir) {
             // Check before creating anything, so that a failed start leaves no directory behind.
             runner::check_python(&args.python, &specs.iter().collect::<Vec<_>>())?;
         }
-        let store = Store::create(&args.dir)?;
+        let store = ShardStore::create(&args.dir)?;
         let _lock = store.lock()?;
-        let left = Runner::new(args, &store, &plan).run(&specs)?;
+        let left = ShardRunner::new(args, &store, &plan).run(&specs)?;
         (store, Some(plan), Some(left))
     };
     let filter = filter(args);

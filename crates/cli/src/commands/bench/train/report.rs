@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::gpu::GpuFacts;
 use serde::Serialize;
 
-use super::aggregate::{self, CapComparison, Comparison, Rates};
+use super::aggregate::{self, CapComparison, Rates, VariantComparison};
 use super::plan::{Filter, Plan};
 use super::shard::{Machine, Shard, ShardResult, Spec};
 
@@ -26,7 +26,7 @@ pub(crate) struct BenchReport {
     pub(crate) rounds_on_several_hosts: Vec<String>,
     pub(crate) peak: Option<Peak>,
     pub(crate) price_per_hour_usd: Option<f64>,
-    pub(crate) steps: Vec<Comparison>,
+    pub(crate) steps: Vec<VariantComparison>,
     pub(crate) memory: Vec<CapComparison>,
     pub(crate) failed: Vec<FailedShard>,
     pub(crate) shards_done: usize,

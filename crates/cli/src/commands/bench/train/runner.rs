@@ -9,22 +9,22 @@ use anyhow::Context;
 
 use super::plan::Plan;
 use super::shard::{Machine, ShardFile, ShardOutcome, ShardResult, Spec, VERSION, parse_result};
-use super::store::Store;
+use super::store::ShardStore;
 use super::{Args, child, driver_version, progress};
 use crate::failure::Hinted;
 use crate::stats::thousands;
 
-pub(super) struct Runner<'a> {
+pub(super) struct ShardRunner<'a> {
     args: &'a Args,
-    store: &'a Store,
+    store: &'a ShardStore,
     plan: &'a Plan,
     machine: Machine,
     command: String,
     stop: Option<Instant>,
 }
 
-impl<'a> Runner<'a> {
-    pub(super) fn new(args: &'a Args, store: &'a Store, plan: &'a Plan) -> Self {
+impl<'a> ShardRunner<'a> {
+    pub(super) fn new(args: &'a Args, store: &'a ShardStore, plan: &'a Plan) -> Self {
         let argv = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
         let mut argv: Vec<String> = argv.collect();
         if let Some(first) = argv.first_mut() {

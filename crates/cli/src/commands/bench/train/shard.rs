@@ -156,19 +156,19 @@ pub(crate) enum ShardOutcome {
     /// The child's complete result.
     Done(Value),
     /// No result.
-    Failed(Failure),
+    Failed(ShardFailure),
 }
 
 /// Why there is no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Failure {
+pub(crate) struct ShardFailure {
     pub(crate) why: String,
     /// The last lines of the child's stderr.
     pub(crate) stderr: Vec<String>,
 }
 
-impl Failure {
+impl ShardFailure {
     pub(crate) fn plain(why: impl Into<String>) -> Self {
         Self { why: why.into(), stderr: Vec::new() }
     }
@@ -279,14 +279,16 @@ pub(crate) struct Shard {
     pub(crate) farrier: Option<String>,
     /// The plan of the run.
     pub(crate) plan: Option<Plan>,
-    pub(crate) result: Result<ShardResult, Failure>,
+    pub(crate) result: Result<ShardResult, ShardFailure>,
 }
 
 impl Shard {
     pub(crate) fn from_file(name: String, file: ShardFile) -> Self {
         let result = match file.outcome {
             ShardOutcome::Failed(failure) => Err(failure),
-            ShardOutcome::Done(value) => parse_result(&file.spec, &value).map_err(Failure::plain),
+            ShardOutcome::Done(value) => {
+                parse_result(&file.spec, &value).map_err(ShardFailure::plain)
+            }
         };
         Self {
             name,
@@ -312,7 +314,7 @@ impl Shard {
             command: None,
             farrier: None,
             plan: None,
-            result: Err(Failure::plain(why)),
+            result: Err(ShardFailure::plain(why)),
         }
     }
 }

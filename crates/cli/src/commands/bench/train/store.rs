@@ -10,11 +10,11 @@ use super::shard::{Shard, ShardFile, VERSION};
 use crate::failure::Hinted;
 
 /// A directory with the shards of a benchmark.
-pub(crate) struct Store {
+pub(crate) struct ShardStore {
     folder: PathBuf,
 }
 
-impl Store {
+impl ShardStore {
     /// Whether the directory has shards.
     pub(crate) fn exists(path: &Path) -> bool {
         path.join("shards").is_dir()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::aggregate::{CapComparison, Comparison};
+use super::aggregate::{CapComparison, VariantComparison};
 use super::report::{BenchReport, ShardCount};
 use super::shard::Machine;
 use super::view::{cap, shape};
@@ -60,7 +60,7 @@ pub(crate) fn machine(report: &BenchReport) -> Vec<(&'static str, String)> {
         lines.push(("Measured", both));
     }
     lines.push(("Shards", shards(report)));
-    let repeats = |comparison: &Comparison| {
+    let repeats = |comparison: &VariantComparison| {
         let done = comparison.variants.iter().map(|row| row.done);
         completed(&shape(comparison), done, comparison.repeats_planned)
     };

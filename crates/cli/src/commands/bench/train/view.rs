@@ -1,6 +1,8 @@
 //! The report as text tables, for the terminal and the page. Pure.
 
-use super::aggregate::{CapComparison, Comparison, LaunchMode, MemoryRow, RoundRatios, VariantRow};
+use super::aggregate::{
+    CapComparison, LaunchMode, MemoryRow, RoundRatios, VariantComparison, VariantRow,
+};
 use super::report::BenchReport;
 use crate::stats::{Stats, significant, strip_unit, thousands};
 
@@ -21,7 +23,7 @@ const LONG: &str = "Tokens/s in a long run";
 const NO_PRICE: &str = "no price given";
 
 /// `191m at 1 x 512`.
-pub(crate) fn shape(comparison: &Comparison) -> String {
+pub(crate) fn shape(comparison: &VariantComparison) -> String {
     format!("{} at {} x {}", comparison.model, comparison.rows, comparison.length)
 }
 
@@ -241,7 +243,7 @@ fn step_changes(
 }
 
 /// Throughput, MFU and cost.
-pub(crate) fn speed(report: &BenchReport, comparison: &Comparison) -> TextTable {
+pub(crate) fn speed(report: &BenchReport, comparison: &VariantComparison) -> TextTable {
     let row = |row: &VariantRow| {
         vec![
             name(&row.variant, row.done, row.failed),
@@ -300,7 +302,7 @@ fn percent_fine(share: f64) -> String {
 }
 
 /// Repeats of `ours` that fell back to eager, and why.
-pub(crate) fn eager_repeats(comparison: &Comparison) -> Vec<String> {
+pub(crate) fn eager_repeats(comparison: &VariantComparison) -> Vec<String> {
     let for_row = |row: &VariantRow| {
         let variant = row.variant.clone();
         row.self_reports.clone().into_iter().filter_map(move |report| {
@@ -312,7 +314,7 @@ pub(crate) fn eager_repeats(comparison: &Comparison) -> Vec<String> {
 }
 
 /// Step time, launches and memory.
-pub(crate) fn resources(comparison: &Comparison) -> TextTable {
+pub(crate) fn resources(comparison: &VariantComparison) -> TextTable {
     let row = |row: &VariantRow| {
         vec![
             name(&row.variant, row.done, row.failed),

@@ -8,7 +8,7 @@ use farrier_planner::roofline::OpKind;
 use super::super::format::{grouped, number, percent, usd};
 use super::{CostPoint, bound_label};
 use crate::charts::{
-    Colour, RooflineChart, RooflinePoint, ScatterPlot, ScatterPoint, StackedBar, StackedBars,
+    Colour, RooflineChart, RooflineMarker, ScatterPlot, ScatterPoint, StackedBar, StackedBars,
     Waterfall, WaterfallBar, escape, legend, marker, roofline_chart, scatter_plot, stacked_bars,
     waterfall,
 };
@@ -142,7 +142,7 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
     let roofline = &plan.roofline;
     let (peak, half) = (roofline.peak_flops_per_s / 1e12, roofline.half_peak_flops_per_s / 1e12);
     let memory = roofline.hbm_bytes_per_s / 1e12;
-    let under = roofline.work.iter().map(|work| RooflinePoint {
+    let under = roofline.work.iter().map(|work| RooflineMarker {
         intensity: work.flops_per_byte,
         reached: work.flops_per_s / 1e12,
         text: format!(

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
 use super::{format, gpu_table, node, outage, processes, sparkline};
-use crate::commands::top::history::{GpuHistory, History, Metric};
+use crate::commands::top::history::{GpuHistory, Metric, NodeHistory};
 use crate::commands::top::sample::{FindingSample, GpuSample, NodeSample, ProcessSample};
 use crate::commands::top::view_state::ViewState;
 
 pub(super) fn draw(
     frame: &mut Frame,
     node: &NodeSample,
-    history: &History,
+    history: &NodeHistory,
     uuid: &GpuUuid,
     state: &ViewState,
     now: Timestamp,
@@ -88,7 +88,13 @@ fn graphs(
 }
 
 /// Draws the time axis of the graphs, if there is space.
-fn axis(frame: &mut Frame, row: usize, below: usize, history: &History, now: Timestamp) -> usize {
+fn axis(
+    frame: &mut Frame,
+    row: usize,
+    below: usize,
+    history: &NodeHistory,
+    now: Timestamp,
+) -> usize {
     let label_width = label_width(frame.width());
     let width = frame.width().saturating_sub(label_width + 1);
     let Some(since) = history.since(width).filter(|_| below.saturating_sub(row) >= 12) else {

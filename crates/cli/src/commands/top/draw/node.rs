@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::frame::{Frame, Style};
 use super::gpu_table::Layout;
 use super::{format, outage, processes, severity, sparkline};
-use crate::commands::top::history::History;
+use crate::commands::top::history::NodeHistory;
 use crate::commands::top::sample::{DataSource, FindingSample, GpuSample, JobSample, NodeSample};
 use crate::commands::top::view_state::ViewState;
 
@@ -15,7 +15,7 @@ const FINDINGS_MIN_ROWS: usize = 3;
 pub(super) fn draw(
     frame: &mut Frame,
     node: &NodeSample,
-    history: &History,
+    history: &NodeHistory,
     state: &ViewState,
     now: Timestamp,
 ) {
@@ -139,7 +139,7 @@ pub(super) fn header(frame: &mut Frame, node: &NodeSample, now: Timestamp) -> us
     1
 }
 
-fn host(frame: &mut Frame, row: usize, node: &NodeSample, history: &History) {
+fn host(frame: &mut Frame, row: usize, node: &NodeSample, history: &NodeHistory) {
     let host = &node.host;
     let points = if frame.width() >= 120 { 16 } else { 6 };
     let [cpu, memory] = history.host(points);

@@ -32,7 +32,7 @@ pub(in crate::commands::top) struct NvmlSettings {
 pub(in crate::commands::top) fn run(
     settings: &NvmlSettings,
     stop: &AtomicBool,
-    send: &mut dyn FnMut(NodeSample, Progress),
+    send: &mut dyn FnMut(NodeSample, ReadProgress),
 ) {
     let library = settings.library.clone();
     let mut watch_settings = WatchSettings::new(move || {
@@ -97,13 +97,13 @@ pub(super) fn node_name(root: &std::path::Path) -> Option<String> {
 
 /// How many reads completed, for `--once`.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::commands::top) struct Progress {
+pub(in crate::commands::top) struct ReadProgress {
     tiers: [u32; 4],
     was_complete: bool,
     is_unavailable: bool,
 }
 
-impl Progress {
+impl ReadProgress {
     /// Whether every tier was read, and rates, which need two reads, were measured.
     pub(in crate::commands::top) fn is_complete(self) -> bool {
         self.tiers.iter().all(|count| *count > 0) && self.tiers[Tier::Medium as usize] > 1
@@ -117,7 +117,7 @@ impl Progress {
 /// The node's state, accumulated over reports.
 struct NvmlNodeState {
     node: NodeSample,
-    progress: Progress,
+    progress: ReadProgress,
     /// Per link: whether it is up, and its speed in MB/s.
     links: Vec<(Subject, Option<bool>, Option<f64>)>,
 }
@@ -125,7 +125,7 @@ struct NvmlNodeState {
 impl NvmlNodeState {
     fn new(name: Option<String>) -> Self {
         let node = NodeSample { node: name, ..NodeSample::new(DataSource::Nvml, Timestamp::now()) };
-        Self { node, progress: Progress::default(), links: Vec::new() }
+        Self { node, progress: ReadProgress::default(), links: Vec::new() }
     }
 
     fn apply(&mut self, message: ProbeEvent, at: Timestamp, host: &mut HostReader) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farrier_wire::rest::{NodeDetail, NodePage, NodeRow};
 use jiff::Timestamp;
 
-use crate::commands::fleet::session::{Login, Path, Session};
+use crate::commands::fleet::session::{FleetSession, Login, Path};
 use crate::commands::top::model::{FleetSample, SourceUpdate};
 use crate::commands::top::sample::SourceOutage;
 use crate::commands::top::view_state::ServerQuery;
@@ -26,7 +26,7 @@ const PAGE_SIZE: u32 = 500;
 pub(in crate::commands::top) struct ServerSource {
     login: Login,
     /// The open connection, if any.
-    session: Option<Session>,
+    session: Option<FleetSession>,
     query: ServerQuery,
 }
 
@@ -66,7 +66,7 @@ impl ServerSource {
     pub(in crate::commands::top) fn sample(&mut self) -> anyhow::Result<FleetSample> {
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => Session::open(&self.login)?,
+            None => FleetSession::open(&self.login)?,
         };
         let mut fleet = FleetSample { url: self.login.server.clone(), ..FleetSample::default() };
         for phase in NOT_IN_SERVICE {
@@ -99,7 +99,7 @@ pub(in crate::commands::top) fn outage(err: &anyhow::Error) -> SourceOutage {
     SourceOutage { since: Timestamp::now(), reason: format!("{err:#}"), hint: failure::hint(err) }
 }
 
-fn list_nodes(session: &mut Session, phase: &str) -> anyhow::Result<Vec<NodeRow>> {
+fn list_nodes(session: &mut FleetSession, phase: &str) -> anyhow::Result<Vec<NodeRow>> {
     let mut nodes = Vec::new();
     let mut cursor: Option<String> = None;
     loop {

@@ -26,7 +26,7 @@ pub(crate) struct Rates {
 
 /// The variants of one model at one shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Comparison {
+pub(crate) struct VariantComparison {
     pub(crate) model: String,
     pub(crate) rows: u32,
     pub(crate) length: u32,
@@ -151,7 +151,7 @@ pub(crate) struct MemoryRow {
 type Repeats<'a, T> = BTreeMap<u32, Option<&'a T>>;
 
 /// All models and shapes, smallest first.
-pub(crate) fn comparisons(shards: &[Shard], rates: Rates) -> Vec<Comparison> {
+pub(crate) fn comparisons(shards: &[Shard], rates: Rates) -> Vec<VariantComparison> {
     type Variants<'a> = BTreeMap<Rank, Repeats<'a, StepsResult>>;
     let mut groups: BTreeMap<(Rank, u32, u32), (BTreeSet<u32>, Variants<'_>)> = BTreeMap::new();
     for shard in shards {
@@ -170,7 +170,7 @@ pub(crate) fn comparisons(shards: &[Shard], rates: Rates) -> Vec<Comparison> {
         .map(|((model, rows, length), (timed, variants))| {
             let timed_steps = timed.first().copied().filter(|_| timed.len() == 1);
             let result = comparison(model.1, rows, length, &variants, rates);
-            Comparison { timed_steps, ..result }
+            VariantComparison { timed_steps, ..result }
         })
         .collect()
 }
@@ -181,7 +181,7 @@ fn comparison(
     length: u32,
     variants: &BTreeMap<Rank, Repeats<'_, StepsResult>>,
     rates: Rates,
-) -> Comparison {
+) -> VariantComparison {
     let speeds: BTreeMap<&Rank, BTreeMap<u32, f64>> =
         variants.iter().map(|(variant, repeats)| (variant, speeds(repeats))).collect();
     let stats = |speeds: &BTreeMap<u32, f64>| Stats::from_samples(speeds.values().copied());
@@ -202,7 +202,15 @@ fn comparison(
     }
     let best = best.map(|rank| rank.1.clone());
     let (repeats_planned, timed_steps) = (None, None);
-    Comparison { model, rows, length, repeats_planned, timed_steps, best, variants: variant_rows }
+    VariantComparison {
+        model,
+        rows,
+        length,
+        repeats_planned,
+        timed_steps,
+        best,
+        variants: variant_rows,
+    }
 }
 
 /// Tokens per second in a long run, of each repeat where it is known.

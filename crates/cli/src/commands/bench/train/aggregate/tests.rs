@@ -1,4 +1,4 @@
-use super::super::shard::{Failure, MemorySpec, StepsSpec};
+use super::super::shard::{MemorySpec, ShardFailure, StepsSpec};
 use super::*;
 
 fn result(step_s: &[f64]) -> StepsResult {
@@ -24,7 +24,7 @@ fn result(step_s: &[f64]) -> StepsResult {
     }
 }
 
-fn shard(spec: Spec, result: Result<ShardResult, Failure>) -> Shard {
+fn shard(spec: Spec, result: Result<ShardResult, ShardFailure>) -> Shard {
     Shard {
         name: spec.name(),
         spec: Some(spec),
@@ -44,7 +44,7 @@ fn steps(variant: &str, repeat: u32, measured: Option<StepsResult>) -> Shard {
         groups: 3,
         steps: 1,
     };
-    let result = measured.map(ShardResult::Steps).ok_or_else(|| Failure::plain("it failed"));
+    let result = measured.map(ShardResult::Steps).ok_or_else(|| ShardFailure::plain("it failed"));
     shard(Spec::Steps(spec), result)
 }
 
@@ -299,7 +299,7 @@ fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard 
             report: None,
         })
     });
-    shard(Spec::Memory(spec), result.ok_or_else(|| Failure::plain("it failed")))
+    shard(Spec::Memory(spec), result.ok_or_else(|| ShardFailure::plain("it failed")))
 }
 
 #[test]
