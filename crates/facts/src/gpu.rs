@@ -39,13 +39,13 @@ pub struct Gpu {
     /// First drivers that list it as supported.
     pub listed: Option<DriverListing>,
     /// Memory capacity and bandwidth.
-    pub memory: Option<MemoryFacts>,
-    pub compute: Option<ComputeFacts>,
+    pub memory: Option<GpuMemory>,
+    pub compute: Option<GpuCompute>,
     /// `NVLink` and `PCIe`.
-    pub links: Option<LinkFacts>,
-    pub power: Option<PowerFacts>,
+    pub links: Option<GpuLinks>,
+    pub power: Option<GpuPower>,
     /// `None` if the GPU does not support MIG.
-    pub mig: Option<MigFacts>,
+    pub mig: Option<GpuMig>,
     pub price: Option<Price>,
     /// Fields (as `group.field`) that no source confirms.
     #[serde(default)]
@@ -118,7 +118,7 @@ pub enum Fabric {
 /// Memory capacity and bandwidth.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MemoryFacts {
+pub struct GpuMemory {
     /// Decimal gigabytes, as sold.
     pub capacity_gb: f64,
     /// `HBM3`, `GDDR6`, ...
@@ -131,7 +131,7 @@ pub struct MemoryFacts {
 /// Peak arithmetic rates, dense (no sparsity).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ComputeFacts {
+pub struct GpuCompute {
     /// FP64 on the vector units.
     pub fp64_tflops: Option<f64>,
     /// FP64 on the tensor cores.
@@ -154,7 +154,7 @@ pub struct ComputeFacts {
 /// `NVLink` and `PCIe`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinkFacts {
+pub struct GpuLinks {
     /// `NVLink` generation.
     pub nvlink_generation: Option<u32>,
     /// All links of one GPU, both directions together, in decimal gigabytes per second.
@@ -167,7 +167,7 @@ pub struct LinkFacts {
 /// Board power limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PowerFacts {
+pub struct GpuPower {
     /// Default power limit.
     pub default_w: f64,
     /// Minimum power limit, if different from `default_w`.
@@ -180,7 +180,7 @@ pub struct PowerFacts {
 /// Multi-instance GPU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MigFacts {
+pub struct GpuMig {
     /// Maximum number of instances.
     pub instances_max: u32,
     /// First driver with MIG support, if a source says so.

@@ -8,7 +8,7 @@ mod word;
 use super::linter::{Access, Linter};
 use super::{Language, line_number, scan as scan_text};
 use crate::setting::SettingSource;
-use script::{Command, Pipeline, Word};
+use script::{Pipeline, ShellCommand, Word};
 
 /// Reserved words before a command.
 const RESERVED: [&str; 12] =
@@ -117,7 +117,7 @@ fn set(linter: &mut Linter<'_>, word: &Word) -> bool {
     true
 }
 
-fn scan_command(linter: &mut Linter<'_>, command: &Command) {
+fn scan_command(linter: &mut Linter<'_>, command: &ShellCommand) {
     let words = strip_prefixes(linter, &command.words);
     let Some(first) = words.first() else { return };
     let program = first.text.rsplit('/').next().unwrap_or(&first.text);

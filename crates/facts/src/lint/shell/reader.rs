@@ -3,7 +3,7 @@
 //! Substitutions are parsed as separate commands. A substitution also stays in its word as written
 //! and makes the word's value dynamic.
 
-use super::script::{Command, Pipeline, Script};
+use super::script::{Pipeline, Script, ShellCommand};
 use crate::lint::step_count;
 
 /// Maximum nesting of substitutions; deeper ones are skipped.
@@ -56,7 +56,7 @@ impl SourceReader<'_> {
     /// Parses commands up to the terminator, which is not consumed.
     fn list(&mut self) {
         let mut pipeline = Pipeline::default();
-        let mut command = Command::default();
+        let mut command = ShellCommand::default();
         let mut pending: Vec<PendingHeredoc> = Vec::new();
         let mut brackets = 0_u32;
         while let Some(byte) = self.peek() {
@@ -106,7 +106,7 @@ impl SourceReader<'_> {
         self.end_pipeline(&mut pipeline);
     }
 
-    fn separator(&mut self, length: usize, pipeline: &mut Pipeline, command: &mut Command) {
+    fn separator(&mut self, length: usize, pipeline: &mut Pipeline, command: &mut ShellCommand) {
         self.at += length;
         pipeline.end_command(command);
         // A here-document starts on the next line, so its pipeline stays open until then.
@@ -129,7 +129,7 @@ impl SourceReader<'_> {
         self.at += end;
     }
 
-    fn push_word(&mut self, command: &mut Command) {
+    fn push_word(&mut self, command: &mut ShellCommand) {
         let word = self.word();
         // Digits directly before a redirection are a file descriptor, not a word.
         let number = !word.quoted && word.text.bytes().all(|b| b.is_ascii_digit());
@@ -140,7 +140,7 @@ impl SourceReader<'_> {
     }
 
     /// `> file`, `2>&1`, `< file`, `<<END`, `<<< word`
-    fn redirect(&mut self, command: &mut Command, pending: &mut Vec<PendingHeredoc>) {
+    fn redirect(&mut self, command: &mut ShellCommand, pending: &mut Vec<PendingHeredoc>) {
         let operators =
             ["<<<", "<<-", "<<", "&>>", "&>", ">>", ">&", "<&", "<>", ">|", "<(", ">(", "<", ">"];
         let operator = operators.iter().find(|operator| self.rest().starts_with(**operator));

@@ -13,7 +13,7 @@ pub(super) struct Word {
 
 /// A simple command.
 #[derive(Debug, Default)]
-pub(super) struct Command {
+pub(super) struct ShellCommand {
     pub(super) words: Vec<Word>,
     /// File that stdout is redirected to.
     pub(super) target: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct Command {
 /// Words allowed before `[[`.
 const BEFORE_TEST: [&str; 8] = ["if", "elif", "while", "until", "!", "then", "do", "else"];
 
-impl Command {
+impl ShellCommand {
     pub(super) fn push(&mut self, word: Word) {
         if self.test.is_none() && !BEFORE_TEST.contains(&word.text.as_str()) {
             self.test = Some(word.text == "[[");
@@ -43,7 +43,7 @@ impl Command {
 /// Commands joined by `|`.
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
-    pub(super) commands: Vec<Command>,
+    pub(super) commands: Vec<ShellCommand>,
     /// Here-documents with their first line.
     pub(super) heredocs: Vec<(String, u32)>,
     /// A command has a pending here-document.
@@ -52,7 +52,7 @@ pub(super) struct Pipeline {
 
 impl Pipeline {
     /// Adds a complete command.
-    pub(super) fn end_command(&mut self, command: &mut Command) {
+    pub(super) fn end_command(&mut self, command: &mut ShellCommand) {
         let command = std::mem::take(command);
         if !command.words.is_empty() || command.heredoc {
             self.awaits_heredoc |= command.heredoc;

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::script::{Command, Pipeline, Word};
+use super::script::{Pipeline, ShellCommand, Word};
 use crate::lint::claim::{self, Mention};
 use crate::lint::linter::Linter;
 use crate::lint::step_count;
@@ -57,7 +57,7 @@ fn compared_word(pipeline: &Pipeline) -> Option<&Word> {
 }
 
 /// `awk '$1 < 525.60'`; another word has to identify the column as a version.
-fn awk_comparison(command: &Command) -> Option<&Word> {
+fn awk_comparison(command: &ShellCommand) -> Option<&Word> {
     let mut words = command.words.iter().skip(1);
     words.find(|word| has_order(&word.text) && has_number(&word.text))
 }
@@ -68,7 +68,7 @@ fn names_a_version(pipeline: &Pipeline) -> bool {
 }
 
 /// `[[ $CUDA_VERSION < 12.8 ]]`, `[ "$CUDA_VERSION" \< "12.8" ]`
-fn test_comparison(command: &Command) -> Option<&Word> {
+fn test_comparison(command: &ShellCommand) -> Option<&Word> {
     let start = command.words.iter().position(|word| matches!(word.text.as_str(), "[[" | "["))?;
     command.words[start..].windows(3).find_map(|three| {
         let [left, operator, right] = three else { return None };
