@@ -5,7 +5,7 @@
 //! were not measured. They only make a simulated GPU plausible. No decision depends on them, so
 //! they are not facts.
 
-use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
+use farrier_facts::gpu::{FormFactor, Gpu};
 
 /// Simulation constants of a GPU model.
 #[derive(Debug, Clone)]
@@ -196,7 +196,7 @@ const OTHER: Sku = Sku {
 
 impl Sku {
     /// The constants of a GPU model. For unlisted models, they are derived from the facts.
-    pub(crate) fn for_gpu(gpu: &GpuFacts) -> Self {
+    pub(crate) fn for_gpu(gpu: &Gpu) -> Self {
         let constants = match gpu.id.as_str() {
             "H200-SXM5-141GB" => Some(H200),
             "H100-SXM5-80GB" => Some(H100_SXM),
@@ -214,12 +214,12 @@ impl Sku {
         clippy::cast_sign_loss,
         reason = "gigabytes, watts and link rates of the facts are small and positive"
     )]
-    fn from_facts(gpu: &GpuFacts) -> Self {
+    fn from_facts(gpu: &Gpu) -> Self {
         // A vendor's gigabytes are nearly gibibytes. The difference is the memory reserved for ECC
         // and firmware.
         let memory_mib =
             gpu.memory.as_ref().map_or(16_384, |memory| (memory.capacity_gb * 1019.0) as u64);
-        let rate = |links: &farrier_facts::gpu::LinkFacts| {
+        let rate = |links: &farrier_facts::gpu::GpuLinks| {
             links.nvlink_gb_per_s.zip(links.nvlink_generation)
         };
         let (links, link_mb_per_s) = match gpu.links.as_ref().and_then(rate) {

@@ -1,6 +1,6 @@
 //! PCIe, NVLink, fabric and MIG of a new GPU.
 
-use farrier_facts::gpu::Gpu as GpuFacts;
+use farrier_facts::gpu::Gpu;
 
 use crate::gpu::{
     FabricRegistration, Link, Mig, MigMemory, NvLink, NvLink5Counters, Pcie, PcieErrors, Remote,
@@ -12,7 +12,7 @@ use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
 /// PCI buses of the `NVSwitches`.
 const SWITCH_BUSES: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
 
-pub(super) fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {
+pub(super) fn pcie(facts: &Gpu, now_unix_ms: u64) -> Pcie {
     let generation = facts.links.as_ref().and_then(|links| links.pcie_generation).unwrap_or(4);
     Pcie {
         generation,
@@ -30,12 +30,7 @@ pub(super) fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {
     }
 }
 
-pub(super) fn nvlink(
-    facts: &GpuFacts,
-    sku: &Sku,
-    virtual_machine: bool,
-    now_unix_ms: u64,
-) -> NvLink {
+pub(super) fn nvlink(facts: &Gpu, sku: &Sku, virtual_machine: bool, now_unix_ms: u64) -> NvLink {
     let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
     if virtual_machine || sku.links == 0 {
         return NvLink {
@@ -79,11 +74,7 @@ pub(super) fn nvlink(
     }
 }
 
-pub(super) fn fabric(
-    facts: &GpuFacts,
-    sku: &Sku,
-    virtual_machine: bool,
-) -> Option<FabricRegistration> {
+pub(super) fn fabric(facts: &Gpu, sku: &Sku, virtual_machine: bool) -> Option<FabricRegistration> {
     // Hopper and newer GPUs register with the fabric.
     let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
     registers.then(|| FabricRegistration {
@@ -95,7 +86,7 @@ pub(super) fn fabric(
     })
 }
 
-pub(super) fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
+pub(super) fn mig(facts: &Gpu, sku: &Sku) -> Option<Mig> {
     let mig = facts.mig.as_ref()?;
     // Profile names contain the nominal size. `1g.18gb` is the smallest profile, and `7g.141gb` is
     // the whole GPU.

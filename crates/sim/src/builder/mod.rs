@@ -3,7 +3,7 @@
 mod links;
 
 use farrier_facts::FactSet;
-use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
+use farrier_facts::gpu::{FormFactor, Gpu};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
@@ -137,7 +137,7 @@ pub fn build_node(
     Ok((node, gpus))
 }
 
-fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimGpu {
+fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimGpu {
     let sku = Sku::for_gpu(facts);
     let mut rng = SeededRng::new(spec.seed, &format!("gpu {number}"));
     let capability = facts.compute_capability;
@@ -232,7 +232,7 @@ fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) ->
     }
 }
 
-fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
+fn board(facts: &Gpu, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
     let device_id = facts.pci_device_ids.first().map_or("0000", String::as_str).to_uppercase();
     BoardInfo {
         architecture: facts.architecture.clone(),
@@ -252,7 +252,7 @@ fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
     }
 }
 
-fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
+fn pci(facts: &Gpu, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
     let bus = BUSES[(number % 8) as usize] + number / 8;
     let is_second_socket = number % 8 >= 4;
     let (bus, device) = if virtual_machine { (0, 6) } else { (bus, 0) };
@@ -306,7 +306,7 @@ fn clocks(sku: &Sku) -> Clocks {
     clippy::cast_sign_loss,
     reason = "the facts' watts are small and positive"
 )]
-fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
+fn power(facts: &Gpu, sku: &Sku, now_unix_ms: u64) -> Power {
     let milliwatts = |watts: f64| (watts * 1000.0) as u32;
     let default = facts.power.as_ref().map_or(300_000, |power| milliwatts(power.default_w));
     let max = facts.power.as_ref().and_then(|power| power.max_w).map_or(default, milliwatts);
@@ -330,7 +330,7 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
 
 /// NVML calls that the GPU model never supports. If support depends on the arguments, the call
 /// itself decides.
-fn unsupported(facts: &GpuFacts) -> Vec<String> {
+fn unsupported(facts: &Gpu) -> Vec<String> {
     let mut calls: Vec<&str> = Vec::new();
     if facts.compute_capability.major < 9 {
         // Only Hopper and newer GPUs support these calls.
