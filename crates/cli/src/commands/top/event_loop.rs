@@ -18,7 +18,7 @@ use super::keys::Key;
 use super::model::{SourceUpdate, TopModel};
 use super::sample::HostSample;
 use super::terminal::{self, Terminal};
-use super::view_state::{Command, Page, ServerQuery, ViewState};
+use super::view_state::{Page, ServerQuery, UiCommand, ViewState};
 
 #[derive(Debug)]
 pub(super) enum UiEvent {
@@ -105,10 +105,10 @@ impl App {
         match event {
             UiEvent::Update(update) => self.model.apply(update),
             UiEvent::Key(key) => match self.state.press(key, &self.model) {
-                Command::None => {}
-                Command::Quit => return Ok(false),
-                Command::Redraw => self.last_frame = None,
-                Command::Query(query) => {
+                UiCommand::None => {}
+                UiCommand::Quit => return Ok(false),
+                UiCommand::Redraw => self.last_frame = None,
+                UiCommand::Query(query) => {
                     // If the source has ended, it has reported that itself.
                     let _ = self.queries.send(query);
                 }

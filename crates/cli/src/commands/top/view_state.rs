@@ -78,7 +78,7 @@ impl Sort {
 
 /// What the event loop does after a key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum UiCommand {
     None,
     Quit,
     /// Redraw everything.
@@ -130,18 +130,18 @@ impl ViewState {
     }
 
     /// Handles a key press.
-    pub(super) fn press(&mut self, key: Key, model: &TopModel) -> Command {
+    pub(super) fn press(&mut self, key: Key, model: &TopModel) -> UiCommand {
         match self.overlay {
             Some(Overlay::Filter) => return self.type_filter(key),
             Some(Overlay::Help) => {
                 // Any key closes the help; `q` still quits.
                 self.overlay = None;
-                return if key == Key::Letter('q') { Command::Quit } else { Command::None };
+                return if key == Key::Letter('q') { UiCommand::Quit } else { UiCommand::None };
             }
             None => {}
         }
         match key {
-            Key::Letter('q') => return Command::Quit,
+            Key::Letter('q') => return UiCommand::Quit,
             Key::Letter('?' | 'h') => self.overlay = Some(Overlay::Help),
             Key::Letter('/') => self.overlay = Some(Overlay::Filter),
             Key::Letter('s') => self.sort = self.next_sort(),
@@ -153,7 +153,7 @@ impl ViewState {
                     None => Some(Box::new(model.clone())),
                 };
             }
-            Key::Redraw => return Command::Redraw,
+            Key::Redraw => return UiCommand::Redraw,
             Key::Up => self.move_selection(model, -1),
             Key::Down => self.move_selection(model, 1),
             Key::PageUp => self.move_selection(model, -10),
@@ -164,7 +164,7 @@ impl ViewState {
             Key::Escape | Key::Backspace | Key::Left => return self.back(),
             Key::Letter(_) => {}
         }
-        Command::None
+        UiCommand::None
     }
 
     /// Nodes sort by problems or by name.
@@ -188,7 +188,7 @@ impl ViewState {
         Some(format!("by {word}{reversed}"))
     }
 
-    fn type_filter(&mut self, key: Key) -> Command {
+    fn type_filter(&mut self, key: Key) -> UiCommand {
         match key {
             Key::Enter => {
                 self.overlay = None;
@@ -205,7 +205,7 @@ impl ViewState {
             Key::Letter(letter) => self.filter.push(letter),
             _ => {}
         }
-        Command::None
+        UiCommand::None
     }
 
     /// The frozen model, or the live one.
@@ -243,11 +243,11 @@ impl ViewState {
         }
     }
 
-    fn open(&mut self, model: &TopModel) -> Command {
+    fn open(&mut self, model: &TopModel) -> UiCommand {
         let names = self.selectable(model);
         let selected = self.selected.clone().filter(|name| names.contains(name));
         let Some(selected) = selected.or_else(|| names.first().cloned()) else {
-            return Command::None;
+            return UiCommand::None;
         };
         self.selected = Some(selected.clone());
         match self.page {
@@ -258,21 +258,21 @@ impl ViewState {
             }
             Page::Gpu(_) | Page::FleetNode(_) => {}
         }
-        Command::None
+        UiCommand::None
     }
 
     /// The query for the current page, if it shows a fleet.
-    fn query(&self) -> Command {
+    fn query(&self) -> UiCommand {
         let open = match &self.page {
             Page::FleetNode(name) => Some(name.clone()),
             Page::Fleet => None,
-            Page::Node | Page::Gpu(_) => return Command::None,
+            Page::Node | Page::Gpu(_) => return UiCommand::None,
         };
         let filter = Some(self.filter.clone()).filter(|filter| !filter.is_empty());
-        Command::Query(ServerQuery { open, filter })
+        UiCommand::Query(ServerQuery { open, filter })
     }
 
-    fn back(&mut self) -> Command {
+    fn back(&mut self) -> UiCommand {
         match self.page {
             Page::Gpu(_) => self.page = Page::Node,
             Page::FleetNode(_) => {
@@ -284,7 +284,7 @@ impl ViewState {
                 return self.query();
             }
         }
-        Command::None
+        UiCommand::None
     }
 
     /// GPUs in display order.

@@ -2,9 +2,7 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use farrier_facts::tune::{
-    Applied, ApplyReport, Need, REPORT_VERSION, StepOutcome as ApplyOutcome, StepStatus,
-};
+use farrier_facts::tune::{Applied, ApplyReport, Need, REPORT_VERSION, StepOutcome, StepStatus};
 use farrier_hardware::tune::{self, AppliedProfile};
 use jiff::Timestamp;
 
@@ -171,7 +169,7 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
         }
         let (label, text) = entry.outcome.words();
         let text = match &entry.outcome {
-            ApplyOutcome::Otherwise(now) => {
+            StepOutcome::Otherwise(now) => {
                 format!("the change was accepted, but the value is now {now}")
             }
             _ => text.to_owned(),
@@ -186,14 +184,14 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
         if pending.is_empty() { String::new() } else { format!(" {}.", pending.join(", ")) };
     printer.line(&format!("{done} of {} applied.{pending}", counted(applied.len())))?;
     let denied =
-        |entry: &Applied| matches!(entry.outcome, ApplyOutcome::Failed { permission: true, .. });
+        |entry: &Applied| matches!(entry.outcome, StepOutcome::Failed { permission: true, .. });
     if applied.iter().any(denied) {
         printer.line("Changing settings needs root: run this command with sudo.")?;
     }
     let can_be_reverted = |entry: &Applied| {
         matches!(
             entry.outcome,
-            ApplyOutcome::Done | ApplyOutcome::Otherwise(_) | ApplyOutcome::Unknown(_)
+            StepOutcome::Done | StepOutcome::Otherwise(_) | StepOutcome::Unknown(_)
         )
     };
     if applied.iter().any(can_be_reverted) {

@@ -11,7 +11,7 @@ use crate::commands::top::sample::{
     DataSource, FindingSample, GpuSample, HostSample, JobSample, NodeSample, ProcessSample,
     SourceOutage,
 };
-use crate::commands::top::view_state::{Command, Page, ServerQuery, ViewState};
+use crate::commands::top::view_state::{Page, ServerQuery, UiCommand, ViewState};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -279,7 +279,7 @@ fn key_bindings_sort_filter_freeze_and_go_back() {
     assert!(before.contains("FROZEN"));
     frozen.press(Key::Letter('f'), &model);
     assert!(render(&model, &frozen, (80, 24)).contains("123/700W"));
-    assert_eq!(frozen.press(Key::Letter('q'), &model), Command::Quit);
+    assert_eq!(frozen.press(Key::Letter('q'), &model), UiCommand::Quit);
 }
 
 #[test]
@@ -398,13 +398,13 @@ fn opening_a_node_and_filtering_query_the_server() {
     }
     let filter = Some("quar".to_owned());
     let list = ServerQuery { open: None, filter: filter.clone() };
-    assert_eq!(state.press(Key::Enter, &model), Command::Query(list.clone()));
+    assert_eq!(state.press(Key::Enter, &model), UiCommand::Query(list.clone()));
     let open = ServerQuery { open: Some("gpu-2".to_owned()), filter };
-    assert_eq!(state.press(Key::Enter, &model), Command::Query(open));
+    assert_eq!(state.press(Key::Enter, &model), UiCommand::Query(open));
     let text = render(&model, &state, (80, 12));
     assert!(text.contains("gpu-2: loading"), "{text}");
-    assert_eq!(state.press(Key::Escape, &model), Command::Query(list));
-    assert_eq!(state.press(Key::Escape, &model), Command::Query(ServerQuery::default()));
+    assert_eq!(state.press(Key::Escape, &model), UiCommand::Query(list));
+    assert_eq!(state.press(Key::Escape, &model), UiCommand::Query(ServerQuery::default()));
 }
 
 #[test]
