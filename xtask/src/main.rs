@@ -34,7 +34,8 @@ usage: cargo xtask COMMAND
   test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU
                     (installs 7 GB once)
   test gpu          the Python package on the GPU of this machine, with the torch of `python3`
-  words             fails on retired words in code, docs and data; `cargo xtask test` runs it too
+  words             fails on retired words, and on type names that several files define;
+                    `cargo xtask test` runs it too
   audit             cargo-deny: licences, bans and sources of the dependencies
   bench facts       speed of check and decode, written to bench/facts.md
   bench agent       cost and latency of the agent on a simulated node, written to bench/agent.md

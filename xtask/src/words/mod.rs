@@ -1,8 +1,11 @@
-//! Finds retired words in code, docs and data. `docs/GLOSSARY.md` lists the words to use.
+//! Finds retired words in code, docs and data, and type names that several files define.
+//! `docs/GLOSSARY.md` lists the words to use.
 //!
 //! ```text
 //! git ls-files ─ lines ─ split into words ─ retired.txt ─ exempt.txt ─> problems
 //! ```
+
+mod type_names;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,16 +55,22 @@ struct Use {
     replacement: String,
 }
 
-/// All problems of the repository: uses of retired words without an exemption, and unused
-/// exemptions.
+/// All problems of the repository: uses of retired words without an exemption, type
+/// names that several files define, and unused exemptions.
 pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let retired = parse_retired(&read(root, "xtask/src/words/retired.txt")?)?;
     let exemptions = parse_exemptions(&read(root, "xtask/src/words/exempt.txt")?)?;
-    let mut uses = Vec::new();
+    let exceptions = read(root, "xtask/src/words/type_names.txt")?;
+    let mut files = Vec::new();
     for path in tracked_files(root)? {
-        uses.extend(find_uses(&path, &read(root, &path)?, &retired));
+        let text = read(root, &path)?;
+        files.push((path, text));
     }
-    Ok(report(&uses, &exemptions))
+    let uses: Vec<Use> =
+        files.iter().flat_map(|(path, text)| find_uses(path, text, &retired)).collect();
+    let mut problems = report(&uses, &exemptions);
+    problems.extend(type_names::problems(&files, &exceptions)?);
+    Ok(problems)
 }
 
 fn report(uses: &[Use], exemptions: &[Exemption]) -> Vec<String> {
@@ -280,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_repository_has_no_retired_words() {
+    fn the_repository_has_no_retired_words_and_no_shared_type_names() {
         let problems = problems(&crate::shell::root()).unwrap();
         assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
