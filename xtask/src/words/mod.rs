@@ -21,6 +21,9 @@ const EXTENSIONS: [&str; 6] = [".rs", ".py", ".toml", ".md", ".proto", ".cu"];
 /// readable.
 const ALIAS: &str = "alias = \"";
 
+/// Between the fields of a line of the word lists.
+const SEPARATOR: &str = " | ";
+
 /// A word that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Retired {
@@ -122,7 +125,7 @@ fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
 
 /// One `word | replacement` per line. A leading `=` matches a whole identifier, case included.
 fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
-    let parse = |line: &str| match line.split_once(" | ") {
+    let parse = |line: &str| match line.split_once(SEPARATOR) {
         Some((word, replacement)) => {
             let pattern = word.strip_prefix('=').map_or_else(
                 || Pattern::Words(words(word)),
@@ -137,7 +140,7 @@ fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
 
 /// One `path | word | reason` per line.
 fn parse_exemptions(text: &str) -> anyhow::Result<Vec<Exemption>> {
-    let parse = |line: &str| match line.splitn(3, " | ").collect::<Vec<_>>()[..] {
+    let parse = |line: &str| match line.splitn(3, SEPARATOR).collect::<Vec<_>>()[..] {
         [path, word, reason] if !reason.trim().is_empty() => {
             Ok(Exemption { path: path.to_owned(), word: word.to_owned() })
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::bail;
 
-use super::{entries, is_identifier};
+use super::{SEPARATOR, entries, is_identifier};
 
 /// Every type name that several files define, and every exception that nothing needs.
 pub(super) fn problems(
@@ -27,7 +27,7 @@ pub(super) fn problems(
 /// One `name | reason` per line.
 fn parse_exceptions(text: &str) -> anyhow::Result<BTreeSet<&str>> {
     entries(text)
-        .map(|line| match line.split_once(" | ") {
+        .map(|line| match line.split_once(SEPARATOR) {
             Some((name, reason)) if !reason.trim().is_empty() => Ok(name),
             _ => bail!("type_names.txt: expected `name | reason`, found `{line}`"),
         })
