@@ -37,7 +37,7 @@ pub(crate) fn send(state: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) else { return };
-    // Ignore errors, because an agent that nobody listens to runs on.
+    // Ignore errors, because an agent whose notifications go nowhere still has to run.
     let _ = socket.set_nonblocking(true);
     let _ = socket.send_to_addr(state.as_bytes(), &address);
 }

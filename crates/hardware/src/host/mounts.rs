@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(mounts.newly_read_only(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
         assert_eq!(mounts.newly_read_only(&failed).len(), 1);
         assert_eq!(mounts.newly_read_only(QUIET).len(), 0);
-        // Somebody remounted the file system, or removed its writable mount.
+        // An operator or a tool remounted the file system, or removed its writable mount.
         let by_hand = QUIET.replace("/ / rw", "/ / ro").replace("nvme0n1p2 rw", "nvme0n1p2 ro");
         let by_hand = by_hand.replace("259:2 / / ro", "259:2 / /my\\040disk ro");
         assert_eq!(mounts.newly_read_only(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);

@@ -274,7 +274,7 @@ mod tests {
         assert!(body.frame().await.is_none());
         assert_eq!(slots.available_permits(), 1);
         assert!(body.is_end_stream());
-        // A body whose writer has finished also times out if nobody reads it.
+        // A body whose writer has finished also times out if the client does not read it.
         let (out, pieces) = mpsc::channel(2);
         let _body = AnswerBody::new(AnswerContent::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();

@@ -162,7 +162,7 @@ impl NodeFault {
             opened_in: None,
             last_in: None,
             count: 1,
-            clears_when: "the fault is repaired".to_owned(),
+            clears_when: "when the fault is repaired".to_owned(),
             cleared: None,
         }
     }

@@ -98,9 +98,11 @@ class StateSnapshot:
             leaf.grad = gradient
 
     def release(self) -> None:
-        """Drops the copies. An error that the caller keeps may still reference the snapshot."""
-        self._buffers = []
-        self.gradients = []
+        """Drops all tensors. Ends the use of the snapshot.
+
+        An exception that the caller keeps still references the snapshot through its frames.
+        """
+        del self._rng, self._buffers, self.gradients
 
     def accumulate_gradients(self) -> None:
         """Adds this call's gradients to the previous ones in place, as backward would."""

@@ -110,7 +110,7 @@ pub(super) fn reason(cause: &str, generation: u64) -> String {
 
 /// Determines whether a cordon is farrier's or external. It is farrier's if farrier's user set it
 /// and its reason has the prefix. If the journal has the reason that farrier set, both reasons must
-/// be equal: if somebody edited the reason, the cordon is external.
+/// be equal: if an operator edited the reason, the cordon is external.
 pub(super) fn classify_cordon(
     by_us: bool,
     owner: &str,

@@ -183,7 +183,13 @@ pub(super) fn approve(
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    send_for_node(session, printer, (&args.node, "approve"), &json!({}), "is approved for a reboot")
+    send_for_node(
+        session,
+        printer,
+        (&args.node, "approve"),
+        &json!({}),
+        "may now run its deferred order",
+    )
 }
 
 pub(super) fn verify(

@@ -53,7 +53,7 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
     let Some(uuid) = uuid else {
         let why =
             gpu.uuid.why_unreadable().map_or("it has no UUID".to_owned(), ToString::to_string);
-        let standing = StepStatus::Unknown(format!("the GPU cannot be asked: {why}"));
+        let standing = StepStatus::Unknown(format!("the GPU cannot be queried: {why}"));
         return Evaluation {
             subject,
             current: None,
@@ -192,7 +192,7 @@ fn persistence_modes(readings: &Readings) -> Vec<Target> {
 fn without_value<T>(reading: &Reading<T>, wanted: String) -> GpuEvaluation {
     let standing = match reading {
         Reading::Unreadable(why) => StepStatus::Unknown(why.to_string()),
-        _ => StepStatus::DoesNotApply("the card does not have it".to_owned()),
+        _ => StepStatus::DoesNotApply("the GPU does not support it".to_owned()),
     };
     GpuEvaluation { current: None, wanted, standing, value: None }
 }
@@ -219,7 +219,7 @@ fn switch(reading: &Reading<bool>, on: bool) -> GpuEvaluation {
 fn accounting(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     let evaluation = switch(&gpu.accounting, on);
     if is_mig_enabled(gpu) && matches!(evaluation.standing, StepStatus::Change(_)) {
-        let why = "the card does not change it".to_owned();
+        let why = "the GPU does not change it".to_owned();
         return GpuEvaluation {
             standing: StepStatus::DoesNotApply(why),
             value: None,
@@ -289,7 +289,7 @@ fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
         PowerTarget::Watts(watts) => watts.saturating_mul(1000),
     };
     if wanted_mw < min_mw || wanted_mw > max_mw {
-        let why = format!("the card takes {} to {}", watts(min_mw), watts(max_mw));
+        let why = format!("the GPU accepts {} to {}", watts(min_mw), watts(max_mw));
         let standing = StepStatus::Refused(why);
         let (current, wanted) = (Some(watts(limit_mw)), watts(wanted_mw));
         return GpuEvaluation { current, wanted, standing, value: None };

@@ -240,7 +240,7 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
 }
 
-/// The remaining fault belongs to a switch, rack or NVLink domain, so nobody has to inspect the
+/// The remaining fault belongs to a switch, rack or NVLink domain, so no operator has to inspect the
 /// node itself.
 fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     let (assessment, domains) = (context.assessment, context.node.location.domains());

@@ -388,7 +388,7 @@ impl Node {
         let failures = self.orders.failures();
         let retry =
             failures.map(|last| add_seconds(last.at, pool.retry_backoff_after(last.count.get())));
-        // Nobody knows when a disruption budget frees up, so a deferred quarantine is evaluated at
+        // It is unknown when a disruption budget frees up, so a deferred quarantine is evaluated at
         // every tick.
         let waits_for_quarantine = is_suspect || phase == NodePhase::Joining;
         let deferred = self.phase.deferred().and_then(|rationale| {
