@@ -321,7 +321,7 @@ fn apply_call_faults(faults: &[CallFault], name: &str) -> NvmlResult {
     for fault in faults.iter().filter(|fault| fault.matches_call(name)) {
         match fault.effect {
             CallEffect::HangMs(milliseconds) => {
-                std::thread::sleep(Duration::from_millis(milliseconds))
+                std::thread::sleep(Duration::from_millis(milliseconds));
             }
             CallEffect::HangForever => loop {
                 std::thread::sleep(Duration::from_secs(3600));

@@ -145,7 +145,7 @@ impl Controller {
             log_end,
             last_deadline_check,
             last_snapshot_seq,
-            snapshot_thread: None,
+            snapshot_writer: None,
             is_time_stale: false,
             last_disconnect: None,
             last_tick: None,
@@ -244,7 +244,7 @@ struct Thread {
     last_deadline_check: Timestamp,
     /// The entry at which the last snapshot was taken. The snapshot may still be in progress.
     last_snapshot_seq: u64,
-    snapshot_thread: Option<JoinHandle<()>>,
+    snapshot_writer: Option<JoinHandle<()>>,
     /// Whether sessions still use the server time from before a clock step.
     is_time_stale: bool,
     last_disconnect: Option<Instant>,
@@ -278,8 +278,8 @@ impl Thread {
                 Job::Stop => break,
             }
         }
-        if let Some(snapshot_thread) = self.snapshot_thread.take() {
-            let _ = snapshot_thread.join();
+        if let Some(snapshot_writer) = self.snapshot_writer.take() {
+            let _ = snapshot_writer.join();
         }
         if let Some(last_ran) = &mut self.last_ran {
             last_ran.write(self.clock.now());
@@ -300,7 +300,7 @@ impl Thread {
             match job {
                 Job::Submit(input) => match self.classify(&input) {
                     ReportAdmission::Duplicate => {
-                        drop(input.reply.send(Ok(CommitOutcome::Duplicate)))
+                        drop(input.reply.send(Ok(CommitOutcome::Duplicate)));
                     }
                     ReportAdmission::UnknownNode(node) => {
                         drop(input.reply.send(Err(SubmitError::UnknownNode(node))));
@@ -437,9 +437,9 @@ impl Thread {
     /// controller tries again when the next snapshot is due.
     fn write_snapshot(&mut self) {
         if self
-            .snapshot_thread
+            .snapshot_writer
             .as_ref()
-            .is_some_and(|snapshot_thread| !snapshot_thread.is_finished())
+            .is_some_and(|snapshot_writer| !snapshot_writer.is_finished())
         {
             return;
         }
@@ -451,7 +451,7 @@ impl Thread {
             }
         };
         match std::thread::Builder::new().name("snapshot".to_owned()).spawn(write) {
-            Ok(snapshot_thread) => self.snapshot_thread = Some(snapshot_thread),
+            Ok(snapshot_writer) => self.snapshot_writer = Some(snapshot_writer),
             Err(err) => tracing::error!(%err, "failed to write a snapshot"),
         }
     }
@@ -533,7 +533,7 @@ mod tests {
             log_end: watch::channel(0).0,
             last_deadline_check: Timestamp::MIN,
             last_snapshot_seq: 0,
-            snapshot_thread: None,
+            snapshot_writer: None,
             is_time_stale: false,
             last_disconnect: None,
             last_tick: None,

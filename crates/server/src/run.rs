@@ -190,8 +190,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let is_plain = options.plain_pool.is_some();
-    let url_recorded = advertised_url::record(&options.dir, &options.names, address, is_plain);
+    record_url(&options, address);
     let tls = configure_tls(&options, &authority)?;
     let path = log_path(&options.dir);
     let state_machine =
@@ -213,7 +212,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         options.fail_after_commits,
     )
     .map_err(ServerError::Start)?;
-    let counters = Arc::new(Counters::default());
+    let (counters, fingerprint) = (Arc::new(Counters::default()), authority.fingerprint());
     let context = Arc::new(SessionContext {
         controller: controller.clone(),
         sessions: Arc::clone(&sessions),
@@ -223,7 +222,6 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         counters: Arc::clone(&counters),
         heartbeat_interval_s: options.heartbeat_interval_s,
     });
-    let fingerprint = authority.fingerprint();
     let audit = Arc::new(Audit::new(
         controller.clone(),
         Arc::clone(&store),
@@ -246,8 +244,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         stopped: stopped.clone(),
     };
     let rest = Rest::new(app, options.rate);
-    let life = options.certificate_life;
-    let changes = Arc::clone(&audit);
+    let (life, changes) = (options.certificate_life, Arc::clone(&audit));
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&artifacts).prune_daily());
     let service = Service::new(context, changes, authority, options.plain_pool, artifacts, life);
@@ -266,9 +263,6 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
     }
-    if let Err(err) = url_recorded {
-        tracing::warn!(%err, "failed to record the server's URL");
-    }
     tracing::info!(%address, %fingerprint, "listening for agents");
     Ok(Running {
         address,
@@ -283,6 +277,14 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         tasks,
         _lock: lock,
     })
+}
+
+/// Other commands on this machine find the server by the recorded URL. It runs without it, too.
+fn record_url(options: &ServerOptions, address: SocketAddr) {
+    let is_plain = options.plain_pool.is_some();
+    if let Err(err) = advertised_url::record(&options.dir, &options.names, address, is_plain) {
+        tracing::warn!(%err, "failed to record the server's URL");
+    }
 }
 
 /// Returns `None` if the server listens without TLS.

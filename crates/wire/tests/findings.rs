@@ -234,7 +234,7 @@ fn input_over_a_limit_is_refused_by_both_sides() {
         ("subject", |finding| finding.subject = Subject::Pci("x".repeat(NAME_BYTES_MAX + 1))),
         ("boot", |finding| finding.last_in.as_mut().unwrap().boot = "x".repeat(NAME_BYTES_MAX + 1)),
         ("evidence", |finding| {
-            finding.evidence = vec![finding.evidence[3].clone(); EVIDENCE_MAX + 1]
+            finding.evidence = vec![finding.evidence[3].clone(); EVIDENCE_MAX + 1];
         }),
         ("evidence", |finding| {
             finding.evidence[3] =
@@ -265,7 +265,7 @@ fn input_over_a_limit_is_refused_by_both_sides() {
     let refused = decode_changed(|message| message.text = Some("x".repeat(TEXT_BYTES_MAX + 1)));
     assert!(matches!(refused, Err(ConvertError::TooMuch { what: "text", .. })), "{refused:?}");
     let refused = decode_changed(|message| {
-        message.evidence = vec![message.evidence[3].clone(); EVIDENCE_MAX + 1]
+        message.evidence = vec![message.evidence[3].clone(); EVIDENCE_MAX + 1];
     });
     assert!(matches!(refused, Err(ConvertError::TooMuch { what: "evidence", .. })), "{refused:?}");
     let many = |open| convert::open_findings(proto::Findings { record: 1, open });

@@ -41,7 +41,8 @@ pub(super) fn steady(
         match mark {
             "begin" => before = Some(CpuTime::measure(server.pid(), "child")?),
             _ => {
-                cost = ServerCost::since(before.as_ref().context("no `begin` mark")?, server.pid())?
+                cost =
+                    ServerCost::since(before.as_ref().context("no `begin` mark")?, server.pid())?;
             }
         }
         Ok(())

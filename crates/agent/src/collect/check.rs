@@ -107,7 +107,7 @@ pub fn check_node(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedC
         match item.verdict {
             Verdict::Ok => (),
             Verdict::Unknown => {
-                skipped.push(SkippedCheck { code: item.code.to_owned(), reason: item.text })
+                skipped.push(SkippedCheck { code: item.code.to_owned(), reason: item.text });
             }
             Verdict::Caveat | Verdict::Blocked => items.push(check_item(item)),
         }

@@ -25,7 +25,7 @@ pub(super) fn acquire(lock: &File, dir: &Path, wait: Duration) -> Result<(), Jou
         match lock.try_lock() {
             Ok(()) => return Ok(()),
             Err(fs::TryLockError::WouldBlock) if start.elapsed() < wait => {
-                thread::sleep(RETRY_INTERVAL)
+                thread::sleep(RETRY_INTERVAL);
             }
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(JournalError::InUse { dir: dir.to_owned(), pid: holder(lock) });

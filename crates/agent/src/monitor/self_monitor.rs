@@ -215,7 +215,7 @@ impl SelfMonitor {
     pub(super) fn coverage_losses(&self, now: Moment) -> Vec<CoverageLoss> {
         let mut losses = Vec::new();
         let mut add = |source: &str, reason: String| {
-            losses.push(CoverageLoss { source: source.to_owned(), reason })
+            losses.push(CoverageLoss { source: source.to_owned(), reason });
         };
         if let Some(why) = &self.nvml_unavailable {
             add("nvml", format!("NVML: {why}"));

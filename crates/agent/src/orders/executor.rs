@@ -307,7 +307,7 @@ impl OrderExecutor {
                 tracing::info!(generation, %kind, %evidence, "order done");
             }
             OrderStatus::Failed { reason } => {
-                tracing::error!(generation, %kind, %reason, "order failed")
+                tracing::error!(generation, %kind, %reason, "order failed");
             }
             OrderStatus::Refused { reason } => {
                 tracing::warn!(generation, %kind, %reason, "order refused");

@@ -316,7 +316,7 @@ fn gpu_health(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuHealt
             reset_reasons.push("a row remapping is pending".to_owned());
         }
         Reading::Unreadable(why) => {
-            reset_reasons.push(format!("failed to read the remapped rows: {why}"))
+            reset_reasons.push(format!("failed to read the remapped rows: {why}"));
         }
         Reading::Value(_) | Reading::Absent => {}
     }

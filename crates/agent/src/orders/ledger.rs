@@ -186,7 +186,7 @@ impl OrderLedger {
                 }
             }
             OrderRecord::Ended { generation, failed } => {
-                self.end_change(*generation, failed.as_ref())
+                self.end_change(*generation, failed.as_ref());
             }
             OrderRecord::Answered { order, answer } => {
                 self.generation = self.generation.max(order.generation);

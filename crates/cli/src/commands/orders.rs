@@ -55,7 +55,7 @@ enum Response<'a> {
 /// An input of the main loop.
 enum Input {
     Line(String),
-    InputEnded,
+    Ended,
     StatusChanged,
 }
 
@@ -125,7 +125,7 @@ fn read(inputs: &Sender<Input>) {
             return;
         }
     }
-    let _ = inputs.send(Input::InputEnded);
+    let _ = inputs.send(Input::Ended);
 }
 
 fn serve(
@@ -139,7 +139,7 @@ fn serve(
     while let Ok(input) = inputs.recv() {
         match input {
             Input::Line(line) => handle(executor, &line, printer)?,
-            Input::InputEnded => input_ended = true,
+            Input::Ended => input_ended = true,
             Input::StatusChanged => {}
         }
         print_statuses(executor, &mut printed, printer)?;

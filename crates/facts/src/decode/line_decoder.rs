@@ -89,7 +89,7 @@ impl<'f> LineDecoder<'f> {
         match self.read(number, line) {
             Some(Continuation::Incomplete(pending)) => self.pending = Some(pending),
             Some(Continuation::Complete(event) | Continuation::Unrelated(event)) => {
-                self.emit_once(event, emit)
+                self.emit_once(event, emit);
             }
             Some(Continuation::Superseded) | None => (),
         }

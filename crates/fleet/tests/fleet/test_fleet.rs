@@ -297,7 +297,7 @@ impl TestFleet {
                 push(Actor::Server, Event::HeartbeatLost { node: node(index), since: self.now });
             }
             Act::HeartbeatRestored(index) => {
-                push(Actor::Server, Event::HeartbeatRestored { node: node(index) })
+                push(Actor::Server, Event::HeartbeatRestored { node: node(index) });
             }
             Act::Revoke(index) => {
                 let number = self.state.access + 1;
@@ -348,7 +348,7 @@ impl TestFleet {
                 );
             }
             Act::Release(index) => {
-                push(ann(), operator_request(OperatorRequest::Release { node: node(index) }))
+                push(ann(), operator_request(OperatorRequest::Release { node: node(index) }));
             }
             Act::Repaired(index) => {
                 push(
@@ -360,7 +360,7 @@ impl TestFleet {
                 );
             }
             Act::Approve(index) => {
-                push(ann(), operator_request(OperatorRequest::Approve { node: node(index) }))
+                push(ann(), operator_request(OperatorRequest::Approve { node: node(index) }));
             }
             Act::RequestedOrder(index, which) => push(ann(), requested_order(index, which)),
             Act::Freeze(seconds) => {

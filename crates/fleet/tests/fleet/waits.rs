@@ -239,7 +239,7 @@ fn a_hold_or_a_freeze_cancels_orders_that_were_not_accepted() {
 fn a_node_in_service_is_verified_on_request() {
     let mut fleet = fleet_in_service();
     let request_verification = |fleet: &mut TestFleet| {
-        fleet.request(OperatorRequest::Verify { node: node(1), level: VerificationLevel::V1 })
+        fleet.request(OperatorRequest::Verify { node: node(1), level: VerificationLevel::V1 });
     };
     request_verification(&mut fleet);
     assert_eq!(order(&fleet, 1), Some(OrderKind::Verify { level: VerificationLevel::V1 }));

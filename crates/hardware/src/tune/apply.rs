@@ -158,7 +158,7 @@ fn record_side_effects(
     for target in &change.beside {
         match actuator.read(target) {
             Reading::Value(old @ Value::Switch(on)) => {
-                side_effects.push((target, old, Value::Switch(!on)))
+                side_effects.push((target, old, Value::Switch(!on)));
             }
             Reading::Value(_) | Reading::Absent => {}
             Reading::Unreadable(why) => {

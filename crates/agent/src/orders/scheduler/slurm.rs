@@ -38,7 +38,7 @@ struct NodeState {
 }
 
 impl Slurm {
-    /// `node` is the NodeName in Slurm.
+    /// `node` is the `NodeName` in Slurm.
     pub fn new(node: String) -> Self {
         // Slurm reports the name of the user who set a reason. `id` resolves this process's user to
         // such a name.

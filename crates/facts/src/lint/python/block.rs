@@ -44,7 +44,7 @@ fn head_end(source: &Source<'_>, line: LogicalLine) -> Option<usize> {
         let token = &source.tokens[at];
         match token.text {
             "(" | "[" | "{" if token.kind == TokenKind::Operator => {
-                at = source.close[at].min(line.end)
+                at = source.close[at].min(line.end);
             }
             "lambda" if token.kind == TokenKind::Name => lambdas += 1,
             ":" if token.kind == TokenKind::Operator && lambdas > 0 => lambdas -= 1,

@@ -239,7 +239,7 @@ impl<'t> Lexer<'t> {
                 }
             }
             "$" | "?" | "`" | "!" => {
-                self.syntax_error(self.line, || format!("`{text}` is not Python syntax"))
+                self.syntax_error(self.line, || format!("`{text}` is not Python syntax"));
             }
             _ => {}
         }

@@ -99,7 +99,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
     query.fabric_manager = Some(version);
     findings.merge_check(SUBJECT, |findings| {
-        check::evaluate_fabric_manager(node.set, &query, findings)
+        check::evaluate_fabric_manager(node.set, &query, findings);
     });
 }
 

@@ -52,7 +52,7 @@ fn evaluate_framework(
         match node.query(model, Some(requirement.clone())) {
             Some(Ok(query)) => {
                 findings.merge_check(&requirement, |findings| {
-                    check::evaluate_software(node.set, &query, findings)
+                    check::evaluate_software(node.set, &query, findings);
                 });
             }
             Some(Err(err)) if err.field == check::Field::Framework => findings.item(

@@ -187,7 +187,7 @@ impl Node {
             Event::ReportsReadable { .. } => self.reports.become_readable(),
             Event::PhaseChanged { to, rationale, .. } => self.enter_phase(*to, rationale, entry.at),
             Event::OrderCancelled { generation, reason, .. } => {
-                self.cancel_order(*generation, reason, entry.at)
+                self.cancel_order(*generation, reason, entry.at);
             }
             Event::Deferred { rationale, .. } => self.phase.defer(Some(rationale.clone())),
             _ => {}
@@ -293,7 +293,7 @@ impl Node {
                 self.phase.verified(*level);
             }
             OrderKind::AcknowledgeRepair { .. } => {
-                self.repairs.change_present(Repairs::acknowledge)
+                self.repairs.change_present(Repairs::acknowledge);
             }
             // Repairs are recorded as attempts. Operator-requested orders end in
             // `finish_requested_order`.
@@ -316,10 +316,10 @@ impl Node {
         // A test that ran counts as a verification. A refused test says nothing about the GPUs.
         match (order.kind.verifies(), status) {
             (Some(level), OrderStatus::Done { evidence }) => {
-                self.verification.pass(level, at, evidence)
+                self.verification.pass(level, at, evidence);
             }
             (Some(level), OrderStatus::Failed { reason }) => {
-                self.verification.fail(level, at, reason)
+                self.verification.fail(level, at, reason);
             }
             _ => {}
         }

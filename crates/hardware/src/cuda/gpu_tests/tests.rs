@@ -235,7 +235,7 @@ fn long_test_reports_progress() {
     let mut reports = Vec::new();
     let fading = gpu().with(SimulatedFault::Fading(0.5));
     let outcome = run(&mut fading.open().unwrap(), Test::Soak, &BUDGET, &mut |progress| {
-        reports.push(progress)
+        reports.push(progress);
     });
     let TestOutcome::Done { samples, .. } = outcome else { panic!("slow but correct") };
     assert_eq!(samples.len(), reports.len());

@@ -85,7 +85,7 @@ pub(in crate::nvml) fn read(
     Ok(ffi::SUCCESS)
 }
 
-/// The result of one field. INVALID_ARGUMENT means that the driver does not know the field.
+/// The result of one field. `INVALID_ARGUMENT` means that the driver does not know the field.
 pub(in crate::nvml) fn outcome(field: &FieldValue) -> (CallResult, f64) {
     let code = match field.nvml_return {
         ffi::INVALID_ARGUMENT => ffi::NOT_SUPPORTED,
