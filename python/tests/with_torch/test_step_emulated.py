@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel
 from farrier.torch import Lengths, Policy, graph_runner
 from farrier.torch.capture_key import CaptureKey
 from farrier.torch.comparison import Comparison
-from farrier.torch.pinned_reuse import PinnedReuseDetector
 from farrier.torch.graph_policy import StepTiming
+from farrier.torch.pinned_reuse import PinnedReuseDetector
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from farrier.torch.allocator import classic_pool, configure_allocator
+    from farrier.torch.graph_policy import Policy
     from farrier.torch.guard_report import DoesNotFit, GuardReport, NotCapturable
     from farrier.torch.hugging_face import trainer
     from farrier.torch.lengths import Lengths
     from farrier.torch.memory_guard import Guard, guard
     from farrier.torch.memory_reserve import MemoryReserve
-    from farrier.torch.graph_policy import Policy
     from farrier.torch.training_step import Step, step
 
 __all__ = [

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from farrier.torch.comparison import Comparison, Evidence, losses_match
-from farrier.torch.noise import MAX_NOISE, GradientReading, Mismatch, MismatchKind, TensorEvidence
 from farrier.torch.graph_policy import OTHER_ORDER, Tolerance, coarsest, tolerance_for
+from farrier.torch.noise import MAX_NOISE, GradientReading, Mismatch, MismatchKind, TensorEvidence
 
 #: Elements compared at a time. 4 Mi elements of 32 bits take 16 MiB, which every step can spare.
 CHUNK_ELEMENTS = 1 << 22

@@ -24,10 +24,10 @@ from farrier.torch.batch import pad_batch, signature, tensors
 from farrier.torch.capture import CapturedStep, detach, raise_if_context_lost
 from farrier.torch.capture_key import CaptureKey
 from farrier.torch.explain import GraphsDisabled, Reason, comparison_failed, explain_error
+from farrier.torch.graph_policy import CallAction, Policy, VerifySchedule, may_evict
 from farrier.torch.lengths import Lengths, LruCache, TooLong
 from farrier.torch.optimizer import STEP_SETS_LR, UnsupportedOptimizer, captured_constants, make_capturable, unfuse
 from farrier.torch.pinned_reuse import PinnedReuseDetector
-from farrier.torch.graph_policy import CallAction, Policy, VerifySchedule, may_evict
 from farrier.torch.rank_agreement import OTHER_RANK_EAGER
 from farrier.torch.report import StepReport
 from farrier.torch.step_sandbox import StepSandbox, parameter_names

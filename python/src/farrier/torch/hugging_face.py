@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from farrier.torch.arguments import type_name
-from farrier.torch.lengths import Lengths
 from farrier.torch.graph_policy import Policy
+from farrier.torch.lengths import Lengths
 from farrier.torch.training_step import Step, step
 
 log = logging.getLogger("farrier.torch")

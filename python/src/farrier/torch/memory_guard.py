@@ -18,13 +18,13 @@ from farrier.torch.arguments import require_function, require_guard_functions, r
 from farrier.torch.attempt import AttemptRunner, Count, GuardConfig
 from farrier.torch.ddp import average_gradients, broadcast_buffers_once, find_guardable_ddp
 from farrier.torch.event_sink import EventSink
+from farrier.torch.graph_policy import verification_due
 from farrier.torch.guard_arguments import check_user_functions, checked_row_count, parse_size_history
 from farrier.torch.guard_report import DoesNotFit, GuardReport, NotCapturable, ShapeWarnings
 from farrier.torch.memory_meter import MemoryMeter, meter_for
 from farrier.torch.memory_reserve import MemoryReserve
 from farrier.torch.module_cache import ModuleCache
 from farrier.torch.oom import OomFailure
-from farrier.torch.graph_policy import verification_due
 from farrier.torch.recompute import find_blocks
 from farrier.torch.retry_policy import (
     ActivationMode,

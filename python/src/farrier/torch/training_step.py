@@ -23,11 +23,11 @@ from farrier.torch.arguments import (
 )
 from farrier.torch.capture import detach, raise_if_context_lost
 from farrier.torch.explain import GraphsDisabled, Reason
+from farrier.torch.graph_policy import Policy
 from farrier.torch.graph_runner import GraphRunner
 from farrier.torch.lengths import Lengths
 from farrier.torch.oom import add_guard_hint
 from farrier.torch.optimizer import UnsupportedOptimizer
-from farrier.torch.graph_policy import Policy
 from farrier.torch.report import StepReport
 from farrier.torch.reporter import StepReporter
 from farrier.torch.training_snapshot import ExtraState
