@@ -60,8 +60,8 @@ impl<'b> Allocations<'b> {
     }
 }
 
-/// Rounds down to whole MiB, because kernels access four words at a time, so a buffer must be a
-/// multiple of four words. Returns at least 1 MiB.
+/// Rounds down to whole MiB, because kernels access four words at a time, so the size of a buffer
+/// must be a multiple of four words. Returns at least 1 MiB.
 pub(super) fn round_to_mib(bytes: u64) -> u64 {
     (bytes >> 20 << 20).max(1 << 20)
 }
