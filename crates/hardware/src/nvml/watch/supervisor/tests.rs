@@ -21,22 +21,24 @@ enum Behaviour {
     Hangs,
     Dies,
     WritesGarbage,
+    /// Responds like a child of another Farrier build, with other signals.
     OtherBuild,
 }
 
-/// All children of a test, and the requests they got.
+/// Starts the children of a test, and records their requests.
 #[derive(Default)]
 struct FakeSpawner {
-    /// Behaviour of the next children, one entry per request. The last entry repeats.
+    /// One plan for each child that will be started: its behaviour at each request. The last
+    /// behaviour of a plan repeats.
     plans: RefCell<VecDeque<Vec<Behaviour>>>,
     requests: RefCell<Vec<String>>,
-    /// GPUs that each child has to skip.
+    /// The GPUs to skip, from each inventory request.
     avoided: RefCell<Vec<Vec<u32>>>,
     started: Cell<u32>,
     alive: Cell<u32>,
     /// The GPU whose calls hang.
     hangs_on_gpu: Cell<Option<u32>>,
-    /// Whether a killed child exits.
+    /// Whether a hung child exits when it is killed.
     kill_works: Cell<bool>,
 }
 
@@ -67,7 +69,7 @@ impl ProbeSpawner for Rc<FakeSpawner> {
 }
 
 impl FakeChild {
-    fn go(&self) {
+    fn mark_exited(&self) {
         if !self.is_gone.replace(true) {
             self.spawner.alive.set(self.spawner.alive.get() - 1);
         }
@@ -113,7 +115,7 @@ impl ProbeChild for FakeChild {
         match behaviour {
             Behaviour::Answers => response_line(&response(line)),
             Behaviour::Refuses(why) => {
-                self.go();
+                self.mark_exited();
                 let unavailable = Some(NvmlUnavailable::Refused(why));
                 response_line(&WatchResponse { unavailable, ..WatchResponse::empty() })
             }
@@ -122,7 +124,7 @@ impl ProbeChild for FakeChild {
                 ProbeReply::TimedOut
             }
             Behaviour::Dies => {
-                self.go();
+                self.mark_exited();
                 ProbeReply::Exited
             }
             Behaviour::WritesGarbage => ProbeReply::Line(b"hello\n".to_vec()),
@@ -148,7 +150,7 @@ impl ProbeChild for FakeChild {
 
     fn request_exit(&mut self) {
         if !self.is_hung {
-            self.go();
+            self.mark_exited();
         }
     }
 
@@ -158,7 +160,7 @@ impl ProbeChild for FakeChild {
 
     fn exit_status(&mut self) -> Option<String> {
         if self.is_killed && (!self.is_hung || self.spawner.kill_works.get()) {
-            self.go();
+            self.mark_exited();
         }
         self.is_gone.get().then(|| "signal: 9".to_owned())
     }
@@ -202,21 +204,22 @@ impl Harness {
 fn short(event: &ProbeEvent) -> String {
     match event {
         ProbeEvent::Report(report) => {
-            let is_free = |sample: &&Sample| {
+            let has_no_stuck_call = |sample: &&Sample| {
                 (sample.signal, &sample.reading) == (Signal::NodeCallsStuck, &Reading::Value(0.0))
             };
-            let samples = report.samples.iter().filter(|sample| !is_free(sample)).map(|sample| {
-                if let (Signal::NodeCallsStuck, Some(note)) = (sample.signal, &sample.note) {
-                    return format!("{}: {note};", sample.subject);
-                }
-                let value = match &sample.reading {
-                    Reading::Value(value) => value.to_string(),
-                    Reading::Absent => "absent".to_owned(),
-                    Reading::Unreadable(_) => "?".to_owned(),
-                };
-                let name = sample.signal.name().split_once('.').unwrap().1;
-                format!("{name}={value}")
-            });
+            let samples =
+                report.samples.iter().filter(|sample| !has_no_stuck_call(sample)).map(|sample| {
+                    if let (Signal::NodeCallsStuck, Some(note)) = (sample.signal, &sample.note) {
+                        return format!("{}: {note};", sample.subject);
+                    }
+                    let value = match &sample.reading {
+                        Reading::Value(value) => value.to_string(),
+                        Reading::Absent => "absent".to_owned(),
+                        Reading::Unreadable(_) => "?".to_owned(),
+                    };
+                    let name = sample.signal.name().split_once('.').unwrap().1;
+                    format!("{name}={value}")
+                });
             format!("{:?} {}", report.tier, samples.collect::<Vec<_>>().join(" "))
         }
         ProbeEvent::Hung { during, after, stuck } => {
@@ -272,12 +275,12 @@ fn hung_child_is_abandoned_and_replaced() {
         "1 Slow node: nvmlInit_v2 has not returned for 5 s; gpus_nvml=1 nvml_answers=1 probes_stuck=1"
     );
     assert!(!events.iter().any(|event| event.ends_with("back")), "{events:?}");
-    // The first child exits at last.
+    // From now on, the hung child exits when it is killed.
     test.spawner.kill_works.set(true);
     let events = test.run_until(6);
     let position = events.iter().position(|event| event.ends_with("back")).unwrap();
-    let free = "Fast nvml_answers=1 probes_stuck=0";
-    assert!(events[..position].iter().any(|event| event.ends_with(free)), "{events:?}");
+    let none_stuck = "Fast nvml_answers=1 probes_stuck=0";
+    assert!(events[..position].iter().any(|event| event.ends_with(none_stuck)), "{events:?}");
     assert_eq!(test.spawner.alive.get(), 1);
 }
 
@@ -310,12 +313,12 @@ fn backoff_doubles_to_a_minute_and_resets_after_success() {
     plans.push(&[Behaviour::Answers]);
     let mut test = Harness::new(&plans);
     let events = test.run_until(1000);
-    let at: Vec<&str> = events
+    let death_times: Vec<&str> = events
         .iter()
         .filter(|event| event.contains("died"))
         .map(|event| event.split(' ').next().unwrap())
         .collect();
-    assert_eq!(at, ["0", "1", "3", "7", "15", "31", "63", "123", "183"]);
+    assert_eq!(death_times, ["0", "1", "3", "7", "15", "31", "63", "123", "183"]);
     assert!(events.iter().any(|event| event == "243 back"), "{events:?}");
     assert_eq!(test.supervisor.backoff, BACKOFF_MIN);
 }
@@ -363,7 +366,8 @@ fn new_driver_module_skips_the_backoff() {
         Harness::new(&[refuses, refuses, refuses, refuses, refuses, &[Behaviour::Answers]]);
     let events = test.run_until(10);
     assert_eq!(test.spawner.started.get(), 4, "{events:?}");
-    // The next starts would be at 15 s and 31 s. The module appears a moment before it is usable.
+    // Without `retry_now`, the next children would start at 15 s and 31 s. The next child is still
+    // refused, because the driver module appears a moment before it is usable.
     assert!(test.supervisor.is_backing_off());
     test.now = Duration::from_secs(10);
     test.supervisor.retry_now(test.now);
@@ -419,11 +423,12 @@ fn gpu_with_hung_call_is_skipped_for_a_while() {
     assert_eq!(avoided(), [vec![], vec![3], vec![], vec![3]]);
     let position = |what: &str| events.iter().position(|event| event.contains(what));
     assert!(position("hung in") < position("back"), "{events:?}");
-    // Five minutes later the GPU answers.
+    // Five minutes later the GPU is read again, and its calls return.
     let events = test.run_until(720);
     assert_eq!(avoided().len(), 5);
     assert_eq!(avoided()[4], [0; 0]);
-    // No failure has happened since, so the only news is that no call is stuck any more.
+    // No child has failed since the last `Recovered`, so that event is not sent again. The report
+    // only says that no child is stuck any more.
     assert!(events.contains(&"701 Fast nvml_answers=1 probes_stuck=0".to_owned()), "{events:?}");
     assert!(!events.iter().any(|event| event.ends_with("back")), "{events:?}");
     assert_eq!(test.spawner.alive.get(), 1);
@@ -432,21 +437,21 @@ fn gpu_with_hung_call_is_skipped_for_a_while() {
 #[test]
 fn no_stuck_call_is_reported_once_per_gpu() {
     let mut test = Harness::new(&[&[Behaviour::Answers]]);
-    let mut free = 0;
+    let mut reported = 0;
     while test.now <= Duration::from_secs(120) {
         let step = test.supervisor.step(test.now, &AtomicBool::new(false));
         for event in &step.events {
             let ProbeEvent::Report(report) = event else { continue };
-            let is_free = |sample: &&Sample| {
-                let no = (sample.signal, &sample.reading);
+            let has_no_stuck_call = |sample: &&Sample| {
+                let signal_and_reading = (sample.signal, &sample.reading);
                 sample.subject.gpu().is_some()
-                    && no == (Signal::NodeCallsStuck, &Reading::Value(0.0))
+                    && signal_and_reading == (Signal::NodeCallsStuck, &Reading::Value(0.0))
             };
-            free += report.samples.iter().filter(is_free).count();
+            reported += report.samples.iter().filter(has_no_stuck_call).count();
         }
         test.now = step.next_at;
     }
-    assert_eq!(free, 1, "a previous agent may have reported a stuck call");
+    assert_eq!(reported, 1, "a previous agent may have reported a stuck call");
 }
 
 #[test]
@@ -473,7 +478,7 @@ fn two_unkillable_children_mean_a_wedged_driver() {
         let found = engine.findings().find(|finding| finding.code == "driver.wedged").cloned();
         found.map(|finding| (finding.action, serde_json::to_string(&finding.evidence).unwrap()))
     };
-    let (action, evidence) = until(&mut test, 60).expect("two are stuck");
+    let (action, evidence) = until(&mut test, 60).expect("two children are stuck");
     assert_eq!(action.to_string(), "reboot-node");
     assert!(evidence.contains("nvmlInit_v2 has not returned for 30 s"), "{evidence}");
     test.spawner.kill_works.set(true);
