@@ -8,8 +8,9 @@ const WIDTH: f64 = 560.0;
 const LABELS: f64 = 124.0;
 /// Width of the text to the right of the longest bar.
 const NUMBERS: f64 = 186.0;
-/// Height of a bar with the space around it, and without.
+/// Height of a bar and the space around it.
 const ROW: f64 = 30.0;
+/// Height of the bar alone.
 const BAR: f64 = 16.0;
 
 /// A bar with its label and text.

@@ -1,4 +1,4 @@
-//! Counts the steps of scanners in tests, to detect a scanner whose work grows faster than the text.
+//! Counts the steps of scanners in tests, to detect scanners whose work grows faster than the text.
 //!
 //! Unlike wall-clock time, step counts do not depend on machine load.
 
