@@ -60,8 +60,8 @@ pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>>
     Ok(over)
 }
 
-/// Fails if a restart lost a finding or duplicated a record. Unlike the budgets, this also applies to
-/// quick runs.
+/// Fails if a restart lost a finding or duplicated a record. Unlike the budgets, this also applies
+/// to quick runs.
 pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
     let Some(result) = &results.certified else { return Ok(()) };
     let get = |name: &str| result.measurements.get(name);

@@ -52,8 +52,8 @@ impl<'b> Allocations<'b> {
         Ok(prepared)
     }
 
-    /// The size of each of `parts` buffers, in whole MiB: at most `bytes` each, and together at most
-    /// half of the free memory, but at least 1 MiB each.
+    /// The size of each of `parts` buffers, in whole MiB: at most `bytes` each, and together at
+    /// most half of the free memory, but at least 1 MiB each.
     pub(super) fn buffer_bytes(&mut self, bytes: u64, parts: u64) -> Result<u64, CudaError> {
         let free = self.backend.free_bytes()?;
         Ok(round_to_mib(bytes.min(free / 2 / parts)))
