@@ -191,14 +191,14 @@ fn nccl_info_in_manifest_is_a_note() {
     assert_eq!(findings[0].level, LintLevel::Finding);
 }
 
-/// The unverified note of one option does not leak to another.
+/// If one option of a call is unverified, the findings about its other options have no such note.
 #[test]
 fn unverified_note_belongs_to_its_finding() {
     let code = "torch.compile(m, options={\n\"cuda_graph_capture\": 1,\n\"static_graph\": 1})\n";
     let findings = lint(settings(), Language::Python, code);
-    let open: Vec<_> =
+    let has_note: Vec<_> =
         findings.iter().map(|finding| (finding.line, finding.unverified.is_some())).collect();
-    assert_eq!(open, [(Some(2), false), (Some(3), true)]);
+    assert_eq!(has_note, [(Some(2), false), (Some(3), true)]);
 }
 
 #[test]
@@ -226,16 +226,17 @@ fn notebook_findings_name_the_cell() {
     assert!(lint(settings(), Language::Notebook, "no notebook").is_empty());
 }
 
-/// Unclosed brackets must not overflow the stack. The crate's unit tests count the work.
+/// Unclosed brackets and deeply nested blocks must not overflow the stack. That they take linear
+/// time is tested in `src/lint/step_count.rs`.
 #[test]
-fn unclosed_brackets_do_not_overflow() {
+fn deep_nesting_does_not_overflow_the_stack() {
     for piece in ["(", "[{(", "$(", "<(", "x=$(", "`", "\"$(", "f'{", "ONBUILD ", "[", "- - "] {
         let text = piece.repeat((1 << 18) / piece.len());
         for language in Language::ALL {
             let _ = lint(settings(), language, &text);
         }
     }
-    // Nest one block deeper on every line.
+    // Each line opens a block inside the block of the line before.
     let mut handler = "for b in loader:\n try:\n  step()\n except RuntimeError:\n".to_owned();
     for depth in 2..1000 {
         handler.push_str(&" ".repeat(depth));

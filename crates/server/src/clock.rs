@@ -26,7 +26,8 @@ const SLEW_DIVISOR: i32 = 10;
 /// Longest time between the reads of the two clocks. If a read took longer, both clocks are read
 /// again: a thread that was preempted between the reads would see a step that did not happen.
 const READ_MAX: Duration = Duration::from_millis(100);
-/// Attempts to read both clocks in [`READ_MAX`]. If all fail, a later call detects the step.
+/// Maximum number of attempts to read both clocks within [`READ_MAX`]. If every attempt takes
+/// longer, this read reports no step; a later read reports it.
 const READS_MAX: u32 = 10;
 
 /// The wall clock. Tests can add an offset.
@@ -88,9 +89,10 @@ pub(crate) struct LogClock {
 
 #[derive(Debug)]
 struct Readings {
-    /// The last time that the log clock returned, and when it did.
+    /// The log time that the last read returned, and the monotonic time of that read.
     last: (Timestamp, Instant),
-    /// What the wall clock showed at the start of the drift window, and when that was.
+    /// The wall-clock time and the monotonic time at the start of the drift window. If the wall
+    /// clock was stepped while the server was down, the last entry's time instead of the former.
     window: (Timestamp, Instant),
 }
 
@@ -103,8 +105,10 @@ fn saturating_add(time: Timestamp, by: SignedDuration) -> Timestamp {
 }
 
 impl LogClock {
-    /// Continues after the last log entry. If the wall clock is ahead of that entry, the server was
-    /// down. If it is behind, it was stepped.
+    /// Continues after the log entry at `last`. If the wall clock is ahead of that entry, the
+    /// server was down, and the log clock starts at the wall clock. If the wall clock is behind by
+    /// [`STEP_MIN`] or more, it was stepped, and the log clock continues from the entry until the
+    /// step is logged. If it is behind by less, the log clock waits for the wall clock to catch up.
     pub(crate) fn after(last: Timestamp, wall: WallClock) -> Self {
         let (wall_now, now) = (wall.now(), Instant::now());
         let was_stepped = wall_now.duration_since(last) <= -STEP_MIN;

@@ -1,5 +1,5 @@
-//! Other GPU monitors. Each runs as a loop, once a second, in one long-lived process on the same
-//! node.
+//! Other GPU monitors. Each runs in one long-lived process on the same node, which takes a sample
+//! once a second.
 
 use std::fs::{self, File};
 use std::path::PathBuf;

@@ -9,14 +9,15 @@ use crate::bench_facts::{Timings, machine, today};
 
 /// Notes on the comparison and on the simulation.
 const NOTES: &str = "\
-gpustat and nvitop each run as a loop, once a second, in one long-lived Python process. The agent
-samples in tiers: cheap, fast-changing values every second, the rest less often. Besides NVML it
-reads the kernel log, PCI, network ports and the host, and checks the node. The simulated NVML
-library returns values from memory in the calling process, so calls that are slow in a real driver
-cost no more than others here. The cost of real calls is in [agent_h200.md](agent_h200.md).
+gpustat and nvitop each run in one long-lived Python process, which calls the function above once a
+second. The agent samples in tiers: cheap, fast-changing values every second, the rest less often.
+Besides NVML it reads the kernel log, PCI, network ports and the host, and checks the node. The
+simulated NVML library returns values from memory in the calling process, so a call that is slow in
+a real driver is as cheap here as any other. The cost of real calls is in
+[agent_h200.md](agent_h200.md).
 
 On a simulated node the kernel log is a file, and thread `kernel` detects its growth with inotify. A
-real `/dev/kmsg` wakes its reader directly, so a real node does not have that cost.
+real `/dev/kmsg` wakes its reader directly, so a real node does not have the cost of inotify.
 ";
 
 pub(super) fn text(
@@ -75,7 +76,7 @@ fn write_costs(
     let ratio = real / agent.ms_per_s();
     writeln!(
         text,
-        "| the agent without its thread `kernel`: see below | | {real:.2} | {ratio:.2} | | | |"
+        "| the agent without its thread `kernel` (reason below) | | {real:.2} | {ratio:.2} | | | |"
     )?;
     Ok(())
 }
@@ -86,13 +87,13 @@ fn write_parts(text: &mut String, agent: &WatcherCost) -> anyhow::Result<()> {
         let description = match part.as_str() {
             "farrier" => "main thread: metrics, socket",
             "monitor" => "thread `monitor`: rules, journal",
-            "nvml" => "thread `nvml`: reads from the probe",
+            "nvml" => "thread `nvml`: receives what the probe reads",
             "host" => "thread `host`: /proc, /sys",
             "kernel" => "thread `kernel`: the kernel log",
-            "check" => "thread `check`: the check of the node, once a minute",
+            "check" => "thread `check`: checks the node once a minute",
             "uplink" => "thread `uplink`: connection to the server",
             "orders" => "thread `orders`: executes orders",
-            "cordon" => "thread `cordon`: whether the node is cordoned",
+            "cordon" => "thread `cordon`: reads whether the node is cordoned",
             "probe" => "the probe, a child process: all NVML calls",
             other => other,
         };
@@ -107,8 +108,8 @@ fn write_latency(text: &mut String, latency: &Timings, params: AgentParams) -> a
         text,
         "## Latency from kernel log line to finding\n\
          \n\
-         {} lines with an Xid are written at random times, each with another Xid. The latency is the time\n\
-         from the write of a line until its finding is in the sink file, which is after the journal's\n\
+         {} lines with an Xid are written at random times, each with a different Xid. The latency is the\n\
+         time from the write of a line until its finding is in the sink file, which is after the journal's\n\
          fsync.\n",
         params.lines_timed
     )?;
@@ -139,13 +140,13 @@ fn write_flood(text: &mut String, flood: &FloodResult, params: AgentParams) -> a
     writeln!(text, "| CPU during the flood | {:.0} ms/s | |", flood.ms_per_s)?;
     writeln!(
         text,
-        "| RSS of agent and probe before, with {} open findings | {:.1} MB | |",
+        "| RSS of agent and probe before the flood, with {} open findings | {:.1} MB | |",
         params.lines_timed,
         flood.memory_before.rss_mb()
     )?;
     writeln!(
         text,
-        "| RSS of agent and probe after (PSS: {:.1} MB) | {:.1} MB | {RSS_MB_MAX:.0} MB |",
+        "| RSS of agent and probe after the flood (PSS: {:.1} MB) | {:.1} MB | {RSS_MB_MAX:.0} MB |",
         flood.memory.pss_mb(),
         flood.memory.rss_mb()
     )?;

@@ -60,8 +60,8 @@ pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>>
     Ok(over)
 }
 
-/// Fails if the log lost or duplicated a finding. This is not a budget: it applies to quick runs,
-/// too.
+/// Fails if a restart lost a finding or duplicated a record. Unlike the budgets, this also applies
+/// to quick runs.
 pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
     let Some(result) = &results.certified else { return Ok(()) };
     let get = |name: &str| result.measurements.get(name);
@@ -119,7 +119,7 @@ fn steady(text: &mut String, results: &[SteadyResult]) -> anyhow::Result<()> {
     )?;
     writeln!(
         text,
-        "| reports | nodes | duration | CPU, cores | controller's share | peak RSS | PSS | PSS per node | change → ack P50 | P99 | max |"
+        "| reports | nodes | duration | CPU, cores | of which controller thread, cores | peak RSS | PSS | PSS per node | change → ack P50 | P99 | max |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|")?;
     for result in results {
@@ -180,9 +180,10 @@ fn bursts(text: &mut String, results: &[BurstResult]) -> anyhow::Result<()> {
     writeln!(
         text,
         "Each failing node reports Xid 48. The decision is the next log entry about the node: the controller\n\
-         takes it out of service, or defers that with a reason (by default at most a tenth of the fleet may\n\
-         be out of service). The times end when a client that follows the log over HTTP receives the event\n\
-         of the decision, which is after the event is on disk.\n"
+         takes it out of service, or defers that with a reason. The first row has the default disruption\n\
+         budget: at most a tenth of the fleet may be out of service. The second row has a disruption budget\n\
+         of half the fleet, so no failing node is deferred. Each time ends when a client that follows the log\n\
+         over HTTP receives the event of the decision, which is after the event is on disk.\n"
     )?;
     writeln!(
         text,

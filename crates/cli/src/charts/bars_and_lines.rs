@@ -1,23 +1,27 @@
-//! Bar charts and line charts as SVG. Pure.
+//! Draws bar charts and line charts as SVG.
 
 use super::escape;
 use crate::stats::Stats;
 
 const WIDTH: f64 = 560.0;
+/// Width of the labels to the left of the bars.
 const LABELS: f64 = 124.0;
-/// Space for the number at the end of the longest bar.
+/// Width of the text to the right of the longest bar.
 const NUMBERS: f64 = 186.0;
+/// Height of a bar and the space around it.
 const ROW: f64 = 30.0;
+/// Height of the bar alone.
 const BAR: f64 = 16.0;
 
-/// One bar.
+/// A bar with its label and text.
 pub(crate) struct Bar {
     pub(crate) label: String,
-    /// The bar ends at the median, and its whisker spans the range. `None` draws only `text`.
+    /// The bar ends at the median, and a whisker spans the range from minimum to maximum. `None`
+    /// draws only the label and `text`.
     pub(crate) value: Option<Stats>,
     /// Individual measurements, drawn as dots.
     pub(crate) repeats: Vec<f64>,
-    /// Text at the end of the bar.
+    /// Text to the right of the bar and its whisker.
     pub(crate) text: String,
     /// Whether the bar is highlighted as the subject of the page.
     pub(crate) ours: bool,
@@ -26,7 +30,7 @@ pub(crate) struct Bar {
 /// Draws horizontal bars from zero.
 pub(crate) fn bar_chart(title: &str, bars: &[Bar]) -> String {
     let max = bars.iter().filter_map(|bar| bar.value).map(|stats| stats.max).fold(0.0, f64::max);
-    // If all values are zero, any scale works.
+    // If all values are zero, no bar has a length, so any scale works.
     let scale = (WIDTH - LABELS - NUMBERS) / if max > 0.0 { max } else { 1.0 };
     let height = ROW * usize_f64(bars.len()) + 8.0;
     let mut svg = format!(
@@ -96,16 +100,16 @@ pub(crate) struct LineSeries {
 
 const LINE_HEIGHT: f64 = 120.0;
 
-/// Draws one line on a scale that starts at zero.
+/// Draws one line. Both axes start at zero.
 pub(crate) fn line_chart(title: &str, line: &LineSeries) -> String {
-    let (most_s, max) = line
+    let (end_s, max) = line
         .points
         .iter()
-        .fold((1.0, 0.0), |(s, v): (f64, f64), point| (s.max(point.0), v.max(point.1)));
+        .fold((1.0, 0.0), |(end_s, max): (f64, f64), point| (end_s.max(point.0), max.max(point.1)));
     let max = if max > 0.0 { max * 1.05 } else { 1.0 };
     let (bottom, top) = (LINE_HEIGHT - 18.0, 20.0);
     let coordinates = |(at_s, value): &(f64, f64)| {
-        let x = at_s / most_s * (WIDTH - 2.0);
+        let x = at_s / end_s * (WIDTH - 2.0);
         format!("{:.1},{:.1}", x + 1.0, bottom - value / max * (bottom - top))
     };
     let points: Vec<String> = line.points.iter().map(coordinates).collect();
@@ -114,7 +118,7 @@ pub(crate) fn line_chart(title: &str, line: &LineSeries) -> String {
          <text x=\"0\" y=\"13\">{text}</text><line class=\"axis\" x1=\"0\" y1=\"{bottom}\" x2=\"{WIDTH}\" y2=\"{bottom}\"/>\
          <polyline class=\"line\" points=\"{points}\"/>\
          <text class=\"number\" x=\"0\" y=\"{LINE_HEIGHT}\">0 s</text>\
-         <text class=\"label\" x=\"{WIDTH}\" y=\"{LINE_HEIGHT}\">{most_s:.0} s</text></svg>\n",
+         <text class=\"label\" x=\"{WIDTH}\" y=\"{LINE_HEIGHT}\">{end_s:.0} s</text></svg>\n",
         label = escape(title),
         text = escape(&line.text),
         points = points.join(" ")

@@ -1,4 +1,4 @@
-//! Counts work steps in tests, to detect superlinear scanners.
+//! Counts the steps of scanners in tests, to detect scanners whose work grows faster than the text.
 //!
 //! Unlike wall-clock time, step counts do not depend on machine load.
 
@@ -7,7 +7,7 @@ thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts one iteration over the text, its words or its lines.
+/// Counts one iteration of a loop over the text, its words or its lines.
 #[inline]
 pub(super) fn step() {
     steps(1);
@@ -28,7 +28,7 @@ mod tests {
     use crate::FactSet;
     use crate::lint::{Language, lint};
 
-    /// Inputs that could make a scanner quadratic when repeated.
+    /// Texts that, when repeated many times, could take a scanner quadratic time.
     const PIECES: [&str; 66] = [
         "(",
         ")",
@@ -112,12 +112,12 @@ mod tests {
             for language in Language::ALL {
                 let steps = |bytes: usize| steps_of(language, &piece.repeat(bytes / piece.len()));
                 let (short, long) = (steps(SHORT), steps(4 * SHORT));
-                // Quadratic behaviour would be 16 times the work.
-                assert!(long <= 6 * short + 1000, "{language} of {piece:?}: {short}, then {long}");
+                // For four times the text, a quadratic scanner would need 16 times the steps.
+                assert!(long <= 6 * short + 1000, "{language}, {piece:?}: {short}, then {long}");
                 counted += long;
             }
         }
-        assert!(counted > 0, "nothing was counted");
+        assert!(counted > 0, "no steps were counted");
     }
 
     #[test]

@@ -164,7 +164,7 @@ pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
     Failure::internal_error()
 }
 
-/// Every status that a failure can have, for the OpenAPI document.
+/// Every status that a failure can have, except 500, for the OpenAPI document.
 pub(super) const STATUSES: [(u16, &str); 11] = [
     (400, "The request is invalid."),
     (401, "Authentication failed."),

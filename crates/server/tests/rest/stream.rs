@@ -1,5 +1,5 @@
-//! Log streams: each entry is sent once and in order. Covers slow readers, readers that reconnect,
-//! and tokens that are revoked.
+//! Log streams send each entry once and in order, also to slow readers and to readers that
+//! reconnect. A stream ends when its token is revoked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,12 +20,13 @@ struct Reader {
 }
 
 impl Reader {
-    fn open(address: SocketAddr, token: &str, query: &str, head: &str) -> Self {
+    /// Opens a stream. `headers` are further request headers, each with its line end.
+    fn open(address: SocketAddr, token: &str, query: &str, headers: &str) -> Self {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // HTTP/1.0 avoids chunks, which would split lines.
+        // HTTP/1.0 has no chunked encoding, which would split lines.
         let text = format!(
-            "GET /api/v1/events/stream{query} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{head}\r\n"
+            "GET /api/v1/events/stream{query} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{headers}\r\n"
         );
         socket.write_all(text.as_bytes()).unwrap();
         Self { lines: BufReader::new(socket) }
@@ -53,6 +54,7 @@ impl Reader {
         }
     }
 
+    /// The numbers of the next entries, up to entry `last`.
     fn seqs(&mut self, last: u64) -> Vec<u64> {
         let mut seqs = Vec::new();
         while seqs.last() != Some(&last) {
@@ -68,12 +70,11 @@ async fn a_slow_reader_loses_nothing_and_does_not_block_others() {
     let token = fleet.token("ann", Role::Admin, "fleet");
     let address = fleet.server.address;
     let begin = fleet.server.running().tail().end();
-    let opened = token.clone();
     let slow = tokio::task::spawn_blocking(move || {
-        Reader::open(address, &opened, &format!("?after={begin}"), "")
+        Reader::open(address, &token, &format!("?after={begin}"), "")
     });
     let mut slow = slow.await.unwrap();
-    // Nothing is read until a thousand findings are logged.
+    // The slow reader reads nothing until a thousand findings are logged.
     for number in 1..=1000 {
         fleet.report_finding("a", number).await;
     }
@@ -96,7 +97,8 @@ async fn a_reader_resumes_where_it_stopped() {
         (0..5).map(|_| reader.next().unwrap()["seq"].as_u64().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(some.await.unwrap(), [1, 2, 3, 4, 5]);
-    // After a restart of the server, `Last-Event-ID` takes precedence over `after`.
+    // The server restarts. The reader resumes with `Last-Event-ID`, which takes precedence over
+    // `after`.
     fleet.server.running.take().unwrap().stop().await.unwrap();
     fleet.server.start(None).await;
     fleet.report_finding("b", 1).await;
@@ -153,7 +155,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
         ann.lines.read_to_end(&mut rest).unwrap();
     });
     ended.await.unwrap();
-    // The server does not wait for its readers when it stops.
+    // When the server stops, it ends open streams and does not wait for their readers.
     let running = fleet.server.running.take().unwrap();
     running.stop().await.unwrap();
     let ended = tokio::task::spawn_blocking(move || while bob.line().is_some() {});

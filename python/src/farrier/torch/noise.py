@@ -51,7 +51,9 @@ FALSE_ALARM = 1e-6
 STUDENT_T = (6.366e5, 1000, 130.2, 49.46, 28.48, 20.05, 15.77, 13.26, 11.64, 10.52, 9.701, 9.085, 8.603, 8.218, 7.903)
 #: Maximum number of eager runs, and of replays, after the reference run and the first replay.
 MAX_ROUNDS = 8
-#: Allowed ratio of the distance of the nearest replay to the distance of the furthest eager run.
+#: Allowed ratio of the distance of the nearest replay to the spread (`TensorEvidence.spread`). Also
+#: the allowed ratio of the distance of any replay to that of the furthest eager run, and of the
+#: difference of a loss to the largest difference between eager losses.
 DISTANCE_MARGIN = 4.0
 _BF16_ROUNDING = 2.0 ** -(FRACTION_BITS["bfloat16"] + 1)
 #: Rounding of noise in the dtype of the computation. Autocast hides that dtype, so assume bfloat16.

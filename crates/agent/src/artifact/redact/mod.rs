@@ -1,9 +1,10 @@
 //! Removes secrets from text before it leaves the node.
 //!
 //! Logs contain what programs print: command lines with passwords, URLs with credentials, tokens.
-//! Logs are long, so one search finds the hints of all rules in a line, and a rule inspects only
-//! the text around its hint. In doubt a rule hides too much. This is a safety net: a secret without
-//! a known name or format gets through.
+//! Each rule has hints: short fixed strings, of which one must occur where the rule can match. Logs
+//! are long, so a single search finds the hints of all rules, and a rule inspects only the text
+//! around its hint. If in doubt, a rule removes too much rather than too little. Redaction is a
+//! safety net: it does not remove a secret that has neither a known name nor a known format.
 
 mod keys;
 mod names;

@@ -24,14 +24,15 @@ const FINDINGS_BYTES: u64 = 4 << 20;
 const JOURNAL_BYTES: u64 = 8 << 20;
 const ORDERS_BYTES: u64 = 1 << 20;
 const BUG_REPORT_BYTES: u64 = 12 << 20;
-/// Maximum bytes decompressed from a bug report, and bytes kept for redaction.
+/// Maximum number of bytes read from a bug report, after decompression.
 const BUG_REPORT_READ_BYTES: u64 = 1 << 30;
+/// Maximum number of bytes of a bug report that are redacted, from its end.
 const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
 /// Deadline of `journalctl`. It takes a few seconds on a busy machine with a large journal.
 const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
-/// Number of lines from the end of the previous boot's log. At 200 bytes per line they fill the
-/// limit.
+/// Number of lines from the end of the previous boot's log. At 200 bytes per line they fill
+/// [`KERNEL_BYTES`].
 const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
 /// Deadline of `nvidia-smi -q`. It takes seconds for eight GPUs, and hangs if the driver hangs.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
@@ -39,10 +40,11 @@ const SMI_DEADLINE: Duration = Duration::from_secs(60);
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Free disk space required for the bug report. The script writes a file of up to 64 MiB and
-/// compresses it. The rest stays free for the node's own work.
+/// compresses it. The rest of this space stays free for the node's own work.
 const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
 
-/// Runs the script with private file permissions and a file size limit of 64 MiB.
+/// A shell script that runs the command in its arguments with private file permissions and a file
+/// size limit of 64 MiB.
 const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
 
 /// Maximum characters of stderr kept, from its end.
@@ -53,7 +55,7 @@ pub(super) fn collect(task: &OrderTask<'_>) -> Outcome {
 }
 
 /// Collects one source after the other. Stops when the order is no longer active, because a newer
-/// order, such as a cordon, waits.
+/// order, such as a cordon, may be waiting.
 fn collect_sources(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     type Source = fn(&OrderTask<'_>) -> Result<SourceOutput, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
@@ -94,8 +96,8 @@ fn previous_kernel(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     run_program(task, PROGRAM, args, JOURNALCTL_DEADLINE)
 }
 
-/// Runs `nvidia-smi` with this machine's NVML library or the configured one, which may simulate a
-/// node.
+/// Runs `nvidia-smi` with the configured NVML library, which may simulate a node. If none is
+/// configured, runs it with the library of this machine.
 fn nvidia_smi(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     const PROGRAM: &str = "nvidia-smi";
     let paths = &task.inner.paths;
@@ -104,7 +106,7 @@ fn nvidia_smi(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
         None => None,
         Some(nvml) => nvml.parent(),
     };
-    // The dynamic linker loads the library from this directory.
+    // `LD_LIBRARY_PATH` makes the dynamic linker load the configured library.
     let mut args: Vec<OsString> = vec!["env".into()];
     if let Some(folder) = library {
         let mut variable = OsString::from("LD_LIBRARY_PATH=");
@@ -122,8 +124,6 @@ fn bug_report(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleErr
         bundle.add_gap(NAME, &SourceError::NotThisMachine);
         return Ok(());
     }
-    // The file name contains the PID, because the script that a killed agent started may still be
-    // writing its own file.
     let folder = task.inner.state_dir().join("artifacts");
     if let Err(err) = make_private(&folder) {
         return Err(BundleError::Write { path: folder, err });
@@ -132,6 +132,8 @@ fn bug_report(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleErr
         bundle.add_gap(NAME, &err);
         return Ok(());
     }
+    // The file name contains the PID of this agent, because a script that an earlier, killed agent
+    // started may still be writing its file.
     let path = folder.join(format!("bug-report-{}", std::process::id()));
     // Safe mode skips the steps that are known to hang on a lost GPU.
     let args = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
@@ -177,7 +179,7 @@ fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Reads a report. If its compressed stream is truncated, returns the part before that.
+/// Reads the end of a report. If the compressed file is truncated, uses what can be decompressed.
 fn read_report(path: &Path) -> Result<SourceOutput, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
     let mut file = File::open(path).map_err(failed)?;
@@ -193,7 +195,7 @@ fn read_report(path: &Path) -> Result<SourceOutput, SourceError> {
     }
 }
 
-/// The last `keep_bytes` of what can be read, starting at a line boundary.
+/// At most the last `keep_bytes` of what can be read, starting at a line boundary.
 fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> SourceOutput {
     let (mut last, mut chunk) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
     let cut_off_by = loop {
@@ -211,7 +213,8 @@ fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// The end of a program's stdout. `args[0]` is the program.
+/// Runs a command line and returns the end of its stdout. `args[0]` is the executable to start,
+/// which may be `env` or `sh`. `program` is the program that it runs; errors name this program.
 fn run_program(
     task: &OrderTask<'_>,
     program: &str,
@@ -232,8 +235,8 @@ fn run_program(
     }
 }
 
-/// Includes the output from before a failure or a hang. If a GPU is lost, `nvidia-smi` prints the
-/// other GPUs and exits with an error.
+/// The output of a process, even if the process failed or timed out: if a GPU is lost, for example,
+/// `nvidia-smi` prints the other GPUs and exits with an error.
 fn content_of(
     program: &str,
     completed: CompletedProcess,
@@ -256,7 +259,8 @@ fn content_of(
             Some(failed(program, status))
         }
         End::TimedOut => Some(SourceError::TimedOut { program, after }),
-        // The lease ended. If instead the order was cancelled, there is no bundle to list this in.
+        // The lease ended, or the order was cancelled. After a cancellation no bundle is sent, so
+        // this error is seen only if the lease ended.
         End::Cancelled => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
@@ -330,8 +334,8 @@ fn orders(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     tail(&task.inner.state_dir().join("orders.jsonl"), ORDERS_BYTES)
 }
 
-/// The end of a file, starting at a line boundary, because half a secret in half a line would not
-/// be recognised.
+/// The end of a file, starting at a line boundary, because redaction would not recognise a secret
+/// whose beginning is cut off.
 fn tail(path: &Path, bytes_max: u64) -> Result<SourceOutput, SourceError> {
     let read = || -> io::Result<SourceOutput> {
         let mut file = File::open(path)?;

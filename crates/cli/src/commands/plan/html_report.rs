@@ -111,7 +111,7 @@ fn answer(plan: &TrainingPlan, goodput: Option<&goodput::GoodputReport>) -> Stri
         escape(&speed),
         escape(&rest)
     )
-    // Non-breaking space between a number and its unit.
+    // The non-breaking space keeps a number and its percent sign on one line.
     .replace(" %", "\u{a0}%")
 }
 

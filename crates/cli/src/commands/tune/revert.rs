@@ -99,8 +99,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!is_complete))
 }
 
-/// The node's profile, for messages. An unreadable profile counts too, because it can still be
-/// removed.
+/// The applied profile of the node, as messages name it. An unreadable profile is included, because
+/// it can still be removed.
 fn node_profile(args: &Args) -> Option<String> {
     match AppliedProfile::read(&args.node.state()) {
         Ok(applied) => applied.map(|applied| format!("`{}`", applied.profile.name)),
@@ -111,7 +111,7 @@ fn node_profile(args: &Args) -> Option<String> {
     }
 }
 
-/// NVML's indexes of GPUs, if a change concerns one.
+/// The NVML index of each GPU, by UUID. Empty if no change concerns a GPU.
 fn gpu_indexes(
     changes: &[OpenChange],
     actuator: &mut NodeSettingActuator,
@@ -140,7 +140,8 @@ fn print_plan(
     Ok(())
 }
 
-/// Describes the value before and after the revert.
+/// Describes the value before and after the revert. For a side effect, which is a value that a
+/// service may have changed, only the latter is known.
 fn describe_revert(change: &OpenChange) -> String {
     let target = &change.target;
     let old = target.words(&change.old);
@@ -151,7 +152,8 @@ fn describe_revert(change: &OpenChange) -> String {
     format!("{new} → {old}")
 }
 
-/// `true` if two changes do the same to two GPUs, so that they share a line.
+/// Whether both changes revert the same setting of a GPU from and to the same value. Such changes
+/// share a line.
 fn is_same_change(one: &OpenChange, other: &OpenChange) -> bool {
     match (&one.target, &other.target) {
         (Target::Gpu { control, .. }, Target::Gpu { control: same, .. }) => {
@@ -161,7 +163,8 @@ fn is_same_change(one: &OpenChange, other: &OpenChange) -> bool {
     }
 }
 
-/// The targets of equal changes: several GPUs by index, if all are known.
+/// The targets of changes that share a line. Several GPUs are listed by index if all indexes are
+/// known; otherwise each target is described separately.
 fn describe_targets(changes: &[&OpenChange], indexes: &BTreeMap<String, u32>) -> String {
     let index = |change: &&OpenChange| match &change.target {
         Target::Gpu { uuid, .. } => indexes.get(uuid).copied(),

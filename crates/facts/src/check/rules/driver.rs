@@ -41,8 +41,8 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
                 Verdict::Caveat,
                 "driver-release-incomplete",
                 format!(
-                    "{version} is not a full release, such as {}; it is assumed to be older than \
-                     those",
+                    "{version} is only part of a release number; releases that begin with it: {}; \
+                     it is assumed to be older than all of them",
                     full.join(", ")
                 ),
                 &branch.origin,

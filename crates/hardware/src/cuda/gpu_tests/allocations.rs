@@ -52,15 +52,16 @@ impl<'b> Allocations<'b> {
         Ok(prepared)
     }
 
-    /// The size of each of `parts` buffers: at most `bytes` each, and together at most half of the
-    /// free memory.
+    /// The size of each of `parts` buffers, in whole MiB: at most `bytes` each, and together at
+    /// most half of the free memory, but at least 1 MiB each.
     pub(super) fn buffer_bytes(&mut self, bytes: u64, parts: u64) -> Result<u64, CudaError> {
         let free = self.backend.free_bytes()?;
         Ok(round_to_mib(bytes.min(free / 2 / parts)))
     }
 }
 
-/// Rounds down to whole MiB, but at least one, because kernels access four words at a time.
+/// Rounds down to whole MiB, because kernels access four words at a time, so the size of a buffer
+/// must be a multiple of four words. Returns at least 1 MiB.
 pub(super) fn round_to_mib(bytes: u64) -> u64 {
     (bytes >> 20 << 20).max(1 << 20)
 }
