@@ -1,8 +1,9 @@
 //! Consistency checks of a fact set.
 //!
 //! The types already reject unknown keys, missing origins, unparsable versions and GPUs without a
-//! compute capability. This module finds what types cannot: dangling references, duplicates and
-//! gaps.
+//! compute capability. This module finds what types cannot: dangling references, duplicates,
+//! impossible values, and missing values, such as a branch with neither an end of support nor a
+//! reason for none, or an advisory without a fixed version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +30,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     problems
 }
 
-/// Every origin names a source that was read no later than the date of the set.
+/// Every origin has a source, and its `retrieved` is no later than the date of the set.
 fn origins(set: &FactSet, problems: &mut Vec<String>) {
     let value = serde_json::to_value(set).expect("a set serialises");
     let limit = set.set.date.to_string();

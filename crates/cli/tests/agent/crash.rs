@@ -54,9 +54,9 @@ fn a_crash_at_any_step_yields_each_finding_once() {
     }
 }
 
-/// Makes a failpoint trigger at the Xid. Ticks also observe and decide many times before the Xid,
-/// so the failpoints of these steps trigger only for kernel lines. The other failpoints are reached
-/// only for records.
+/// The value of `FARRIER_CRASH_AT` that crashes the agent at the Xid. Every tick may also reach
+/// `observed` and `decided`, so these two get the suffix `:kernel` and trigger only for a batch
+/// with kernel lines. The other failpoints are reached only when a record is written.
 fn at_xid(point: &str) -> String {
     match point {
         "observed" | "decided" => format!("{point}:kernel"),

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use support::wait::wait_until;
 use support::{CommandOutput, farrier, run};
 
-/// A directory with simulated GPUs, one per list of faults.
+/// A directory with a file of simulated GPUs. Each element passed to `new` is the list of faults of
+/// one GPU.
 struct Bench {
     folder: tempfile::TempDir,
 }

@@ -1,4 +1,5 @@
-//! `/proc/PID` of processes and kernel threads.
+//! `/proc/PID` of processes and kernel threads, and `cgroup.procs` of the driver's services under
+//! `/sys/fs/cgroup`.
 
 use crate::gpu::{Process, SimGpu};
 use crate::host::{FABRIC_MANAGER_PID, Host, PERSISTENCED_PID, Task, TaskState};
@@ -80,7 +81,8 @@ fn thread(rootfs: &mut RootFs, node: &SharedNodeState, task: &Task, folder: &str
     rootfs.add_file(format!("{folder}/stack"), stack);
     // The start time is in clock ticks of 10 ms, because `USER_HZ` is 100.
     let started = task.started_unix_ms.saturating_sub(node.booted_unix_ms) / 10;
-    // `PF_KTHREAD` is set for kernel threads. The other fields are 0 here.
+    // `PF_KTHREAD` is set in the flags of kernel threads. The fields of `stat` that are literal
+    // numbers below are the same for all tasks.
     let flags = if *parent == 2 || *pid == 2 { 0x0020_8040 } else { 0x0040_0100 };
     rootfs.add_file(
         format!("{folder}/stat"),

@@ -185,7 +185,7 @@ view! { strict
         /// Duration in seconds. Give either this or `until`.
         duration_s: Option<RangedU32<1, 31_536_000>>,
         /// End, by the server's clock. It must be in the future and within a year. Give either this
-        /// or `for_s`.
+        /// or `duration_s`.
         until: Option<Timestamp>,
         reason: BoundedText,
     }

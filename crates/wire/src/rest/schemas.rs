@@ -1,4 +1,5 @@
-//! Schemas of the types of the fleet. Tests compare them with the serialised types.
+//! JSON schemas of types from `farrier_fleet`. Tests compare the schemas of enums and of the policy
+//! with the serialised types.
 
 use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory};
 use farrier_fleet::fleet::identity::Unit;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::schema::{Schema, Schemas, plain};
 
-/// `farrier_fleet` checks names against the same pattern.
+/// Schemas of names. The types in `farrier_fleet` accept exactly the names that match this pattern.
 macro_rules! names {
     ($($type:ty),*) => { plain! { $($type => {
         "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "maxLength": 63

@@ -1,4 +1,5 @@
-//! Prints coverage gaps, rules that are warming up, and signals that this node's hardware lacks.
+//! Prints coverage gaps, what is not active yet (collectors, the node check, rules), and the
+//! signals that this node's hardware does not support.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,8 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     if status.unsupported_signals.is_empty() {
         return Ok(());
     }
-    // The list is long and never changes, so only the JSON output has all of it.
+    // The hardware determines the list, so it rarely changes. If it has more than three signals,
+    // only the JSON output names them.
     let signals: Vec<&str> = status.unsupported_signals.keys().map(String::as_str).collect();
     let what = match signals.len() {
         1..=3 => signals.join(", "),

@@ -57,8 +57,9 @@ fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
     architecture_of(set, gpu).drives_target(target_of(set, gpu), branch)
 }
 
-/// The branch to upgrade to: supports the GPU, is supported on the day and satisfies `qualifies`.
-/// Prefers long-term over production branches, then the latest end of support.
+/// The long-term or production branch to move to. It supports the GPU, is released and supported on
+/// `query.on`, and satisfies `qualifies`. Prefers long-term over production branches, then the
+/// latest end of support.
 fn recommended_branch<'a>(
     set: &'a FactSet,
     query: &Query<'_>,

@@ -18,7 +18,7 @@ pub(crate) enum Spec {
     Memory(MemorySpec),
 }
 
-/// Mirrors `farrier.bench.train.Shard` in Python.
+/// Mirrors `farrier.bench.train.Shard` in Python, except for its field `gain`, which has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StepsSpec {
@@ -187,10 +187,10 @@ pub(crate) struct StepsResult {
     /// How often the graph step was compared with the eager step in the timed steps.
     #[serde(default)]
     pub(crate) comparisons: Option<f64>,
+    /// Total duration of these comparisons.
     #[serde(default)]
-    /// Duration of these comparisons.
     pub(crate) comparisons_s: Option<f64>,
-    /// Share of time that comparisons take after the initial ones.
+    /// Share of time that comparisons take in a long run, after the frequent ones at its start.
     #[serde(default)]
     pub(crate) comparisons_share: Option<f64>,
     pub(crate) tokens: f64,
