@@ -2,20 +2,20 @@
 #![no_main]
 
 use farrier_facts::FactSet;
-use farrier_facts::check::{Query, Request, check};
+use farrier_facts::check::{CheckRequest, Query, check};
 use jiff::civil::date;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (&str, &str, Option<&str>, Option<&str>, Option<&str>)| {
     let (gpu, driver, cuda, framework, forward_compat) = input;
     let owned = |text: Option<&str>| text.map(str::to_owned);
-    let request = Request {
+    let request = CheckRequest {
         gpu: gpu.to_owned(),
         driver: driver.to_owned(),
         cuda: owned(cuda),
         framework: owned(framework),
         forward_compat: owned(forward_compat),
-        ..Request::default()
+        ..CheckRequest::default()
     };
     let set = FactSet::embedded();
     if let Ok(query) = Query::parse(set, &request, date(2026, 11, 15)) {
