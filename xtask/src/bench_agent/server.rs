@@ -22,7 +22,11 @@ pub(super) struct ServerProcess {
 impl ServerProcess {
     pub(super) fn start(farrier: &Path, folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join("server.log");
-        let mut start = command(farrier);
+        // A copy: the kernel would share the pages of one file between server, agent and probe, and
+        // the PSS of the agent would be too low.
+        let binary = folder.join("farrier-server");
+        fs::copy(farrier, &binary).context("failed to copy the binary for the server")?;
+        let mut start = command(&binary);
         start.args(["server", "run", "--listen", "127.0.0.1:0", "--dir"]);
         start.arg(folder.join("server")).stdout(Stdio::null()).stderr(File::create(&log)?);
         let process = ChildProcess(start.spawn().context("failed to start the server")?);
