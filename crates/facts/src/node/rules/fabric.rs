@@ -161,7 +161,7 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
-            // A library without the call is older than the fabrics that GPUs must join.
+            // If the library lacks the call, it is older than the GPUs that have to join a fabric.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
     }
