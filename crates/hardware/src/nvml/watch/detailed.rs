@@ -1,4 +1,4 @@
-//! GPU values for a person who watches. No rule uses these values, and the agent does not read
+//! GPU values for interactive displays. No rule uses these values, and the agent does not read
 //! them.
 
 use std::ffi::c_uint;
