@@ -1,8 +1,9 @@
 //! FLOPs of a training step.
 //!
-//! Sources count differently, and so does their MFU: with causal attention (Megatron) or full
-//! attention (`PaLM`, llm-foundry), without recomputed FLOPs (model FLOPs) or with them (hardware
-//! FLOPs). At 8,192 tokens causal and full differ by some 10 %, so both are reported.
+//! Sources count FLOPs, and therefore MFU, in different ways: with causal attention (Megatron) or
+//! full attention (`PaLM`, llm-foundry), and without recomputed FLOPs (model FLOPs) or with them
+//! (hardware FLOPs). At 8,192 tokens, causal and full counts differ by some 10 %, so both are
+//! reported.
 
 use serde::Serialize;
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{GoodputError, at_least_zero, positive, share};
 
-/// What a checkpoint blocks, and which failures it survives.
+/// How long a checkpoint stalls training, and which failures it survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointKind {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`Goodput::best`] and [`Goodput::at`] are closed forms and take well below 20 µs, so that a
-//! search can call them for every config; [`GoodputReport::new`] adds what a reader wants to know.
-//! Failures are assumed to be independent of each other and of the age of the run.
+//! search can call them for every config; [`GoodputReport::new`] adds hours, cost, spares and
+//! marginal values. Failures are assumed to be independent of each other and of the age of the run.
 mod checkpoint;
 mod closed_form;
 mod conditions;

@@ -82,7 +82,7 @@ pub struct RunCost {
     pub usd_per_million_tokens: Option<f64>,
 }
 
-/// Hours of a run that are not kept training.
+/// Hours of a run that are not spent on kept training.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LostTime {
     pub checkpoint_stalls_h: f64,

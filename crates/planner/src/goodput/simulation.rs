@@ -68,7 +68,7 @@ impl SimulatedRun<'_> {
         }
     }
 
-    /// Trains until the next failure and sets the position to what memory restores.
+    /// Trains until the next failure and sets the position to the one that memory restores.
     fn train(&mut self) {
         let restored = self.position;
         let period_s = self.interval_s + self.timing.stall_s;

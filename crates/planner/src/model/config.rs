@@ -35,7 +35,7 @@ const EVERY: &[&str] = &["decoder_sparse_step", "moe_layer_freq", "interleave_mo
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedConfig {
     pub model: TransformerConfig,
-    /// Fields that the file lacks and that were assumed, or that were ignored.
+    /// Values assumed for fields that the file lacks, and features that were ignored.
     pub assumed: Vec<String>,
 }
 

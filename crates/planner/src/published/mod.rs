@@ -26,7 +26,7 @@ pub struct PublishedRun {
     pub step_s: f64,
     /// Published peak memory of a GPU.
     pub peak_gib: Option<f64>,
-    /// Why the row must not be fitted to, if it must not.
+    /// Why the row is excluded from the fit. `None` for a row that is part of it.
     pub caution: Option<String>,
     /// Assumptions about unstated settings; empty for a complete row.
     pub assumed: Vec<&'static str>,
