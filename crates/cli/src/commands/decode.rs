@@ -171,7 +171,7 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
     anyhow::Error::new(err).context(Hinted::plain(format!("failed to read {name}"), hint))
 }
 
-/// What reading a log yields.
+/// An event of the log, or a pause in it.
 enum LogItem {
     Event(DecodedEvent),
     /// The stream is momentarily empty: flush, so that a reader sees the events so far.

@@ -161,7 +161,7 @@ fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow
     match request {
         Request::Order(order) => {
             let status = executor.submit(&order, jiff::Timestamp::now());
-            // `print_statuses` prints the final status of an outstanding order.
+            // Skip the final status of an outstanding order: `print_statuses` prints it.
             if matches!(status, OrderStatus::Accepted)
                 || executor
                     .outstanding()

@@ -25,7 +25,6 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     Ok(printer.line(&format!("Not supported by this node's hardware: {what}"))?)
 }
 
-/// Number of coverage gaps.
 pub(super) fn gap_count(status: &Status) -> usize {
     gaps(status).len()
 }

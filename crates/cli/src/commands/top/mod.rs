@@ -50,8 +50,9 @@ const ONCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Monitors GPUs live: utilisation, bottleneck, findings and processes.
 ///
-/// Without flags it queries this node's agent or, if none answers, NVML. Exit code 0; with --once 1
-/// if the source does not answer or a node of the fleet is out of service; 2: an error.
+/// Without flags it queries this node's agent or, if none answers, NVML. Exit code 0: no problem; 1
+/// (only with --once): the source does not answer, or a node of the fleet is out of service; 2: an
+/// error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one sample and exit, for pipes

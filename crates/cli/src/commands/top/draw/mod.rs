@@ -18,7 +18,6 @@ use super::sample::SourceOutage;
 use super::view_state::{Overlay, Page, ViewState};
 use frame::{Frame, Style};
 
-/// Draws a frame.
 pub(super) fn draw(
     model: &TopModel,
     state: &ViewState,
