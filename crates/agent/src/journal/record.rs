@@ -30,7 +30,7 @@ pub struct JournalRecord {
     pub at: Timestamp,
     /// The boot in which the record was made.
     pub boot: String,
-    /// Kernel log cursor of that boot for the resulting state.
+    /// Kernel log cursor after this record, within that boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seq: Option<u64>,
     /// The whole state, which supersedes all earlier records. Every segment but the first begins

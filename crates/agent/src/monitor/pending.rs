@@ -33,7 +33,7 @@ impl UnwrittenChanges {
             let id = change.finding().id;
             let before = self.changes.iter_mut().find(|waiting| waiting.finding().id == id);
             match (before, change) {
-                // Updated before its opening was written: the finding opens as updated.
+                // The opening is not written yet, so write it with the updated content.
                 (Some(waiting @ Change::Opened(_)), Change::Updated(finding)) => {
                     *waiting = Change::Opened(finding);
                 }
@@ -82,8 +82,8 @@ impl UnwrittenChanges {
     }
 }
 
-/// `true` if severity, action, source of the action and clearing are the same. Only what a
-/// recurrence changes may differ, such as the count, the times and the evidence.
+/// `true` if severity, action, source of the action and clearing are the same. Other fields may
+/// differ, because a recurrence changes them: the count, the times, the evidence.
 pub(super) fn is_mere_recurrence(before: &Finding, after: &Finding) -> bool {
     (before.severity, before.action, before.action_by, &before.cleared)
         == (after.severity, after.action, after.action_by, &after.cleared)

@@ -30,7 +30,8 @@ const SECRETS: &[&str] = &[
     "private-mac",
 ];
 
-/// The regex group that matches only after a name with a qualifier.
+/// Name of the regex group that matches only after a name with a qualifier, such as
+/// `GITHUB_TOKEN_RO`.
 const QUALIFIED: &str = "qualified";
 
 /// Secrets that are recognised by their format, without a name: the hints and the pattern of each.
@@ -64,8 +65,8 @@ pub(super) struct RedactionRule {
     /// at the hint.
     applies: fn(&str, &str) -> bool,
     /// Matches the text that starts at the hint. The first group is kept, and the secret follows
-    /// it. Repetitions are bounded in a pattern that can fail late, because a line can be as long
-    /// as a file.
+    /// it. If a pattern can fail after a repetition, the repetition is bounded, because a line can
+    /// be as long as a file.
     pattern: Regex,
     extent: Extent,
 }
@@ -173,8 +174,8 @@ fn rules() -> Vec<RedactionRule> {
             Extent::Pattern,
         ),
         // The secret ends at the last `@` before the path, because a password may contain an `@`. A
-        // password may also contain a `/`. It then differs from a port in that it is not all
-        // digits.
+        // password may also contain a `/`. If the text between `:` and `/` is all digits, it is a
+        // port and not part of a password.
         rule(
             &["://", r":\/\/"],
             has_at,
