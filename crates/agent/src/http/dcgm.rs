@@ -4,8 +4,9 @@
 //! Source: NVIDIA/dcgm-exporter `etc/default-counters.csv`, and its output for an L4 with driver
 //! version 580.
 //!
-//! Two counters are omitted. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` counts bytes from a starting point
-//! that NVML does not report. The other is the vGPU licence status, which this agent does not read.
+//! Two counters are omitted. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` counts bytes from a starting
+//! point that NVML does not report. The other is the vGPU licence status, which this agent does not
+//! read.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, Signal, Subject};
