@@ -249,16 +249,23 @@ def kind(tensor):
             return segment["is_expandable"]
 before = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 cached = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-del cached # classic_pool() must not hand out this cached expandable memory. with
-farrier.torch.classic_pool() as pool: inside = torch.empty(64 << 20, dtype=torch.uint8,
-device="cuda") small = torch.empty(1000, dtype=torch.uint8, device="cuda") after = torch.empty(64 <<
-20, dtype=torch.uint8, device="cuda") del inside with farrier.torch.classic_pool(): again =
-torch.empty(32 << 20, dtype=torch.uint8, device="cuda") outside = torch.empty(32 << 20,
-dtype=torch.uint8, device="cuda") late = "allowed" try: farrier.torch.configure_allocator() except
-RuntimeError as error: late = str(error).splitlines()[0] kinds = [kind(t) for t in (before, small,
-after, again, outside)] settings = torch.cuda.memory._snapshot()["allocator_settings"]
-print(json.dumps({"expandable": choice.expandable, "kinds": kinds, "late": late, "settings":
-str(settings)}))
+del cached  # classic_pool() must not hand out this cached expandable memory.
+with farrier.torch.classic_pool() as pool:
+    inside = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    small = torch.empty(1000, dtype=torch.uint8, device="cuda")
+after = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+del inside
+with farrier.torch.classic_pool():
+    again = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+outside = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+late = "allowed"
+try:
+    farrier.torch.configure_allocator()
+except RuntimeError as error:
+    late = str(error).splitlines()[0]
+kinds = [kind(t) for t in (before, small, after, again, outside)]
+settings = torch.cuda.memory._snapshot()["allocator_settings"]
+print(json.dumps({"expandable": choice.expandable, "kinds": kinds, "late": late, "settings": str(settings)}))
 """
 
 

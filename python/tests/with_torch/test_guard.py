@@ -263,7 +263,7 @@ def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):
         squares(twice, given).backward()
     alone = whole(model, second)[1]
     squares(model, first).backward()
-    model.head.bias.grad = None # One parameter has no earlier gradient.
+    model.head.bias.grad = None  # One parameter has no earlier gradient.
     held = [parameter.grad for parameter in model.parameters()]
     memory.limit = 3 * ROW
     run = guard(model, memory)
