@@ -13,9 +13,10 @@ use farrier_fleet::health::StoredEvent;
 /// its retry.
 const WAIT_MS: i64 = 1000;
 
-/// How often a moved kernel log cursor is written when no finding changes. Otherwise the stored
-/// cursor of a healthy node with a busy log could point to a line that the kernel has overwritten.
-/// After a restart, the agent would then report lines as lost that it had read.
+/// How often the kernel log cursor is written if it has moved but no finding has changed. Without
+/// this, the stored cursor of a healthy node with a busy log could point to a line that the kernel
+/// has overwritten. After a restart, the agent would then report lines as lost although it had read
+/// them.
 const CURSOR_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]

@@ -295,8 +295,8 @@ impl SessionRegistry {
 
     /// Returns an event for each node whose heartbeat is lost, unless the log already has it.
     ///
-    /// The controller blocks on this call, so it has to be fast in a large fleet. It reads only
-    /// `last_seen` of nodes that were seen recently, which are nearly all nodes.
+    /// The controller blocks on this call, so it has to be fast in a large fleet. For nodes that
+    /// were seen recently, which are nearly all nodes, it reads only `last_seen`.
     pub(crate) fn heartbeat_losses(&self, state: &FleetState, now: Timestamp) -> Vec<Event> {
         let timeout_ms = |heartbeat_timeout_s: u32| {
             u64::from((heartbeat_timeout_s / HEARTBEAT_LOST_DIVISOR).max(1)) * 1000

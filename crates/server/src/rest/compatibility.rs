@@ -1,6 +1,6 @@
-//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. Nodes choose the
-//! names, and so the number of combinations. The verdicts are therefore computed on a blocking
-//! thread and for one request at a time.
+//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. Nodes report the
+//! names, and so determine the number of combinations. The verdicts are therefore computed on a
+//! blocking thread and for one request at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
