@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy)]
 pub struct CoefficientSpec {
     pub name: &'static str,
-    /// With its unit.
+    /// Description, with the unit.
     pub meaning: &'static str,
     pub prior: f64,
     /// Standard deviation of the prior, in the logarithm.

@@ -13,11 +13,11 @@ use crate::run::{TrainingRun, TrainingTask};
 /// FLOPs per token of a training step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FlopsPerToken {
-    /// Attention FLOPs under a causal mask.
+    /// All model FLOPs, with attention FLOPs counted under a causal mask.
     pub causal: f64,
-    /// Attention FLOPs without a mask.
+    /// All model FLOPs, with attention FLOPs counted without a causal mask.
     pub full: f64,
-    /// Causal, including recomputed FLOPs.
+    /// Like `causal`, plus recomputed FLOPs.
     pub causal_with_recompute: f64,
 }
 

@@ -65,7 +65,7 @@ pub struct Accelerator {
 /// Why a GPU cannot be used in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// Not in the facts.
+    /// The GPU is not in the facts.
     #[error("unknown GPU `{name}`{}", suggestions(.nearest))]
     Unknown { name: String, nearest: Vec<String> },
     /// The facts lack a value that a plan needs.

@@ -34,7 +34,7 @@ impl CheckpointKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub kind: CheckpointKind,
-    /// Total over all GPUs.
+    /// Size of the checkpoint, over all GPUs.
     pub bytes: f64,
     /// Write bandwidth of storage, for the whole cluster.
     pub storage_bytes_per_s: f64,

@@ -33,7 +33,7 @@ pub struct TimeBreakdown {
     pub checkpoint_stalls_share: f64,
     /// Training rolled back and repeated, including its checkpoints.
     pub lost_work_share: f64,
-    /// From failure to detection.
+    /// Time from a failure to its detection.
     pub detection_share: f64,
     pub recovery_share: f64,
     /// Waiting for a spare or repaired node.

@@ -62,9 +62,10 @@ pub struct Goodput {
     pub failures_per_day: f64,
     /// Stall of training per checkpoint.
     pub stall_s: f64,
-    /// From the end of the stall until the checkpoint can be restored.
+    /// Time from the end of the stall until the checkpoint can be restored.
     pub settle_s: f64,
-    /// From a failure to training again, if nothing else fails and a node is available.
+    /// Time from a failure until the run trains again, if nothing else fails and a node is
+    /// available.
     pub down_s: f64,
     /// Mean wait for a node, over all failures.
     pub wait_s: f64,
@@ -73,14 +74,14 @@ pub struct Goodput {
 }
 
 impl Goodput {
-    /// At the best interval.
+    /// Goodput at the best interval.
     pub fn best(conditions: &Conditions) -> Result<Self, GoodputError> {
         conditions.check()?;
         let timing = RunTiming::new(conditions);
         Ok(Self::new(&timing, interval::best_s(&timing)))
     }
 
-    /// At an interval, in seconds of training between two checkpoints.
+    /// Goodput at an interval, in seconds of training between two checkpoints.
     pub fn at(conditions: &Conditions, interval_s: f64) -> Result<Self, GoodputError> {
         conditions.check()?;
         let timing = RunTiming::new(conditions);

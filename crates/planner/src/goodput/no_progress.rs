@@ -12,7 +12,7 @@ pub struct NoProgress {
     /// ETTR.
     pub share: f64,
     pub mtbf_s: f64,
-    /// From a failure to training again.
+    /// Time from a failure until the run trains again.
     pub down_s: f64,
     /// Mean wait for a node.
     pub wait_s: f64,

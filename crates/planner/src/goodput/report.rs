@@ -39,9 +39,9 @@ impl Training {
 /// Goodput of a run, with cost, spares and marginal values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GoodputReport {
-    /// At the best interval.
+    /// Goodput at the best interval.
     pub best: Goodput,
-    /// At the requested interval.
+    /// Goodput at the requested interval.
     #[serde(rename = "given")]
     pub requested: Option<Goodput>,
     /// Young's interval for the same stall; `null` if nothing fails.
@@ -64,17 +64,17 @@ pub struct GoodputReport {
 /// Duration and cost of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RunCost {
-    /// Without any loss.
+    /// Duration without failures, checkpoints and planned stops.
     pub productive_h: f64,
     pub hours: f64,
     pub days: f64,
-    /// Range due to the uncertainty of the speed; `None` if it was measured.
+    /// Range due to the uncertainty of the speed; `None` if the speed was measured.
     pub days_p10: Option<f64>,
     pub days_p90: Option<f64>,
     /// Expected number of failures.
     pub failures: f64,
     pub lost: LostTime,
-    /// Including spares.
+    /// Cost of the run, including spares.
     pub usd: Option<f64>,
     pub usd_p10: Option<f64>,
     pub usd_p90: Option<f64>,

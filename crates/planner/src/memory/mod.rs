@@ -37,7 +37,7 @@ pub struct MemoryEstimate {
 /// Memory of a GPU of one pipeline stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageMemory {
-    /// From 0.
+    /// Index of the stage, starting at 0.
     pub stage: u32,
     pub blocks: u32,
     /// Micro-batches whose activations are stored at once.

@@ -178,7 +178,7 @@ fn adapter_bytes(run: &TrainingRun, replicas: u32) -> BytesPerParam {
 /// Quantized copies of a weight.
 #[derive(Debug, Clone, Copy)]
 struct QuantizedWeights {
-    /// Bytes per weight.
+    /// Bytes per weight, over all quantized copies.
     bytes: f64,
     /// Whether there is no 16-bit copy of the weight in addition.
     replaces_16bit: bool,

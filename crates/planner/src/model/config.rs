@@ -42,7 +42,7 @@ pub struct ParsedConfig {
 /// Why a `config.json` cannot be planned with.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelConfigError {
-    /// Not JSON.
+    /// The text is not JSON.
     #[error("the config is not valid JSON; expected a Hugging Face `config.json`")]
     Json(#[from] serde_json::Error),
     /// JSON, but not an object.
@@ -51,7 +51,7 @@ pub enum ModelConfigError {
          fields"
     )]
     NotAnObject,
-    /// Not a decoder-only language model.
+    /// The model is not a decoder-only language model.
     #[error(
         "`{architecture}` is {kind}; supported: decoder-only transformers such as {}",
         family::names()

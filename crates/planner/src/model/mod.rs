@@ -183,14 +183,14 @@ pub enum Norm {
 pub struct Experts {
     /// Routed experts.
     pub count: u32,
-    /// Top-k.
+    /// Routed experts per token (top-k).
     pub per_token: u32,
     pub ffn: u32,
     /// Inner width of all shared experts together.
     pub shared_ffn: u32,
     /// Dense layers at the start of the model.
     pub dense_layers: u32,
-    /// After those, every `every`-th layer is a `MoE` layer.
+    /// After the dense layers, every `every`-th layer is a `MoE` layer.
     pub every: u32,
 }
 

@@ -19,7 +19,7 @@ use crate::run::TrainingRun;
 pub struct PublishedRun {
     pub source: String,
     pub date: String,
-    /// As the source names it.
+    /// Name of the GPU in the source.
     pub gpu: String,
     pub run: TrainingRun,
     /// Measured step time.
@@ -55,7 +55,7 @@ pub enum TableError {
         .columns.join(", ")
     )]
     MissingColumns {
-        /// In backticks.
+        /// Column names, in backticks.
         columns: Vec<String>,
     },
     #[error("the table has no rows")]

@@ -31,7 +31,7 @@ pub struct DetailedSample {
     pub gpu: GpuUuid,
     /// `P0` is the fastest.
     pub performance_state: Reading<u32>,
-    /// Relative to the fan's maximum speed.
+    /// Fan speed relative to the fan's maximum.
     pub fan_percent: Reading<u32>,
     /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
     pub compute_mode: Reading<u32>,

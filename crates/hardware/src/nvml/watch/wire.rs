@@ -45,7 +45,7 @@ pub(super) struct InventoryRequest {
     /// NVML indices of GPUs to skip.
     #[serde(default)]
     pub(super) avoided: Vec<u32>,
-    /// Interactive mode.
+    /// Whether the child runs in interactive mode.
     #[serde(rename = "closely", default)]
     pub(super) interactive: bool,
 }
