@@ -24,7 +24,7 @@ pub(super) fn observed(clause: &Clause, measured: Measured) -> String {
         Comparison::AtLeast if limit > 1.0 || is_share(clause) => {
             format!("{observation}, the limit is {limit_text}{limit_source}")
         }
-        // The value alone says enough.
+        // The observed value makes the limit obvious.
         Comparison::AtLeast | Comparison::Equals => observation,
         Comparison::Differs => format!("{observation}, not {}", amount(clause, limit)),
     }
@@ -210,7 +210,7 @@ fn short(signal: Signal) -> String {
         Signal::NicRate => "port rate",
         Signal::NodeGpusExpected | Signal::NodeNicsExpected => "the number expected on the node",
         Signal::NodeProbesStuck => "processes stuck in the driver",
-        Signal::AgentClockSteps => "jumps of the wall clock",
+        Signal::AgentClockSteps => "steps of the wall clock",
         signal => return meaning(signal),
     };
     shorter.to_owned()
