@@ -16,9 +16,10 @@ use crate::search::{self, Constraints, SearchError};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Basis {
     Gpus(u32),
-    /// Dollars per hour: the number of whole nodes within the budget with the highest throughput.
+    /// Equal cost, in dollars per hour. Of the numbers of whole nodes within this budget, each GPU
+    /// gets the one with the highest throughput.
     UsdPerHour(f64),
-    /// A deadline: the fewest whole nodes that meet it.
+    /// An equal deadline. Each GPU gets the fewest whole nodes that meet it.
     Days {
         days: f64,
         tokens: f64,

@@ -1,6 +1,6 @@
 //! Invalid inputs of a goodput estimate.
 
-/// Why an input is invalid, and what would be possible.
+/// Why an input is invalid, and which values would be possible.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GoodputError {
     /// A count is 0.

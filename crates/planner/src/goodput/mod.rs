@@ -48,8 +48,8 @@ pub const MIN_PROGRESS_SHARE: f64 = 0.1;
 /// ETTR of a run at a checkpoint interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goodput {
-    /// Training between two checkpoints; infinite (`null`) if nothing fails or the run ends before
-    /// a checkpoint pays off.
+    /// Training time between two checkpoints; infinite (`null`) if nothing fails or the run ends
+    /// before a checkpoint pays off.
     pub interval_s: f64,
     pub interval_steps: f64,
     /// ETTR: share of time spent on training that is kept.

@@ -33,7 +33,7 @@ pub struct WrongInterval {
     pub requested_s: f64,
     /// Stall of training per checkpoint.
     pub stall_s: f64,
-    /// Infinite (`null`) if the run ends before a checkpoint pays off.
+    /// The best interval; infinite (`null`) if the run ends before a checkpoint pays off.
     pub best_s: f64,
     /// ETTR at the best interval.
     pub best_share: f64,

@@ -15,11 +15,11 @@ use super::{Goodput, closed_form};
 /// Amount and speed of training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Training {
-    /// `None` if not requested.
+    /// Tokens to train on. `None` if not requested.
     pub tokens: Option<f64>,
-    /// Of the whole cluster, while it trains.
+    /// Throughput of the whole cluster while it trains.
     pub tokens_per_s: f64,
-    /// `None` if the speed was measured.
+    /// P10 and P90 of `tokens_per_s`. `None` if the speed was measured.
     pub tokens_per_s_p10_p90: Option<[f64; 2]>,
     pub usd_per_gpu_hour: Option<f64>,
 }
@@ -50,8 +50,8 @@ pub struct GoodputReport {
     pub daly_interval_s: f64,
     /// The best interval, if the run ends before it and therefore needs no checkpoint.
     pub interval_beyond_run_s: Option<f64>,
-    /// At the requested interval, or else at the best. `None` if the run makes no progress or no
-    /// tokens were requested.
+    /// Duration and cost at the requested interval, or else at the best one. `None` if the run
+    /// makes no progress or no tokens were requested.
     pub run: Option<RunCost>,
     #[serde(rename = "no_headway")]
     pub no_progress: Option<NoProgress>,

@@ -1,4 +1,5 @@
-//! Activation memory: what a micro-batch stores for the backward pass, and transient buffers.
+//! Activation memory: activations that a micro-batch stores for the backward pass, and transient
+//! buffers.
 //!
 //! Counted after arXiv:2205.05198 (Table 2), updated to current kernels: flash attention stores no
 //! scores; norms, activation functions and GEMMs store their inputs.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Shape of a transformer, as far as its size and FLOPs depend on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TransformerConfig {
-    /// As requested, or as the config file states.
+    /// Name as requested, or from the config file.
     pub name: String,
     pub layers: u32,
     pub hidden: u32,

@@ -102,7 +102,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Does what is due, and sends at most one request.
+    /// Takes all actions that are due, and sends at most one request.
     pub(super) fn step(&mut self, now: Duration, stop: &AtomicBool) -> SupervisorStep {
         let mut events = Vec::new();
         self.exiting.retain_mut(|exiting| exiting.child.exit_status().is_none());
