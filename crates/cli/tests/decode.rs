@@ -131,7 +131,7 @@ fn undecodable_input_does_not_look_healthy() {
     let empty = support::run(&["decode"]);
     insta::assert_snapshot!(empty.stderr, @r#"
     error: failed to read standard input: the log is empty: nothing was judged
-    hint: unknown is not healthy: `dmesg` may need root, and a rotated log leaves an empty file; try `sudo dmesg | farrier decode`
+    hint: an empty log does not mean healthy GPUs: `dmesg` may need root, and log rotation leaves an empty file; try `sudo dmesg | farrier decode`
     "#);
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"\x1f\x8b\x08\x00").unwrap();

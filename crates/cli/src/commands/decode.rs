@@ -148,8 +148,8 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
     let unpack = |tool: &str| format!("unpack it on the way: `{tool} {file} | farrier decode`");
     let hint = match err {
         UnreadableLog::Empty => {
-            "unknown is not healthy: `dmesg` may need root, and a rotated log leaves an \
-                              empty file; try `sudo dmesg | farrier decode`"
+            "an empty log does not mean healthy GPUs: `dmesg` may need root, and log rotation \
+             leaves an empty file; try `sudo dmesg | farrier decode`"
                 .to_owned()
         }
         UnreadableLog::Gzip => unpack("zcat"),

@@ -88,9 +88,9 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
         .collect();
     printer.table(&headings, &lines)?;
     printer.line("")?;
-    let legend = "CUDA: the branch's native version (PTX too). Runs to: the newest CUDA whose programs it runs \
-                  by minor-version compatibility (not PTX); every older CUDA runs as well. Drives: the oldest \
-                  to the newest supported generation, none left out. * unverified.";
+    let legend = "CUDA: the branch's native version, including its PTX. Runs to: the newest CUDA whose \
+                  programs, but not PTX, the branch runs by minor-version compatibility; every older CUDA runs \
+                  as well. Drives: the supported GPU generations, without gaps. * unverified.";
     printer.paragraph("", 0, legend)?;
     fact_sets::print(&set.set, printer)?;
     Ok(())

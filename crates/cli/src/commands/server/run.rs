@@ -29,8 +29,7 @@ pub(crate) struct Args {
     /// joins this pool
     #[arg(long, value_name = "POOL")]
     plain: Option<Pool>,
-    /// Heartbeat interval of agents, in seconds; at least three fit into the shortest heartbeat
-    /// timeout
+    /// Heartbeat interval of agents, from 1 to 10 seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
     heartbeat_interval: u32,
     /// Lifetime of node certificates, from 10s to 365d; nodes renew after two thirds of it
