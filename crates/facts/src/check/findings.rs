@@ -1,4 +1,4 @@
-//! Collects what the rules find.
+//! Collects the findings of the rules.
 
 use crate::check::query::Query;
 use crate::check::report::{CheckReason, CheckReport, CheckSubject, Notice, Remedy, Verdict};

@@ -1,4 +1,4 @@
-//! Applies the rules to what the language scanners find.
+//! Applies the rules to the settings, calls and commands that the language scanners find.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

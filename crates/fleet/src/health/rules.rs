@@ -18,7 +18,7 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// What the configuration changes about a rule.
+/// Changes to a rule in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleOverride {

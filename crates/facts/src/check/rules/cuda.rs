@@ -240,7 +240,8 @@ fn advise_newer(
     advise_branch(set, query, findings, &format!("for {}", need.subject), |branch| {
         qualifies(branch.native_cuda)
     });
-    // A cuda-compat package helps if its base is supported and its branch still supports the GPU.
+    // A cuda-compat package helps if it supports the current branch as its base, and if the branch
+    // of the package still supports the GPU.
     let Some(cuda) = need.cuda else { return };
     let facts = &set.cuda.forward_compatibility;
     let branch = query.driver.version.branch();

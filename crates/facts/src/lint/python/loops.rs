@@ -220,7 +220,7 @@ fn only_logs(module: &PythonModule<'_>, line: usize) -> bool {
     if module.source.tokens[line.start].kind != TokenKind::Name {
         return false;
     }
-    // Calls inside the message only read values.
+    // Look only at the outer call, because calls inside the message only read values.
     let name_use = module.use_at(line.start, line.end);
     let method = name_use.path.rsplit('.').next().unwrap_or(&name_use.path);
     module.is(name_use.end, "(") && HARMLESS.contains(&method)

@@ -11,7 +11,8 @@ use crate::tune::setting::{DesiredValue, HUGEPAGES_FILE, SettingKind};
 const NO_GOVERNORS: &str =
     "the kernel does not control CPU clocks here (a virtual machine, or the firmware does)";
 
-/// Module parameter that selects who manages GPU memory on coherent platforms.
+/// Module parameter that selects whether the driver or the kernel manages GPU memory on coherent
+/// platforms.
 const COHERENT: &str = "CoherentGPUMemoryMode";
 
 pub(super) fn evaluate(

@@ -13,7 +13,7 @@ use crate::fleet::state::{FleetState, Node, Symptom};
 /// The domain faults that are active once the events of this decision are applied.
 pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
 
-/// Detects faults of the domains that changed nodes are in. Clears faults that no longer hold.
+/// Detects faults in the domains of changed nodes. Clears faults that too few nodes still show.
 pub(super) fn detect_faults(
     state: &FleetState,
     dirty: &BTreeSet<NodeId>,

@@ -517,7 +517,7 @@ impl UnblockedBy {
         )
     }
 
-    /// Whether an operator has to act, or can unblock the node by acting.
+    /// Whether an operator or approver has to act, or can unblock the node by acting.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self,

@@ -208,6 +208,7 @@ fn short(signal: Signal) -> String {
         Signal::NicEfaUnresponsiveRemote => "unresponsive EFA peers",
         Signal::NicEfaImpairedRemote => "impaired EFA connections",
         Signal::NicRate => "port rate",
+        Signal::NodeGpusNvml => "the number of GPUs that NVML opened",
         Signal::NodeGpusExpected | Signal::NodeNicsExpected => "the number expected on the node",
         Signal::NodeProbesStuck => "processes stuck in the driver",
         Signal::AgentClockSteps => "steps of the wall clock",
