@@ -64,9 +64,9 @@ fn the_table_shows_the_first_action_and_its_source() {
     No device named
       do first  reboot-node: drain the node and reboot it.
       critical  version-mismatch, line 7 → reboot-node
-                Libraries and loaded kernel module are of different driver versions: nothing new starts on this node, what
-                runs goes on. Drain, then reload the modules or reboot. The library is of version 580.95.05, the loaded
-                module of version 570.195.03.
+                Libraries and loaded kernel module are of different driver versions: new programs cannot start on this node;
+                running ones continue. Drain the node, then reload the modules or reboot. The library is of version
+                580.95.05, the loaded module of version 570.195.03.
                 Source: NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c
 
     0000:65:00
