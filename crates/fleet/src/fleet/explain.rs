@@ -1,4 +1,4 @@
-//! Explains the phase of a node, its order, and its deferred action.
+//! Explains the phase of a node, its order, its deferred action and its domain faults.
 
 use super::identity::{Domain, NodeId};
 use super::reason::{Rationale, Reason};
