@@ -58,8 +58,8 @@ struct Use {
     replacement: String,
 }
 
-/// All problems of the repository: uses of retired words without an exemption, type
-/// names that several files define, and unused exemptions.
+/// All problems of the repository: uses of retired words without an exemption, type names that
+/// several files define, and unused exemptions.
 pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let retired = parse_retired(&read(root, "xtask/src/words/retired.txt")?)?;
     let exemptions = parse_exemptions(&read(root, "xtask/src/words/exempt.txt")?)?;

@@ -128,7 +128,7 @@ fn print(
     Ok(())
 }
 
-/// How the shipped rows were estimated.
+/// Describes how the shipped rows were estimated.
 fn held_out(score: &Score) -> String {
     let cautioned = score.held_out - score.fitted_rows;
     let notes = if cautioned > 0 {

@@ -1,4 +1,4 @@
-//! Prints coverage gaps, what is not active yet (collectors, the node check, rules), and the
+//! Prints coverage gaps, parts that are still warming up (collectors, the node check, rules), and
 //! signals that this node's hardware does not support.
 
 use std::collections::{BTreeMap, BTreeSet};
