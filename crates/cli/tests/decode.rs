@@ -73,7 +73,7 @@ fn the_table_shows_the_first_action_and_its_source() {
       do first  restart-app: restart the application.
       warning   Xid 94, line 6, process python3 (43) → restart-app
                 Contained memory error. The memory error was contained to the named application: restart it; other work on
-                the GPU goes on. Reset the GPU at the next drain. If other Xids came with it, follow those.
+                the GPU continues. Reset the GPU at the next drain. If other Xids came with it, follow those.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
 
