@@ -64,9 +64,9 @@ pub(super) struct RedactionRule {
     /// Decides whether to try the pattern, given the text before the hint and the text that starts
     /// at the hint.
     applies: fn(&str, &str) -> bool,
-    /// Matches the text that starts at the hint. The first group is kept, and the secret follows
-    /// it. If a pattern can fail after a repetition, the repetition is bounded, because a line can
-    /// be as long as a file.
+    /// Matches the text that starts at the hint. The first capture group is the text before the
+    /// secret, which is kept. Every repetition that more of the pattern follows has an upper bound,
+    /// because a line can be as long as a file and a match may be tried at every hint in it.
     pattern: Regex,
     extent: Extent,
 }
@@ -75,9 +75,10 @@ pub(super) struct RedactionRule {
 enum Extent {
     /// At the end of the pattern, or where its second group begins.
     Pattern,
-    /// At the end of a word or quoted string. If the second group matches a weak separator such as
-    /// a space, the text is a secret only if its name is a flag or the text looks random. If the
-    /// group [`QUALIFIED`] matches, the text must look random.
+    /// At the end of the value after the name, which is a word or a quoted string. If the second
+    /// group matches, name and value are separated only weakly, such as by a space. The value then
+    /// counts as a secret only if the name is a command-line flag or the value looks random. If the
+    /// group [`QUALIFIED`] matches, the value counts as a secret only if it looks random.
     Value,
     /// At the end of the line, or of the string that contains the header.
     Header,
