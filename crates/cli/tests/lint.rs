@@ -74,7 +74,7 @@ fn four_findings_are_shown_with_replacements() {
     train.py:4 env-unknown (fake)
               No software reads `H100_ASYNC_MEM_POOL`.
         use:  `PYTORCH_ALLOC_CONF=backend:cudaMallocAsync` in PyTorch, `TF_GPU_ALLOCATOR=cuda_malloc_async` in TensorFlow
-        from: no reader in public code, searched; pytorch/pytorch c10/cuda/CUDAAllocatorConfig.h; TensorFlow's own
+        from: search of public code: nothing reads it; pytorch/pytorch c10/cuda/CUDAAllocatorConfig.h; TensorFlow's own
               out-of-memory message
     train.py:6 version-as-float (harm)
               A version is not a number: as floats 12.10 < 12.8 and 2.10 < 2.9, and a third part such as 570.124.06 does not

@@ -16,7 +16,7 @@ struct PendingRemedy {
 impl PendingRemedy {
     fn into_remedy(self) -> Remedy {
         Remedy {
-            text: format!("{}: {}", self.purposes.join(", "), self.text),
+            text: format!("{}: {}", self.purposes.join(", and "), self.text),
             command: self.command,
         }
     }

@@ -72,7 +72,7 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
                 if row.unverified.iter().any(|name| name == field) { " *" } else { "" }
             };
             let end =
-                row.end_of_support.map_or_else(|| "not printed".to_owned(), |end| end.to_string());
+                row.end_of_support.map_or_else(|| "not stated".to_owned(), |end| end.to_string());
             let end = format!("{end}{}", mark("end_of_support"));
             vec![
                 row.branch.to_string(),

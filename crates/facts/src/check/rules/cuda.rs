@@ -32,7 +32,7 @@ pub(super) struct CudaRequirement<'a> {
     pub(super) family: &'a CudaFamily,
     /// `None` if only the major version was given.
     pub(super) cuda: Option<CudaVersion>,
-    /// The driver that ships with it.
+    /// The driver that the toolkit of this CUDA version includes.
     pub(super) shipped: Option<&'a DriverVersion>,
     pub(super) origin: &'a Origin,
     /// Always `Usage::Run` for a framework.
@@ -147,8 +147,10 @@ pub(super) fn driver_supports(
 ) -> bool {
     let subject = &need.subject;
     let family = &need.family.origin;
-    let ships =
-        need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
+    let ships = need
+        .shipped
+        .map(|shipped| format!("; the toolkit of this CUDA version includes driver {shipped}"))
+        .unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
     let (verdict, code, text, origin) = match cuda_support(query, user_space, need) {
         CudaSupport::TooOld => return report_driver_too_old(set, query, need, findings),
