@@ -55,7 +55,13 @@ fn reference(rules: &Rules) -> String {
             text.push_str(&format!("{rule_text}\n\n"));
         }
         text.push_str(&format!("When: {}.\n\n", condition(rule)));
-        text.push_str(&format!("It clears {}.\n\n", describe_clear_condition(rule)));
+        let is_check = rule.when.is_empty() && rule.on.is_none();
+        let clears = if is_check {
+            "when a check of the node no longer reports it".to_owned()
+        } else {
+            describe_clear_condition(rule)
+        };
+        text.push_str(&format!("It clears {clears}.\n\n"));
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("Remedy: {remedy}.\n\n"));
         }

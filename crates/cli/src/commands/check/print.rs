@@ -46,7 +46,8 @@ pub(super) fn notices(
         return Ok(());
     }
     printer.line("")?;
-    let heading = if strict { "Notices" } else { "Notices (with --strict they decide too)" };
+    let heading =
+        if strict { "Notices" } else { "Notices (they affect the verdict only with --strict)" };
     printer.line(&printer.toned(Tone::Strong, heading))?;
     let (mut exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
         notices.iter().partition(|notice| notice.code == NoticeCode::Exposed);
@@ -65,8 +66,7 @@ pub(super) fn notices(
     if let (Some(fixed), Some(worst)) = (fixed, exposed.first()) {
         let count = exposed.len();
         let text = format!(
-            "security advisories with a fix in the branch, all of them in {fixed}: {count}, the worst {}; --output json \
-             lists them",
+            "security advisories fixed by an update to {fixed}: {count}, the worst {}; --output json lists them",
             label(worst)
         );
         printer.paragraph("  -", 4, &text)?;
