@@ -113,7 +113,7 @@ def efficiencies(questions):
         (f"the default of llm-analysis, {FLOPS_EFFICIENCY}", lambda question: None),
         ("0.5, which the source of llm-analysis gives for Megatron-LM", lambda question: 0.5),
         (f"the constant with the smallest mean error on these rows, {best:.3f}", lambda question: best),
-        (f"the same for each GPU: {named}", lambda question: by_gpu[question["gpu"][:4]]),
+        (f"for each GPU, the best constant on its rows: {named}", lambda question: by_gpu[question["gpu"][:4]]),
     ]
 
 

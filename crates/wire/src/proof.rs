@@ -1,8 +1,8 @@
 //! Proof of possession: a request for a certificate is signed with the private key that the
 //! certificate is for.
 //!
-//! A certificate signing request would prove the same, but the server would then have to parse
-//! ASN.1 from unauthenticated peers.
+//! A certificate signing request would prove the same, but the server would then have to parse an
+//! X.509 request from an unauthenticated peer.
 
 use ring::rand::SystemRandom;
 use ring::signature::{

@@ -1,12 +1,14 @@
 //! `cargo xtask bench agent`: cost and latency of the agent on a simulated node with eight H100.
 //!
 //! ```text
-//! node ─┬─ agent, probe, scraped ─┐
-//!       ├─ gpustat, once a second ├─> cost ─> (peers stop) ─> latency ─> flood ─> bench/agent.md
-//!       └─ nvitop, once a second  ┘
+//! node ─┬─ agent and its probe child ─┐
+//!       ├─ gpustat, once a second     ├─> cost ─> latency ─> flood ─> bench/agent.md
+//!       └─ nvitop, once a second      ┘
 //! ```
 //!
-//! The agent reports to a server on the same machine and executes its orders.
+//! `cost` measures all three programs at the same time. gpustat and nvitop are then stopped,
+//! because `latency` and `flood` measure only the agent. During `cost`, the benchmark scrapes the
+//! agent's metrics. The agent reports to a server on the same machine and executes its orders.
 
 mod node;
 pub(crate) mod peers;
@@ -29,7 +31,8 @@ use server::ServerProcess;
 /// Sizes of a run.
 #[derive(Clone, Copy)]
 struct AgentParams {
-    /// Time until all processes have started and the agent has read every tier once.
+    /// Time before the cost measurement. It is long enough for all processes to start, and for the
+    /// agent to read every tier once.
     warm_up: Duration,
     /// Duration of the cost measurement.
     watch: Duration,
@@ -38,7 +41,7 @@ struct AgentParams {
     flood_lines: u64,
 }
 
-/// The sizes that the budgets refer to. The slow tier runs once in the 60 s.
+/// The sizes to which the budgets apply. The agent reads its slow tier once within `watch`.
 const FULL: AgentParams = AgentParams {
     warm_up: Duration::from_secs(15),
     watch: Duration::from_secs(60),
@@ -54,7 +57,7 @@ const QUICK: AgentParams = AgentParams {
 
 /// Common Prometheus scrape interval.
 const SCRAPE: Duration = Duration::from_secs(15);
-/// Maximum of the random pause before each timed line. Random pauses keep the lines from being in
+/// Maximum of the random pause before each timed line. With a fixed pause, the lines could be in
 /// step with the agent's polling.
 const PAUSE_US_MAX: u64 = 80_000;
 const FLOOD_LINES_PER_S: u64 = 10_000;
@@ -209,7 +212,7 @@ fn flood(node: &BenchNode, agent: &mut AgentProcess, lines: u64) -> anyhow::Resu
     let (written, counted_after) = (last_line - started, last_line.elapsed());
     let lost = "\nfarrier_agent_kernel_lines_lost_total 0\n";
     if counted != lines || !agent.metrics()?.contains(lost) {
-        bail!("only {counted} of {lines} lines were counted, or the agent lost lines");
+        bail!("wrote {lines} lines, but the agent counted {counted} or reports lost lines");
     }
     let ms_per_s = CpuTime::measure(pid, "probe")?.rates_since(&cpu_before).values().sum();
     let memory = MemoryUsage::of_process(pid)?;

@@ -21,11 +21,12 @@ const RESTART_S_MAX: f64 = 5.0;
 /// Published figures of another system, for reference.
 const REFERENCE: &str = "\
 The tables also have published figures of NVSentinel, measured by its authors on their machines, on
-top of Kubernetes and MongoDB. They are no direct comparison; they show what a fleet of this size is
-known to cost. 57 events/s: its analyser processes one event at a time, in 17.67 ms (ADR 056 of its
-repository). 163 s: P90 of the time from fault to cordon when 375 of 1,500 nodes fail (its
-fault-quarantine scale test of v0.4). 235 GB: memory of its control plane at 100,000 nodes (its pull
-request 1789). Source: github.com/NVIDIA/NVSentinel, read in November 2026.
+top of Kubernetes and MongoDB. They are not directly comparable; they show what a fleet of this size
+is known to cost. The rate of 57 events/s follows from its analyser, which takes 17.67 ms for each
+event and processes one at a time (ADR 056 of its repository). 163 s is the P90 of the time from
+fault to cordon when 375 of 1,500 nodes fail (its fault-quarantine scale test of v0.4). 235 GB is
+the memory of its control plane at 100,000 nodes (its pull request 1789). Source:
+github.com/NVIDIA/NVSentinel, read in November 2026.
 ";
 
 /// Scenarios over their budget.

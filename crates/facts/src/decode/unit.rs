@@ -1,5 +1,5 @@
-//! The affected component that a line names. On a GPU, repeated errors of the same component
-//! indicate a hardware fault, errors of different components a software fault.
+//! The component of a GPU that a kernel log line names. Repeated errors of the same component
+//! indicate a hardware fault. Errors of different components indicate a software fault.
 
 use super::sanitize::excerpt;
 use super::xid_line::{self, XidLine};
@@ -16,8 +16,9 @@ pub(super) fn xid_unit(xid: &XidLine<'_>) -> Option<String> {
     }
 }
 
-/// `(GPC 7, TPC 7, SM 0)` of Xid 13, `GPC1 GPCCLIENT_T1_3` of Xid 31. Older drivers print a client
-/// without its cluster, which is ambiguous.
+/// The processor cluster (GPC) and its unit: `GPC7 TPC7` from `(GPC 7, TPC 7, SM 0)` in Xid 13, or
+/// `GPC1 T1_3` from `GPC1 GPCCLIENT_T1_3` in Xid 31. `None` if the line names no GPC number,
+/// because the unit alone is ambiguous. Older drivers print Xid 31 without the number.
 fn cluster(detail: &str) -> Option<String> {
     let (gpc, rest) = detail.match_indices("GPC").find_map(|(at, word)| {
         let rest = detail[at + word.len()..].trim_start();

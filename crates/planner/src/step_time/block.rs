@@ -1,4 +1,5 @@
-//! Cost of one micro-batch on one GPU: a transformer layer, embedding and loss, and the optimizer.
+//! Cost of the parts of a step on one GPU. For one micro-batch: a transformer layer, and embedding
+//! and loss. Once per step: the optimizer.
 
 use super::cost::{CostSink, OpCost, OpKind};
 use super::{AchievedRates, StepPhase, StepTime, collectives};
@@ -9,14 +10,15 @@ use crate::model::{
 use crate::parallelism::Sharding;
 use crate::run::{Framework, TrainingRun, TrainingTask};
 
-/// FLOPs per element moved by pointwise operations: a norm does about five per two elements, a gate
-/// five per three, a residual sum one per three. Our count.
+/// Estimated FLOPs of pointwise operations per element that they read or write. We counted 5 FLOPs
+/// per 2 elements for a norm (one element read, one written), 5 per 3 for a gated activation, and 1
+/// per 3 for a residual sum.
 const POINTWISE_FLOPS: f64 = 2.0;
-/// FLOPs of Adam per weight: 3 and 4 for the moments, 6 for the update with root, quotient and
-/// decay. Our count.
+/// FLOPs of Adam per weight. We counted 3 for the first moment, 4 for the second moment, and 6 for
+/// the update (square root, division, weight decay).
 const ADAM_FLOPS: f64 = 13.0;
 
-/// A dense layer, forward and backward, with exposed communication and host time.
+/// Time of a dense layer, forward and backward, including exposed communication and host time.
 pub(super) fn dense(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -32,7 +34,7 @@ pub(super) fn dense(
     time
 }
 
-/// A `MoE` layer, forward and backward, with exposed communication and host time.
+/// Time of a `MoE` layer, forward and backward, including exposed communication and host time.
 pub(super) fn moe(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -87,7 +89,7 @@ pub(crate) fn moe_work(
     pointwise(run, rates, coefficients, width, sink);
 }
 
-/// LoRA adapters of a layer: forward, input gradient and weight gradient, in 16 bits.
+/// Cost of a layer's LoRA adapters: forward pass, input gradient and weight gradient, in 16 bits.
 fn adapters(run: &TrainingRun, rates: &AchievedRates, ffn: u32, sink: &mut impl CostSink) {
     if run.task != TrainingTask::Lora {
         return;
@@ -99,7 +101,8 @@ fn adapters(run: &TrainingRun, rates: &AchievedRates, ffn: u32, sink: &mut impl 
     sink.record(StepPhase::Gemm, OpKind::FeedForwardGemm, cost);
 }
 
-/// A linear layer: forward with recompute, input gradient and, if trained, weight gradient.
+/// Cost of a linear layer: forward pass, its recompute, input gradient and, if the layer is
+/// trained, weight gradient.
 fn linear(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -109,7 +112,7 @@ fn linear(
 ) -> OpCost {
     let forward_passes =
         1.0 + run.parallelism.recompute.recomputed_gemm_share(run.layers_per_stage());
-    // Operands are read in the GEMM precision, results are written in 16 bits.
+    // A GEMM reads operands in the run's precision, and writes results in 16 bits.
     let gemm = |rows: f64, columns: f64, depth: f64| OpCost {
         flops: 2.0 * rows * columns * depth,
         bytes: run.precision.operand_bytes() * depth * (rows + columns) + 2.0 * rows * columns,
@@ -174,9 +177,10 @@ fn attention_core(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coeff
     let recomputed = run.parallelism.recompute.recomputed_attention_share(run.layers_per_stage());
     // The backward pass does five GEMMs where the forward pass does two.
     let flops = 2.0 * tokens * computed * width / tp * (3.5 + recomputed);
-    // Forward reads queries, keys and values and writes the output. Backward reads these and the
-    // output gradient, and writes the gradients of all three. Scores stay in on-chip memory, and
-    // every context-parallel rank reads the keys of the whole sequence.
+    // The forward pass reads queries, keys and values, and writes the output. The backward pass
+    // also reads the output gradient, and writes the gradients of queries, keys and values. Scores
+    // stay in on-chip memory. Every context-parallel rank reads the keys and values of the whole
+    // sequence.
     let keys = shape.key_value_width_of_rank(run.parallelism.tp) * f64::from(run.parallelism.cp);
     let bytes = 2.0 * tokens * (width / tp + keys) * (3.0 + recomputed);
     OpCost { flops, bytes, seconds: flops / rates.attention * slowdown }
@@ -192,7 +196,7 @@ fn feed_forward(run: &TrainingRun, rates: &AchievedRates, width: f64, sink: &mut
     sink.record(StepPhase::Gemm, OpKind::FeedForwardGemm, both);
 }
 
-/// Routed experts, assuming a balanced load.
+/// Cost of the routed experts, if all experts get the same number of tokens.
 fn routed(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -224,17 +228,19 @@ fn routed(
     } else {
         0.0
     };
-    // Data movement without arithmetic.
+    // Only data movement, no FLOPs.
     let moved = OpCost::memory_bound(dispatch + bias, rates.memory, 0.0);
     sink.record(StepPhase::Pointwise, OpKind::Pointwise, moved);
 }
 
-/// Share of the work around experts that remains with fused kernels. 1 without them.
+/// Factor for the host time, dispatch traffic and all-to-all of a `MoE` layer. Below 1 with fused
+/// kernels, otherwise 1.
 pub(super) fn fused_factor(run: &TrainingRun, coefficients: &Coefficients) -> f64 {
     if run.fused_experts { coefficients.experts_fused } else { 1.0 }
 }
 
-/// Norms, activation functions, residual sums and quantization: limited by memory bandwidth.
+/// Cost of norms, activation functions, residual sums and quantization, all of which are limited by
+/// memory bandwidth.
 fn pointwise(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -257,7 +263,8 @@ fn pointwise(
     let elements = tokens * (10.0 * residual + 2.0 * heads + gates * ffn_width / tp) * passes;
     let mut bytes = 2.0 * elements * rates.pointwise;
     if run.framework == Framework::Tuned && run.model.gated {
-        // The gated activation is recomputed: two inputs are read and one output written.
+        // Tuned frameworks recompute the gated activation, which reads two inputs and writes one
+        // output.
         bytes += 2.0 * 3.0 * tokens * ffn_width / tp * rates.pointwise;
     }
     if run.precision.is_scaled() {
@@ -268,7 +275,8 @@ fn pointwise(
     sink.record(StepPhase::Pointwise, OpKind::Pointwise, cost);
 }
 
-/// Time the GPU waits because the host launches a layer's kernels slower than they run.
+/// Adds the time that the GPU waits because the host launches a layer's kernels more slowly than
+/// the GPU runs them.
 fn host(run: &TrainingRun, coefficients: &Coefficients, additional_s: f64, time: &mut StepTime) {
     let mut launch_s = match run.framework {
         Framework::Fsdp | Framework::Foundry => coefficients.host_block_eager_s,
@@ -281,7 +289,7 @@ fn host(run: &TrainingRun, coefficients: &Coefficients, additional_s: f64, time:
     time.add(StepPhase::Host, both - busy);
 }
 
-/// Embedding, output projection and loss.
+/// Cost of embedding, output projection and loss.
 pub(crate) fn embedding_and_loss(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -310,7 +318,7 @@ pub(crate) fn embedding_and_loss(
     );
 }
 
-/// An optimizer step over the weights whose state this GPU holds.
+/// Cost of an optimizer step over the weights whose optimizer state this GPU holds.
 pub(crate) fn optimizer(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -338,7 +346,7 @@ pub(crate) fn optimizer(
 pub(crate) struct WeightsPerGpu {
     /// Replicated over DP × CP ranks.
     pub(crate) common: f64,
-    /// Expert weights, with fewer replicas.
+    /// Weights of routed experts. They have fewer replicas than `common`, because EP shards them.
     pub(crate) routed: f64,
 }
 
@@ -354,7 +362,7 @@ pub(crate) fn weights_per_gpu(run: &TrainingRun) -> WeightsPerGpu {
     let (tp, pp) = (f64::from(run.parallelism.tp), f64::from(run.parallelism.pp));
     let mut dense = f64::from(run.model.dense_layers());
     let mut expert = f64::from(run.model.expert_layers());
-    // MTP layers are like the last layer.
+    // Multi-token prediction (MTP) layers have the same kind as the last layer.
     *if expert > 0.0 { &mut expert } else { &mut dense } += f64::from(run.model.mtp_layers);
     let attention = attention_of_rank(&run.model, run.parallelism.tp);
     let blocks = (dense + expert) * (attention + parameters.norms)

@@ -1,4 +1,5 @@
-//! NCCL cost model: time of collectives and point-to-point transfers that the step waits for.
+//! NCCL cost model: how long a step waits for collectives and point-to-point transfers. "Exposed"
+//! communication is the part that does not overlap with compute.
 
 use super::block::{fused_factor, weights_per_gpu};
 use super::{AchievedRates, StepPhase, StepTime};
@@ -25,7 +26,7 @@ impl CommTime {
         Self { nvlink_s: 0.0, network_s: seconds }
     }
 
-    /// The slower of two concurrent transfers.
+    /// The slower of two concurrent transfers, one over `NVLink` and one over the network.
     fn slower(nvlink_s: f64, network_s: f64) -> Self {
         if network_s > nvlink_s { Self::network(network_s) } else { Self::nvlink(nvlink_s) }
     }
@@ -61,8 +62,8 @@ impl CommGroup {
         Self { size: f64::from(size.max(1)), per_domain: f64::from(per_domain) }
     }
 
-    /// All-gather or reduce-scatter of `bytes` in total: one ring per NIC, each of which enters and
-    /// leaves every `NVLink` domain once.
+    /// Time of an all-gather or reduce-scatter of `bytes` in total. There is one ring per NIC, and
+    /// each ring enters and leaves every `NVLink` domain once.
     fn all_gather(
         self,
         bytes: f64,
@@ -82,7 +83,7 @@ impl CommGroup {
         CommTime::slower(within, across).plus(CommTime::network(hops))
     }
 
-    /// All-to-all in which every rank sends `bytes`, spread evenly over the group.
+    /// Time of an all-to-all in which every rank sends `bytes`, spread evenly over the group.
     fn all_to_all(
         self,
         bytes: f64,
@@ -103,8 +104,8 @@ impl CommGroup {
     }
 }
 
-/// Exposed tensor- and context-parallel communication of one layer with `passes` row-parallel
-/// GEMMs.
+/// Adds the exposed tensor- and context-parallel communication of one layer. `passes` is its number
+/// of row-parallel GEMMs.
 pub(super) fn tensor_parallel(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -116,7 +117,8 @@ pub(super) fn tensor_parallel(
     if parallelism.tp > 1 {
         let group = CommGroup::new(run, parallelism.tp, 1);
         let bytes = 2.0 * run.tokens_per_micro_batch() * f64::from(run.model.hidden);
-        // Per GEMM one all-gather and one reduce-scatter, forward and backward.
+        // Each row-parallel GEMM has an all-gather and a reduce-scatter in the forward pass, and
+        // again in the backward pass.
         let recomputed = parallelism.recompute.recomputed_gemm_share(run.layers_per_stage()) / 2.0;
         let collectives = 2.0 * passes * 2.0 * (1.0 + recomputed);
         let exposed = match (parallelism.tensor_overlap, run.framework) {
@@ -146,7 +148,8 @@ pub(super) fn tensor_parallel(
     }
 }
 
-/// Exposed expert-parallel communication of one layer: dispatch and combine, forward and backward.
+/// Adds the exposed expert-parallel communication of one layer: dispatch and combine, forward and
+/// backward.
 pub(super) fn expert_parallel(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -160,7 +163,7 @@ pub(super) fn expert_parallel(
     }
     let group = CommGroup::new(run, parallelism.ep, 1);
     let tokens = run.tokens_per_micro_batch() / f64::from(parallelism.tp);
-    // A token is sent to each domain once, even if several of its experts are there.
+    // A token is sent to an `NVLink` domain only once, even if several of its experts are there.
     let domains = group.size / group.per_domain;
     let chosen = f64::from(experts.per_token);
     let copies = if domains > 1.0 {
@@ -201,7 +204,8 @@ pub(super) fn pipeline_p2p(
     once.times(2.0 * f64::from(parallelism.vp) * coefficients.stage_exposed)
 }
 
-/// Exposed data-parallel communication of a step that takes `busy` seconds without it.
+/// Adds the exposed data-parallel communication of a step. Without it, the step takes `busy`
+/// seconds.
 pub(super) fn data_parallel(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -234,19 +238,21 @@ pub(super) fn data_parallel(
             coefficients,
         ))
     };
-    // Reduce-scatter of gradients and all-gather of weights, or the two halves of an all-reduce.
+    // With ZeRO, the gradients are reduce-scattered and the weights all-gathered. Without ZeRO, the
+    // gradients are all-reduced, which costs as much as a reduce-scatter and an all-gather.
     let second = if parallelism.sharding == Sharding::None { reduce_bytes } else { weight_bytes };
     let mut comm = both(second).plus(both(reduce_bytes)).times(coefficients.copies_exposed);
     if parallelism.shards_gradients() {
-        // ZeRO-2 reduces in every micro-batch; the last one is counted above.
+        // ZeRO-2 reduces gradients in every micro-batch. `comm` already includes the last one.
         let reductions = both(reduce_bytes).times(f64::from(run.micro_batches()) - 1.0);
         comm = comm.plus(exposed(busy, reductions, coefficients.weights_overlap));
     }
     time.add_comm(StepPhase::DataParallel, comm);
 }
 
-/// The part of `comm` that remains exposed when it overlaps with `busy` seconds of compute: a
-/// smooth maximum (p-norm with exponent `power`) of both, less `busy`.
+/// The part of `comm` that remains exposed when it overlaps with `busy` seconds of compute. Both
+/// together take a smooth maximum of the two times (p-norm with exponent `power`), and the exposed
+/// part is this maximum less `busy`.
 fn exposed(busy: f64, comm: CommTime, power: f64) -> CommTime {
     let total = comm.total_s();
     if total <= 0.0 {
@@ -262,9 +268,9 @@ fn all_gather_bytes_per_weight(run: &TrainingRun) -> f64 {
     if narrow && run.framework == Framework::Bridge { 1.0 } else { 2.0 }
 }
 
-/// Exposed communication of ZeRO-3 / FSDP: every micro-batch all-gathers the weights in the forward
-/// pass and again in the backward pass, and reduce-scatters the gradients. `bytes` is the size of
-/// an all-gathered weight and of a reduced gradient.
+/// Exposed communication of ZeRO-3 / FSDP. Every micro-batch all-gathers the weights in the forward
+/// pass and again in the backward pass, and reduce-scatters the gradients. `bytes` has the size of
+/// one weight in the all-gather, and of one gradient in the reduce-scatter.
 fn zero3(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -303,7 +309,8 @@ fn zero3(
     let mut total = per_layer.times(passes);
     let mut power = coefficients.weights_overlap;
     if run.framework == Framework::MegatronEarly {
-        // No overlap, one collective per tensor, and few NICs in use.
+        // Early Megatron does not overlap these collectives with compute, runs one per tensor, and
+        // uses few NICs.
         let hops = coefficients.weights_early_hops
             * f64::from(parallelism.shard_group_size(replicas))
             * coefficients.network_hop_s;

@@ -49,7 +49,7 @@ impl OpKind {
         }
     }
 
-    /// Whether it is computed in 16 bits regardless of the run's precision.
+    /// Whether the operation runs in 16 bits, whatever the run's precision is.
     pub fn is_16bit(self) -> bool {
         matches!(self, Self::AttentionCore | Self::Logits)
     }
@@ -59,13 +59,13 @@ impl OpKind {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct OpCost {
     pub(crate) flops: f64,
-    /// Minimum memory traffic; for memory-bound operations the estimated traffic.
+    /// Memory traffic: an estimate for memory-bound operations, and the minimum for others.
     pub(crate) bytes: f64,
     pub(crate) seconds: f64,
 }
 
 impl OpCost {
-    /// A memory-bound operation.
+    /// The cost of an operation whose time depends only on its memory traffic.
     pub(super) fn memory_bound(bytes: f64, bytes_per_s: f64, flops: f64) -> Self {
         Self { flops, bytes, seconds: bytes / bytes_per_s }
     }

@@ -50,7 +50,7 @@ pub enum StepPhase {
 }
 
 impl StepPhase {
-    /// In the order of a step.
+    /// All phases, in the order in which reports list them.
     pub const ALL: [Self; 12] = [
         Self::Gemm,
         Self::Attention,
@@ -132,7 +132,8 @@ pub fn step(run: &TrainingRun, coefficients: &Coefficients) -> StepTime {
     let micro_batches = f64::from(run.micro_batches());
     let stages = f64::from(parallelism.pp);
 
-    // The slowest stage sets the pace; the bubble is counted in passes through the mean stage.
+    // The time of the slowest stage determines the time of all micro-batches. The bubble is a
+    // number of passes through a stage of mean length.
     let dense = block::dense(run, &rates, coefficients);
     let moe = block::moe(run, &rates, coefficients);
     let (dense_layers, expert_layers) =
@@ -143,7 +144,7 @@ pub fn step(run: &TrainingRun, coefficients: &Coefficients) -> StepTime {
     mean.add_scaled(&moe, expert_layers / stages);
     let mut ends = StepTime::default();
     block::embedding_and_loss(run, &rates, coefficients, &mut ends);
-    // An MTP layer is like the last layer, and runs after it.
+    // A multi-token prediction (MTP) layer has the same kind as the last layer, and runs after it.
     let last_block = if expert_layers > 0.0 { &moe } else { &dense };
     ends.add_scaled(last_block, f64::from(run.model.mtp_layers));
     let (fullest, last) = fullest_and_last(run);
@@ -183,12 +184,12 @@ fn bubble_passes(run: &TrainingRun) -> f64 {
     let stages = f64::from(run.parallelism.pp);
     match run.parallelism.schedule {
         Schedule::OneForwardOneBackward => (stages - 1.0) / f64::from(run.parallelism.vp.max(1)),
-        // ZB-H1: the weight gradient, a third of a pass, fills the bubble. With frozen weights
-        // there is no weight gradient to fill it.
+        // ZB-H1 computes weight gradients during the bubble, which leaves a third of it. With
+        // frozen weights there are no weight gradients, so the whole bubble remains.
         Schedule::ZeroBubble if run.task == TrainingTask::Full => (stages - 1.0) / 3.0,
         Schedule::ZeroBubble => stages - 1.0,
-        // DualPipe bubble = (PP/2 − 1)(F&B + B − 3W), arXiv:2412.19437 Table 2, with B two thirds
-        // of a pass and W one third.
+        // The bubble of DualPipe is (PP/2 − 1)(F&B + B − 3W), arXiv:2412.19437 Table 2. F&B is a
+        // whole pass, B (backward) is two thirds of it, and W (weight gradient) one third.
         Schedule::DualPipe => (stages / 2.0 - 1.0).max(0.0) * 2.0 / 3.0,
     }
 }
@@ -251,7 +252,7 @@ mod tests {
         let mut without = with.clone();
         without.model.mtp_layers = 0;
         let ratio = seconds(&with).total_s() / seconds(&without).total_s();
-        // One of 62 layers, and a second output projection.
+        // The MTP layer is one of 62 layers, and adds a second output projection.
         assert!((1.01..1.08).contains(&ratio), "{ratio}");
     }
 

@@ -1,15 +1,16 @@
-//! Rates that a GPU achieves in a run, out of its peaks.
+//! Rates that a GPU achieves in a run, computed from its peak rates.
 
 use crate::coefficients::Coefficients;
 use crate::gpu::{Accelerator, Generation};
 use crate::precision::Precision;
 use crate::run::{Framework, TrainingRun};
 
-/// GEMM dimensions at which half of the asymptotic rate is reached.
+/// The sizes at which a GEMM reaches half of the rate of a very large GEMM.
 #[derive(Debug, Clone, Copy)]
 pub struct Knee {
+    /// Size in dimension M.
     pub rows: f64,
-    /// N and K.
+    /// Size in dimensions N and K, which have the same knee.
     pub columns: f64,
 }
 
@@ -18,7 +19,7 @@ impl Knee {
         Self { rows, columns }
     }
 
-    /// Slowdown of a GEMM against one that is large in every dimension.
+    /// Slowdown of a GEMM, relative to one that is large in every dimension.
     pub fn slowdown(self, rows: f64, columns: f64, depth: f64) -> f64 {
         (1.0 + self.rows / rows) * (1.0 + self.columns / columns) * (1.0 + self.columns / depth)
     }
@@ -41,7 +42,7 @@ pub struct AchievedRates {
     pub link: f64,
     /// Network per GPU, bytes/s.
     pub network: f64,
-    /// Memory traffic of pointwise operations relative to the minimum.
+    /// Memory traffic of pointwise operations, as a multiple of the minimum.
     pub pointwise: f64,
 }
 
@@ -150,12 +151,13 @@ pub(crate) fn linear(
         ),
         (_, Precision::Fp8Block) => (coefficients.product_block_hopper, hopper),
         (_, Precision::Fp8Row) => (coefficients.product_row_hopper, hopper),
-        // A format that the generation lacks is computed in one that it has.
+        // Other formats run as FP8, because these generations have no units for them.
         _ => (coefficients.product_fp8_hopper, hopper),
     }
 }
 
-/// GEMM speedup of B300 and GB300 from their higher power limit. Their FP4 peak is higher itself.
+/// GEMM speedup of B300 and GB300 from their higher power limit. It is 1 for FP4, because the FP4
+/// peak of these GPUs is already higher.
 pub(crate) fn ultra(gpu: &Accelerator, precision: Precision, coefficients: &Coefficients) -> f64 {
     if gpu.id.contains("B300") && precision != Precision::Nvfp4 {
         coefficients.product_ultra

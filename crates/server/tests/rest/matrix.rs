@@ -1,4 +1,5 @@
-//! The matrix with a node whose inventory has as many names as a message can hold.
+//! The compatibility matrix, for a node whose inventory has as many different GPU names and
+//! frameworks as a report can hold, and for a node with a normal inventory.
 
 use farrier_fleet::fleet::Role;
 use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory};
@@ -26,8 +27,9 @@ fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
     }
 }
 
-/// The server and its clients share one thread. The tests of `compatibility` check that an
-/// evaluation leaves this thread free.
+/// Two clients request the matrix at the same time. In this test, the server and its clients share
+/// one thread. The unit tests of `rest::compatibility` check that computing the matrix does not
+/// block that thread.
 #[tokio::test]
 async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
     let fleet = TestFleet::open().await;

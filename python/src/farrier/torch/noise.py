@@ -161,8 +161,8 @@ class CommonScale:
 
     Gradients that are clipped in bfloat16 share a scale: from run to run, their norm rounds to one
     of two neighbouring values, which scales all of them together by up to 0.8 %. That noise does
-    not average out within a few runs, but it takes few values. So a replay must match the value of
-    an eager run. The values of eager runs must be close together, so that a graph whose gradients
+    not average out within a few runs, but it takes few values. So at least one replay must match the
+    value of an eager run. The values of eager runs must be close together, so that a graph whose gradients
     are all wrong by 1 % has other values.
     """
 

@@ -169,7 +169,7 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 );
                 findings.remedy(
                     "for GPUs in containers",
-                    "generate the specification again",
+                    "generate the CDI specification again",
                     Some(&format!("nvidia-ctk cdi generate --output={path}")),
                 );
             }
