@@ -25,8 +25,7 @@ fn fleet_pages_and_a_server_outage() {
     let mut terminal = Terminal::run_with(&args, (100, 24), |command| {
         command.env("XDG_CONFIG_HOME", config);
     });
-    let text = terminal.until_shown("gpu-3");
-    assert!(text.contains("3 nodes,"), "{text}");
+    terminal.until_all_shown(&["gpu-3", "3 nodes,"]);
     let first_row = |text: &str| text.lines().nth(2).unwrap_or_default().to_owned();
     terminal.until("the worst node first", |text| first_row(text).starts_with("gpu-2"));
     terminal.keys("s");
@@ -34,9 +33,12 @@ fn fleet_pages_and_a_server_outage() {
     terminal.keys("/gpu-2\r");
     terminal.until("filtered", |text| !text.contains("\ngpu-1 "));
     terminal.keys("\r");
-    let text = terminal.until_shown("for live values run `farrier top` on the node");
-    assert!(text.contains("the GPU has fallen off the bus"), "{text}");
-    assert!(text.contains("8 × NVIDIA H200") && text.contains("580.95.05"), "{text}");
+    terminal.until_all_shown(&[
+        "for live values run `farrier top` on the node",
+        "the GPU has fallen off the bus",
+        "8 × NVIDIA H200",
+        "580.95.05",
+    ]);
     terminal.keys("\x1b");
     terminal.until("the node list", |text| text.contains("phase"));
     fleet.stop();

@@ -43,8 +43,11 @@ fn keys_sort_filter_open_freeze_and_quit() {
     terminal.until("not filtered", |text| gpu_indexes(text).len() == 4);
 
     terminal.keys("\x1b[B\r");
-    let text = terminal.until_shown("limited by compute: no limit");
-    assert!(text.contains("GPU 1  H100 80GB HBM3") && text.contains("default power"), "{text}");
+    terminal.until_all_shown(&[
+        "limited by compute: no limit",
+        "GPU 1  H100 80GB HBM3",
+        "default power",
+    ]);
     terminal.keys("\x1b");
     terminal.until_shown("Slurm job 7411");
 
@@ -186,9 +189,7 @@ fn an_xid_from_nvml_is_a_finding_with_an_action() {
     let terminal = Terminal::run(&borrowed(&args), (400, 30));
     terminal.until_shown("Slurm job 7411");
     node.inject(&["xid", "48", "--gpu", "0"]);
-    let text = terminal.until_shown("gpu.xid");
-    assert!(text.contains("GPU 0 for"), "{text}");
-    assert!(text.lines().any(|line| line.contains("→")), "{text}");
+    terminal.until_all_shown(&["gpu.xid", "GPU 0 for", "→"]);
 }
 
 #[test]
@@ -196,8 +197,7 @@ fn driver_unload_and_reload() {
     let node = SimulatedNode::with_gpus(2);
     let terminal = top(&node);
     node.inject(&["driver-unloaded"]);
-    let text = terminal.until_shown("no answer for");
-    assert!(text.contains("DRIVER_NOT_LOADED") && text.contains("farrier check"), "{text}");
+    terminal.until_all_shown(&["no answer for", "DRIVER_NOT_LOADED", "farrier check"]);
     node.inject(&["clear"]);
     terminal.until("the driver answers again", |text| {
         !text.contains("no answer for") && text.contains("/700W")

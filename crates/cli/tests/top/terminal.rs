@@ -222,6 +222,12 @@ impl Terminal {
         self.until(text, |shown| shown.contains(text))
     }
 
+    /// Waits until all texts are on the screen at once. The terminal may show the first part of a
+    /// frame before the rest arrives, so a single text does not show that the frame is complete.
+    pub(crate) fn until_all_shown(&self, texts: &[&str]) {
+        self.until(&texts.join(" and "), |shown| texts.iter().all(|text| shown.contains(text)));
+    }
+
     /// Waits until the process has exited and the terminal is restored.
     pub(crate) fn wait_for_exit(mut self) -> ExitStatus {
         let screen = Arc::clone(&self.screen);
