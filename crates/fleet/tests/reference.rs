@@ -54,7 +54,7 @@ fn reference(rules: &Rules) -> String {
             text.push_str(&format!("{rule_text}\n\n"));
         }
         text.push_str(&format!("When: {}.\n\n", rule.describe_condition()));
-        text.push_str(&format!("It clears {}.\n\n", describe_clear_rule.describe_condition()));
+        text.push_str(&format!("It clears {}.\n\n", describe_clear_condition(rule)));
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("Remedy: {remedy}.\n\n"));
         }
