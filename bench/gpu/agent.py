@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The agent on a machine with a real GPU: its cost, its speed from kernel line to finding, and what a training step loses by it.
+"""Measures the agent on a real GPU: its cost, its latency, and its effect on a training step.
 
-    agent.py tiers FARRIER OUT                   processor time of each of the probe's tiers, asked as seldom as the agent does
-    agent.py eight FARRIER OUT                   the agent by thread on a simulated node of eight GPUs, on this processor
-    agent.py watch FARRIER OUT --seconds 600     cost of agent and probe, idle and under load; latency; status, metrics
-    agent.py step  FARRIER OUT --pairs 30        a training step with and without the agent, by turns
+    agent.py tiers FARRIER OUT                  CPU time of each tier of the probe, at the agent's intervals
+    agent.py eight FARRIER OUT                  CPU time of the agent by thread, with eight simulated GPUs
+    agent.py watch FARRIER OUT --seconds 600    cost of agent and probe, idle and under load; latency from
+                                                kernel log line to finding; status and metrics
+    agent.py step  FARRIER OUT --pairs 30       a training step with and without the agent, alternating
 
-Needs root (it writes lines to /dev/kmsg, which the agent must find), torch and a GPU. It changes no setting of the card.
+It needs torch, a GPU, and root to write lines to /dev/kmsg, which the agent must detect. It changes
+no setting of the card.
 """
 import argparse
 import fcntl
@@ -39,7 +41,7 @@ def processes_of(pid):
 
 
 def cpu_s(pid):
-    """Processor time from the scheduler's own count (nanoseconds), which is finer than ticks."""
+    """CPU time from the scheduler's nanosecond counter, which is more precise than clock ticks."""
     total = 0
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -62,7 +64,7 @@ def rss_kib(pid):
 
 
 def by_thread(pid):
-    """Processor time of each thread, in seconds."""
+    """CPU time of each thread, in seconds."""
     found = {}
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/comm") as name, open(f"/proc/{pid}/task/{task}/schedstat") as file:
@@ -72,7 +74,7 @@ def by_thread(pid):
 
 
 def pss_kib(pid):
-    """Memory with shared pages counted once: agent and probe are one program."""
+    """Memory with shared pages divided among processes, because agent and probe share a binary."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
@@ -83,7 +85,7 @@ def scrape():
 
 
 class Agent:
-    """A running agent in a folder of its own."""
+    """A running agent with its own directory."""
 
     def __init__(self, farrier, *words):
         self.folder = tempfile.mkdtemp(prefix="farrier-bench-")
@@ -121,7 +123,7 @@ def load(seconds):
 
 
 def measure(agent, seconds):
-    """Milliseconds of processor time a second, of the agent and of its probe, scraped as Prometheus does."""
+    """Returns CPU milliseconds per second of agent and probe, with a scrape every 15 s."""
     main = agent.process.pid
     before, threads, start = agent.cost(), by_thread(main), time.monotonic()
     while (left := start + seconds - time.monotonic()) > 0:
@@ -136,11 +138,14 @@ def measure(agent, seconds):
 
 
 def latency(agent, trials, address):
-    """From the write of a kernel line to the finding in the sink, which comes after the journal's fsync."""
+    """Measures the time from writing a kernel log line until its finding is in the sink.
+
+    The agent writes the sink after the journal's fsync.
+    """
     times = []
     for trial in range(trials):
         size = os.path.getsize(agent.sink) if os.path.exists(agent.sink) else 0
-        # Xids that mean nothing by themselves, each time another, so that each opens a finding of its own.
+        # Each line has a different, undefined Xid, so that each opens its own finding.
         line = f"NVRM: Xid (PCI:{address}): {900 + trial}, pid=1, name=bench, written by bench/gpu/agent.py\n"
         start = time.monotonic()
         with open("/dev/kmsg", "w") as file:
@@ -164,10 +169,11 @@ def gpu_address():
 
 
 class Probe:
-    """The agent's child, asked directly: what it says of its processor time."""
+    """The agent's probe process, run directly. Its responses contain the CPU time that it used."""
 
     def __init__(self, farrier, first):
-        # Where it names its calls, as under the agent (`crates/hardware/src/nvml/watch/note.rs`).
+        # The probe writes the name of each call here, as under the agent
+        # (`crates/hardware/src/nvml/watch/note.rs`).
         note = os.memfd_create("probe-call", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.truncate(note, 64 + 4096)
         fcntl.fcntl(note, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
@@ -185,8 +191,11 @@ class Probe:
 
 
 def tiers(args):
-    """Asks the probe itself, at the agent's own times. A second one is told to leave the GPU alone: what it costs to wake
-    up, to look for events and to answer, which happens once however many GPUs there are."""
+    """Measures the CPU time of each tier of the probe, at the agent's intervals.
+
+    A second probe runs at the same times without GPU calls. Its time (waking up, polling for
+    events, responding) is the fixed part, which does not depend on the number of GPUs.
+    """
     probe, bare = Probe(args.farrier, "inventory"), Probe(args.farrier, 'inventory {"avoided": [0]}')
     for tier in ("fast", "medium", "slow", "rare"):
         probe.ask(tier, "first " + tier)
@@ -205,7 +214,7 @@ def tiers(args):
             ask("slow")
         time.sleep(max(0, start + second - time.monotonic()))
     ask("rare")
-    # The sixth is the one in five that asks for the energy.
+    # Every fifth slow read after the first also reads the energy. Here that is the sixth.
     for kind in ("slow at once", "slow at once", "slow, with the energy"):
         ask("slow", kind)
     result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu_us": probe.costs, "bare_cpu_us": bare.costs, "memory": probe.memory}
@@ -219,7 +228,10 @@ def tiers(args):
 
 
 def eight(args):
-    """The health monitor's cost grows with the GPUs and not with the driver: it is measured on simulated ones."""
+    """Measures the agent with eight simulated GPUs.
+
+    The cost of the health monitor depends on the number of GPUs, not on the driver.
+    """
     folder = tempfile.mkdtemp(prefix="farrier-eight-")
     subprocess.run([args.farrier, "simulate", "node", folder + "/node", "--sku", "H200-SXM5-141GB", "--gpus", "8"], check=True)
     agent = Agent(args.farrier, "--root", folder + "/node/root", "--nvml", folder + "/node/lib/libnvidia-ml.so.1")
@@ -271,7 +283,10 @@ def watch(args):
 
 
 def step(args):
-    """Blocks of steps with the agent stopped (SIGSTOP, probe and all) and running, by turns, in both orders."""
+    """Times blocks of training steps with the agent running, and with agent and probe stopped.
+
+    SIGSTOP stops them. The order within a pair of blocks alternates.
+    """
     import torch
 
     torch.manual_seed(0)

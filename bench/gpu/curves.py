@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Loss curves of a step as a graph beside the eager step's, from the same weights and batches.
+"""Compares the loss curves of a graph and of the eager step, from the same weights and batches.
 
     curves.py OUT [--model 191m] [--steps 300] [--case plain ...]
 
-For each case three runs: eager, eager again, and as a graph. The second eager run says how far two runs of the same thing
-lie apart; the graph has to lie as near. Cases: plain, dropout, accumulation (four micro-batches an update), lengths (varying,
-padded to buckets by the step). For lengths the second eager run is on batches that were padded beforehand, because padding
-rounds otherwise and training amplifies that; and it is in float32, so that a wrong padding would show. Each case is
-written to OUT/curves_CASE.json and not run again. Needs torch, a GPU, and `python/src` of this repository.
+Each case has three runs: eager, eager again, and as a graph. The second eager run shows how much
+two identical runs differ; the graph must not differ more. Cases: plain, dropout, accumulation (four
+micro-batches per update), lengths (varying, padded to buckets by the step). In the case lengths,
+the second eager run gets padded batches, because padding changes rounding and training amplifies
+the difference. That case runs in float32, so that a wrong padding value is visible. The result of
+each case is stored in OUT/curves_CASE.json, and a stored case is not run again. Needs torch, a GPU,
+and `python/src` of this repository.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def run(case, first, steps, *, graph=False, pad=False):
 
 
 def apart(a, b):
-    """How far two curves lie apart, step by step, relative to the loss."""
+    """Returns the relative difference of two loss curves, over all steps."""
     distances = [abs(x - y) / abs(y) for x, y in zip(a, b, strict=True)]
     return {"median": statistics.median(distances), "largest": max(distances)}
 
@@ -120,7 +122,7 @@ def main():
             path.write_text(json.dumps(result))
         found = json.loads(path.read_text())
         print(
-            f"{case}: loss {found['eager'][0]:.3f} to {found['eager'][-1]:.3f}; graph {found['graph_apart']['largest']:.1e} apart at most"
+            f"{case}: loss {found['eager'][0]:.3f} to {found['eager'][-1]:.3f}; graph differs by at most {found['graph_apart']['largest']:.1e}"
             f" (median {found['graph_apart']['median']:.1e}), two eager runs {found['eager_apart']['largest']:.1e}"
             f" (median {found['eager_apart']['median']:.1e}), graph and second eager run {found['graph_and_again_apart']['largest']:.1e};"
             f" {found['replays']} of {found['steps']} steps as a graph"

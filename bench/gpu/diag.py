@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""`farrier diag` beside PyTorch on the same GPU: what each reaches, by turns.
+"""Compares `farrier diag` with PyTorch on the same GPU, in alternation.
 
     diag.py FARRIER OUT [--rounds 5]
 
-Each round runs the tests of `farrier diag` and then the same work by torch in a process of its own, so that neither holds the GPU
-while the other measures. Medians over the rounds, and the ratio round by round. It changes no setting of the card.
+Each round runs the tests of `farrier diag` and then the same work in torch, in a separate process,
+so that neither uses the GPU while the other measures. The table has medians over the rounds; the
+ratios are computed per round. It changes no setting of the card.
 """
 import argparse
 import json

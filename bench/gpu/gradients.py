@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Whether a guarded step under a cap of memory has the gradients of one whole backward without a cap.
+"""Compares the guard's gradients under a memory cap with one full backward pass without a cap.
 
     gradients.py OUT [--caps 30 26] [--steps 60] [--model 1.4b]
 
-The shapes are those of `farrier bench train`'s memory shards (seed 0), the weights stay as they are. For every step and
-parameter the gradient G is projected on random u and v; u'Gv under the cap is compared with u'Gv of one whole backward
-without a cap. Beside it stands the same for plain accumulation over two halves without a cap: what bfloat16 costs anybody
-who accumulates. Each part runs in its own process and is not run again where OUT holds it. Needs torch, a GPU, and
-`python/src` of this repository.
+The shapes are those of the memory shards of `farrier bench train` (seed 0). The weights do not
+change. For every step and parameter, the gradient G is projected on random vectors u and v. The
+projection u'Gv under the cap is compared with that of one full backward pass without a cap. For
+reference, the same is done for plain accumulation over two halves without a cap, which shows the
+inherent error of accumulation in bfloat16. Each part runs in its own process, and is skipped if OUT
+already has its result. Needs torch, a GPU, and `python/src` of this repository.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from farrier.bench.memory import GIB, choose_allocator, random_batch, shapes
 
 
 def probe(torch, model):
-    """For each parameter: the norm of its gradient, and u'Gv. Both in float32, with the same u and v in every process."""
+    """Returns the norm of each parameter's gradient, and its projection u'Gv, in float32.
+
+    All processes use the same u and v.
+    """
     generator = torch.Generator(device="cuda").manual_seed(5)
     norms, projections = [], []
     for parameter in model.parameters():
@@ -57,7 +61,10 @@ def whole(torch, model, steps):
 
 
 def guarded(torch, model, steps, guard):
-    """Loss and gradients of each step by the guard. As much memory is held as the optimizer's state takes in training."""
+    """Loss and gradients of each step with the guard.
+
+    As much memory is occupied as the optimizer's state takes in training.
+    """
     size = sum(parameter.nbytes for parameter in model.parameters())
     held = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
     for place, (rows, length) in enumerate(shapes(steps, 0)):
@@ -69,7 +76,7 @@ def guarded(torch, model, steps, guard):
 
 
 def part(out, cap, steps, name):
-    """One part: without a cap where `cap` is 0. Whole in its file, or not there."""
+    """Runs one part, without a cap if `cap` is 0. The result file is written atomically."""
     choose_allocator("ours" if cap else "default")
     import torch
 
@@ -97,7 +104,7 @@ def path_of(out, cap):
 
 
 def errors_of(reference, other, key="probe"):
-    """Relative error of each step: root mean square over parameters of |difference of u'Gv| over |G|."""
+    """Relative error of each step: the RMS over parameters of |difference of u'Gv| / |G|."""
     found = []
     for base, made in zip(reference, other, strict=True):
         if key in made:
@@ -111,7 +118,7 @@ def errors_of(reference, other, key="probe"):
 def table(out, caps):
     reference = json.loads(path_of(out, 0).read_text())["steps"]
     noise = errors_of(reference, reference, "halves")
-    print("| gradients against one whole backward without a cap | median | largest | steps in pieces | lost | largest loss error |")
+    print("| gradients against one full backward pass without a cap | median | largest | steps as micro-batches | lost | largest loss error |")
     print("|---|---|---|---|---|---|")
     print(f"| plain accumulation over two halves, no cap | {statistics.median(noise):.1e} | {max(noise):.1e} | {len(noise)} | 0 | |")
     for cap in caps:

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Training steps of models with grouped-query attention: speed, and whether verification tells noise from errors.
+"""Tests graphs of models with grouped-query attention: their speed, and noise versus real errors.
 
     grouped_queries.py OUT [--models llama qwen mistral gemma] [--rounds 6] [--steps 20]
 
 For each model (grouped_query_models.py):
 
-- check: a run that is compared at every fifth step, so that a right graph has many chances to be refused; and runs whose
-  captured graph scales one gradient by 1.01, once a noisy one and once a quiet one. The models are checked side by side,
-  each in its own process.
-- speed: eager, torch.compile, torch.compile(mode="reduce-overhead") and farrier.torch.step(compile=True) with its default
-  policy, side by side in one process that has the GPU to itself. Each round times a group of steps of every variant, and
-  begins with another variant.
+- check: one run with a comparison at every fifth step, so that a false rejection of the correct
+  graph would show; and two runs whose captured graph scales one gradient by 1.01, a noisy gradient
+  in one run and a quiet gradient in the other. All models are checked at the same time, each in its
+  own process.
+- speed: eager, torch.compile, torch.compile(mode="reduce-overhead") and
+  farrier.torch.step(compile=True) with its default policy, all in one process and with no other
+  load on the GPU. Each round times a group of steps of every variant, and starts with a different
+  variant.
 
 Writes one JSON file for each part and prints a Markdown table. Needs torch, a GPU, and `python/src` of this repository.
 """
@@ -29,7 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
 
 VARIANTS = ("eager", "compile", "reduce-overhead", "farrier")
-#: Gradients that are scaled: one of the first layer, to which the noise of all layers adds up, and one before any attention.
+#: The gradients that are scaled. The noisy one is in the first layer, where the noise of all layers
+#: accumulates. The quiet one precedes all attention in the backward pass.
 NOISY, QUIET = "blocks.0.attention.k.weight", "norm.weight"
 INJECTED = 1.01
 CHECK_STEPS, CHECK_EVERY = 150, 5
@@ -38,7 +41,7 @@ GOAL = 0.98
 
 
 def made(name: str, variant: str, scaled: str | None = None, policy: Any = None) -> tuple[Any, list[Any]]:
-    """The step in one variant, and batches. `scaled`: the gradient that the captured graph scales."""
+    """Returns the step in one variant, and batches. The captured graph scales gradient `scaled`."""
     import grouped_query_models as models
     import torch
 
@@ -63,7 +66,7 @@ def made(name: str, variant: str, scaled: str | None = None, policy: Any = None)
 
 
 def outcome(step: Any) -> dict[str, Any]:
-    """What farrier says of a step."""
+    """The parts of a step's report that are stored."""
     report, last = step.report, step.report.last_comparison
     return {
         "report": str(report),
@@ -79,7 +82,7 @@ def outcome(step: Any) -> dict[str, Any]:
 
 
 def check(name: str) -> dict[str, Any]:
-    """A right graph that is compared often, and two wrong ones."""
+    """Runs a correct graph with frequent comparisons, and two wrong graphs."""
     import torch
 
     from farrier.torch.graph_policy import Policy
@@ -98,7 +101,7 @@ def check(name: str) -> dict[str, Any]:
         step.close()
         del step, batches
         torch.cuda.empty_cache()
-    # What it compiles is then in the cache of this machine, for the timed runs.
+    # Fill the compile cache for the timed runs.
     step, batches = made(name, "reduce-overhead")
     for i in range(4):
         step(batches[i])
@@ -107,7 +110,7 @@ def check(name: str) -> dict[str, Any]:
 
 
 def speed(name: str, rounds: int, count: int) -> dict[str, Any]:
-    """Times of groups of steps in all variants, in turn."""
+    """Times groups of steps of all variants, alternating."""
     import grouped_query_models as models
     import torch
 
@@ -150,7 +153,7 @@ def speed(name: str, rounds: int, count: int) -> dict[str, Any]:
 
 
 def ratios(found: dict[str, Any], other: str) -> list[float]:
-    """Farrier to another variant, by rounds in which nothing was compared."""
+    """Ratio of Farrier's speed to another variant's, for each round without a comparison."""
     pairs = zip(found["rates"]["farrier"], found["rates"][other], found["compared"], strict=True)
     return [mine / its for mine, its, compared in pairs if not compared]
 
@@ -162,14 +165,14 @@ def spread(values: list[float], digits: int = 0) -> str:
 def table(out: Path, models: list[str]) -> None:
     speeds = {name: json.loads((out / f"speed_{name}.json").read_text()) for name in models if (out / f"speed_{name}.json").exists()}
     checks = {name: json.loads((out / f"check_{name}.json").read_text()) for name in models if (out / f"check_{name}.json").exists()}
-    print(f"| tokens/s, median (range of rounds) | {' | '.join(VARIANTS)} | farrier / reduce-overhead | comparisons later |")
+    print(f"| tokens/s, median (range of rounds) | {' | '.join(VARIANTS)} | farrier / reduce-overhead | comparisons in a long run |")
     print("|---|" + "---|" * (len(VARIANTS) + 2))
     for name, found in speeds.items():
         quiet = [rate for rate, compared in zip(found["rates"]["farrier"], found["compared"], strict=True) if not compared]
         cells = [spread(quiet if variant == "farrier" else found["rates"][variant]) for variant in VARIANTS]
         share = "unknown" if found["share"] is None else f"{100 * found['share']:.2f} % (one in {found['interval']:,})"
         print(f"| {name} | {' | '.join(cells)} | {spread(ratios(found, 'reduce-overhead'), 3)} | {share} |")
-    print("\n| model | graph | comparisons passed | eager runs for them | noise | of the noisy one | of the quiet one | 1 % on the noisy one | 1 % on the quiet one |")
+    print("\n| model | graph | comparisons passed | eager runs | noise | noise, noisy gradient | noise, quiet gradient | 1 % error, noisy gradient | 1 % error, quiet gradient |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, found in checks.items():
         right, spreads = found["right"], found.get("spread", {})

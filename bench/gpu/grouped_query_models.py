@@ -1,4 +1,4 @@
-"""Decoder models with grouped-query attention, in the manner of current LLMs, at sizes where launches matter.
+"""Decoder models with grouped-query attention, similar to current LLMs but bound by launches.
 
 | name | like | attention | weights |
 |---|---|---|---|

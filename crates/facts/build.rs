@@ -1,8 +1,8 @@
 //! Packs `data/` into embedded JSON, one document per kind of fact.
 //!
 //! People edit TOML, one folder per kind. The program embeds JSON because parsing TOML at every
-//! start would take longer than the query itself. The build script only converts: the typed parser
-//! that reads installed sets also validates this data.
+//! start would take longer than the query itself. The build script only converts. A test validates
+//! this data with the parser that also reads fact sets that users install.
 
 use std::path::{Path, PathBuf};
 

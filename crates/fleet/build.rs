@@ -1,4 +1,4 @@
-//! Embeds every file of `rules/`. A rule without a case that shows it firing fails the build.
+//! Embeds every file of `rules/`. The build fails if a rule has no case that triggers it.
 
 #![expect(clippy::disallowed_methods, reason = "a build script reads files; the crate may not")]
 
@@ -17,21 +17,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in &paths {
         let text = fs::read_to_string(path)?;
         let table: toml::Table =
-            text.parse().map_err(|err| format!("{} does not read: {err}", path.display()))?;
+            text.parse().map_err(|err| format!("failed to parse {}: {err}", path.display()))?;
         for rule in table.get("rule").and_then(toml::Value::as_array).into_iter().flatten() {
             let code = rule.get("code").and_then(toml::Value::as_str).unwrap_or("without a code");
             let steps =
                 rule.get("case").and_then(|case| case.get("steps")).and_then(toml::Value::as_array);
             if steps.is_none_or(Vec::is_empty) {
                 let file = path.display();
-                return Err(format!(
-                    "{file}: rule `{code}` has no case: nothing shows that it fires"
-                )
-                .into());
+                return Err(format!("{file}: rule `{code}` has no case that triggers it").into());
             }
         }
         let name =
-            path.file_name().and_then(|name| name.to_str()).ok_or("a file's name is no text")?;
+            path.file_name().and_then(|name| name.to_str()).ok_or("a file name is not UTF-8")?;
         list.push_str(&format!("({name:?}, include_str!({:?})),\n", path.display().to_string()));
     }
     let out = Path::new(&env::var("OUT_DIR")?).join("rule_files.rs");

@@ -3,9 +3,9 @@
 use tonic_prost_build::FileDescriptorSet;
 
 /// Fields of messages that stay encoded bytes in Rust. The server checks the number and size of the
-/// findings in a report before it decodes any of them. It then decodes them one at a time, and
-/// large reports on another thread. Bytes and messages are both length-delimited on the wire, so
-/// other programs see no difference.
+/// findings in a report before it decodes any of them. It then decodes them one at a time. Large
+/// reports are decoded on another thread. Bytes and messages are both length-delimited on the wire,
+/// so other programs see no difference.
 const DECODED_LATER: [(&str, &str); 2] = [("Changes", "changes"), ("Findings", "open")];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

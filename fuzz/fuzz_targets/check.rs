@@ -1,4 +1,5 @@
-//! `check` accepts or rejects any request, and `FactSet` accepts or rejects any bytes.
+//! No request makes `check` panic, and no bytes make the parser of `FactSet` panic. A check always
+//! states a reason.
 #![no_main]
 
 use farrier_facts::FactSet;

@@ -1,5 +1,5 @@
-//! Any model config is planned, searched or rejected in any parallelism config, and any table of
-//! runs is scored or rejected. Planned values are finite.
+//! No model config, parallelism config or table of runs makes the planner panic. All estimates are
+//! finite.
 #![no_main]
 
 use farrier_facts::FactSet;
@@ -13,14 +13,13 @@ use farrier_planner::search::{self, Constraints};
 use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
-/// Picks an element by any number.
+/// Maps any number to an element.
 fn pick<T: Copy>(values: &[T], number: u8) -> T {
     values[usize::from(number) % values.len()]
 }
 
-/// A fixed value, or `None` to leave the axis free.
+/// A fixed value for an axis of the search. `None` leaves the axis free, if the highest bit is set.
 fn fixed(number: u16) -> Option<u32> {
-    // The highest bit leaves the axis free.
     (number < 1 << 15).then(|| u32::from(number))
 }
 

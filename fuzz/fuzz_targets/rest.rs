@@ -1,5 +1,5 @@
-//! No path, query, cursor or body makes the server panic. The input is a request in lines: method,
-//! path, query and body.
+//! No path, query, cursor or body makes the server panic. The input has the method, the path, the
+//! query and the body of a request on separate lines.
 #![no_main]
 
 use farrier_server::rest::reads;

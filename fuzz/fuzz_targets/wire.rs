@@ -1,4 +1,5 @@
-//! No message from an agent makes the server panic, and no message from a server the agent.
+//! No message from an agent makes the server panic, and no message from a server makes the agent
+//! panic.
 #![no_main]
 
 use farrier_wire::proto::{self, agent_message, report, server_message};

@@ -1,7 +1,8 @@
 """Selects the tests that can run here, by installed frameworks, GPU and FARRIER_BIN.
 
-`FARRIER_NEEDS` names required ones ("torch,keras"): a missing one is then an error instead of
-skipped tests. The summary lists what did not run.
+By default, tests whose framework, GPU or binary is missing are skipped, and the summary lists what
+is missing. `FARRIER_NEEDS` lists what must be present, as in "torch,keras": if one of these is
+missing, pytest fails at once.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     absent = [name for name in KNOWN if name not in PRESENT]
     if absent:
-        terminalreporter.write_line(f"tests that did not run, because not available: {', '.join(absent)}")
+        terminalreporter.write_line(f"not available, so their tests did not run: {', '.join(absent)}")
 
 
 @pytest.fixture
 def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The agent's socket path for a test, isolated from jobs of this machine."""
+    """Path of the agent's socket for one test. Job variables of the environment are removed."""
     for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FARRIER_SOCKET", str(tmp_path / "agent.sock"))
@@ -82,7 +83,7 @@ def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 @pytest.fixture
 def fake(socket_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    """A scripted agent. It gets no frameworks, because those imported here vary."""
+    """A scripted agent. Clients send it no framework versions, because these vary by environment."""
     monkeypatch.setattr(wire, "FRAMEWORKS", ())
     made = Agent(socket_path)
     yield made

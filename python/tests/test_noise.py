@@ -119,7 +119,7 @@ def test_pooled_noise_history_needs_no_further_runs():
         found = runs.compare_until_decided(prior)
         prior = found.noise_history or prior
     assert runs.eager_runs == 1
-    # Noise larger than in the history is measured and not blamed.
+    # Noise larger than in the history is measured, and does not reject the graph.
     grown = Runs(0, deviation=3e-4, noise=4e-2)
     found = grown.compare_until_decided(prior)
     assert found.passed
@@ -161,7 +161,7 @@ def test_full_size_noise_in_a_large_gradient_is_an_error():
 
 
 class CommonlyScaled:
-    """Twelve gradients scaled alike in a run, by one of some values; `errors` are the graph's."""
+    """Twelve gradients share one random scale out of `values` per run. `errors` are the graph's."""
 
     def __init__(self, seed, values, errors=(0.0,) * 12, noise=7e-3):
         self.random, self.values, self.errors, self.noise = random.Random(seed), values, errors, noise

@@ -21,7 +21,7 @@ def every_means():
 
 
 def all_attempts(options, fitting=None):
-    """Every attempt from the whole batch to the end, if nothing ever fits."""
+    """All attempts, starting with the whole batch, if nothing ever fits."""
     plan, steps = Plan(options.rows), []
     while (step := next_attempt(plan, options, retry_same=not steps, expected_fitting_rows=fitting)) is not None:
         steps.append(step)

@@ -191,7 +191,7 @@ def test_one_point_gives_a_line_from_the_fixed_bytes():
 def test_an_intercept_below_the_fixed_bytes_is_rejected():
     line = MemoryModel(fixed_bytes=500)
     line.add(100, 600)
-    line.add(101, 700)  # Noise: the slope through both is 100 and begins far below.
+    line.add(101, 700)  # Noise: the line through both points has slope 100 and a negative intercept.
     assert line.need(200) == int(500 + 200 * 200 / 101)
 
 

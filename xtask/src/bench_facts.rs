@@ -1,4 +1,5 @@
-//! `cargo xtask bench facts`: speed of check and decode, each run in turn with a reference program.
+//! `cargo xtask bench facts`: speed of check and decode. The runs of each alternate with runs of a
+//! reference program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -75,7 +76,7 @@ impl Timings {
     }
 }
 
-/// Runs the commands in turn, so that other load on the machine affects all of them alike.
+/// Alternates between the commands, so that other load on the machine affects all of them alike.
 fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Timings>> {
     let mut times = vec![Vec::new(); commands.len()];
     for _ in 0..rounds {
@@ -197,8 +198,8 @@ fn report(
     writeln!(text, "|---|---|---|")?;
     writeln!(
         text,
-        "| `farrier {}`, cold process, median of {} (P99 {:.2} ms; the program `true`, \
-         started in turn with it: {:.2} ms) | {:.2} ms | 5 ms |",
+        "| `farrier {}`, cold process, median of {} (P99 {:.2} ms; starts alternate with \
+         starts of `true`, which take {:.2} ms) | {:.2} ms | 5 ms |",
         CHECK.join(" "),
         params.starts,
         check.p99_ms(),
@@ -211,8 +212,8 @@ fn report(
     }
     writeln!(
         text,
-        "| `farrier decode --output json` of a log of {} MiB, median of {} (`grep -F NVRM`, \
-         run in turn with it: {:.0} ms) | {:.0} ms, ratio {ratio:.2} | ratio 1.5 |",
+        "| `farrier decode --output json` of a log of {} MiB, median of {} (runs alternate with \
+         runs of `grep -F NVRM`, which take {:.0} ms) | {:.0} ms, ratio {ratio:.2} | ratio 1.5 |",
         params.log_bytes >> 20,
         params.passes,
         grep.median_ms(),

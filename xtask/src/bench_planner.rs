@@ -14,7 +14,6 @@ use crate::bench_size::Size;
 use crate::python;
 use crate::shell::{command, print_status, root};
 
-/// The committed scoreboard.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
 const PEER: &[&str] = &["llm-analysis==0.2.2"];
 /// llm-analysis and the packages that it must import. Its other dependencies, such as transformers

@@ -16,7 +16,6 @@ const KERNELS: [(&str, &str, &str); 2] =
 /// The version in Debian 12. Other versions compile the same source to other, but not better, PTX.
 const CLANG: &str = "clang-14";
 
-/// Compiles all kernels.
 pub(crate) fn build() -> anyhow::Result<()> {
     for (name, gpu, ptx) in KERNELS {
         let (source, result) = (file(name, "cu"), file(name, "ptx"));

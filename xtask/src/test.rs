@@ -32,7 +32,8 @@ pub(crate) fn sentences() -> anyhow::Result<()> {
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
 }
 
-/// Fails on retired words and on type names that several files define. A test of this crate runs it too.
+/// Fails on retired words and on type names that several files define. A test of this crate runs it
+/// too.
 pub(crate) fn words() -> anyhow::Result<()> {
     let problems = retired_words::problems(&root())?;
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }

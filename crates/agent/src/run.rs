@@ -65,7 +65,7 @@ pub enum AgentError {
         #[source]
         err: io::Error,
     },
-    /// The system refused a thread, signal handler or timer.
+    /// The system could not create a thread, signal handler or timer.
     #[error("failed to start")]
     Start(#[source] io::Error),
     /// The health monitor's thread ended without a stop request.

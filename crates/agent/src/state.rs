@@ -121,7 +121,8 @@ pub struct State {
     pub cost: Cost,
 }
 
-/// The health monitor publishes every second. If the state is older than this, it is stuck.
+/// The health monitor publishes every second. If the state is older than this, the health monitor
+/// is stuck.
 const AGE_MAX_MS: i64 = 10_000;
 
 impl State {

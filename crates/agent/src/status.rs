@@ -98,8 +98,8 @@ pub struct Status {
     pub coverage_gaps: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Vec<SkippedCheck>>,
-    /// Signals that a rule needs but no component of this node supports, with the number of
-    /// components for which a rule needs the signal.
+    /// Signals that a rule needs but that no component of this node supports. The value is the
+    /// number of components for which a rule needs the signal.
     pub unsupported_signals: BTreeMap<String, usize>,
     /// Rules that cannot run now, with the number of components and the reason.
     pub rules_inactive: BTreeMap<String, InactiveRule>,

@@ -65,7 +65,6 @@ pub(crate) enum Command {
     Probe(commands::probe::ProbeCommand),
 }
 
-/// Parses a date argument.
 pub(crate) fn parse_date(text: &str) -> Result<jiff::civil::Date, String> {
     text.parse().map_err(|_| "expected a date such as 2026-11-15".to_owned())
 }

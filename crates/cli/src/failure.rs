@@ -31,7 +31,6 @@ impl Hinted {
         anyhow::Error::new(Self { is_unavailable: true, ..Self::plain(message, hint) })
     }
 
-    /// An error with a hint.
     pub(crate) fn error(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Self::plain(message, hint))
     }

@@ -13,7 +13,7 @@ use farrier_wire::hidden::{escaped, escaped_but};
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// Width of tables when stdout is not a terminal: fits a wide pager and a review.
+/// Width of tables when stdout is not a terminal: most tables fit, also when pasted into a ticket.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
 /// Buffers a command's output and writes it to stdout.
@@ -190,12 +190,10 @@ impl Printer {
         self.out.write_all(b"\r\x1b[2K")
     }
 
-    /// Whether colour is enabled.
     pub(crate) fn has_colour(&self) -> bool {
         self.colour
     }
 
-    /// Whether stdout is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal
     }

@@ -64,16 +64,16 @@ fn the_table_shows_the_first_action_and_its_source() {
     No device named
       do first  reboot-node: drain the node and reboot it.
       critical  version-mismatch, line 7 → reboot-node
-                Libraries and loaded kernel module are of different driver versions: nothing new starts on this node, what
-                runs goes on. Drain, then reload the modules or reboot. The library is of version 580.95.05, the loaded
-                module of version 570.195.03.
+                Libraries and loaded kernel module are of different driver versions: new programs cannot start on this node;
+                running ones continue. Drain the node, then reload the modules or reboot. The library is of version
+                580.95.05, the loaded module of version 570.195.03.
                 Source: NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c
 
     0000:65:00
       do first  restart-app: restart the application.
       warning   Xid 94, line 6, process python3 (43) → restart-app
                 Contained memory error. The memory error was contained to the named application: restart it; other work on
-                the GPU goes on. Reset the GPU at the next drain. If other Xids came with it, follow those.
+                the GPU continues. Reset the GPU at the next drain. If other Xids came with it, follow those.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
 
@@ -131,7 +131,7 @@ fn undecodable_input_does_not_look_healthy() {
     let empty = support::run(&["decode"]);
     insta::assert_snapshot!(empty.stderr, @r#"
     error: failed to read standard input: the log is empty: nothing was judged
-    hint: unknown is not healthy: `dmesg` may need root, and a rotated log leaves an empty file; try `sudo dmesg | farrier decode`
+    hint: an empty log does not mean healthy GPUs: `dmesg` may need root, and log rotation leaves an empty file; try `sudo dmesg | farrier decode`
     "#);
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"\x1f\x8b\x08\x00").unwrap();

@@ -74,7 +74,7 @@ fn four_findings_are_shown_with_replacements() {
     train.py:4 env-unknown (fake)
               No software reads `H100_ASYNC_MEM_POOL`.
         use:  `PYTORCH_ALLOC_CONF=backend:cudaMallocAsync` in PyTorch, `TF_GPU_ALLOCATOR=cuda_malloc_async` in TensorFlow
-        from: no reader in public code, searched; pytorch/pytorch c10/cuda/CUDAAllocatorConfig.h; TensorFlow's own
+        from: search of public code: nothing reads it; pytorch/pytorch c10/cuda/CUDAAllocatorConfig.h; TensorFlow's own
               out-of-memory message
     train.py:6 version-as-float (harm)
               A version is not a number: as floats 12.10 < 12.8 and 2.10 < 2.9, and a third part such as 570.124.06 does not
@@ -88,12 +88,11 @@ fn four_findings_are_shown_with_replacements() {
               `torch._inductor.list_options()` names all options
         from: torch 2.15.0, torch/__init__.py lines 2910-2924 and 3158-3188
     train.py:16 oom-drops-batch (harm)
-              The batch that ran out of memory is lost: the long samples are the ones that are never learned, gradient
-              accumulation and data order change, and with several ranks the others wait in the next collective for the one
-              that went on.
-        use:  `farrier.torch.guard(loss_fn, model=model)`, which runs such a batch in pieces with the same gradients; or
-              split the batch into micro-batches and run it again with gradient accumulation, outside of the `except` block
-              so that the failed tensors are freed; with several ranks agree on it first (all_reduce of a flag)
+              The batch that ran out of memory is lost. The model then never learns from the longest samples, gradient
+              accumulation and data order change, and with several ranks the other ranks hang in their next collective.
+        use:  `farrier.torch.guard(loss_fn, model=model)`, which runs such a batch as micro-batches with the same gradients;
+              or split the batch into micro-batches and run it again with gradient accumulation, outside of the `except`
+              block so that the failed tensors are freed; with several ranks, first let them agree (all_reduce of a flag)
         from: PyTorch documentation, Frequently Asked Questions: My out of memory exception handler can't allocate memory;
               PyTorch documentation, DistributedDataParallel: every rank must take part in every collective
 

@@ -1,5 +1,5 @@
-//! Time of one in-process check with the facts already parsed. Prints name and microseconds, one
-//! line per case.
+//! Measures one in-process check with the facts already parsed. Prints one line per case: its name
+//! and the time in microseconds.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

@@ -33,7 +33,7 @@ pub struct Advisory {
     pub level: CvssSeverity,
     /// The weakness class, such as `CWE-416`.
     pub cwe: String,
-    /// Our own wording.
+    /// Summary in our own words.
     pub summary: String,
     /// The first fixed driver of each branch that the bulletin lists.
     #[serde(default)]
@@ -50,9 +50,9 @@ pub struct Advisory {
     /// The first fixed vGPU manager of each vGPU release.
     #[serde(default)]
     pub fixed_vgpu_managers: Vec<FixedDriver>,
-    /// The affected range as printed, for components.
+    /// The affected versions of a component, as the bulletin prints them.
     pub affected: Option<String>,
-    /// Contradictions in the bulletin.
+    /// Explains contradictions in the bulletin.
     pub doubt: Option<String>,
     pub origin: Origin,
 }
@@ -134,14 +134,14 @@ pub struct FixedComponent {
 #[serde(deny_unknown_fields)]
 pub struct Regression {
     pub id: String,
-    /// Affected drivers, each range with both ends.
+    /// Ranges of affected drivers.
     pub drivers: Vec<DriverRange>,
     /// Affected [`crate::gpu::Gpu::id`]s; empty for all GPUs.
     #[serde(default)]
     pub gpus: Vec<String>,
     /// Affected kernel modules; `None` for both.
     pub module: Option<crate::check::Module>,
-    /// Reported environment.
+    /// The environment in which it was reported.
     pub seen_on: String,
     pub what: String,
     /// Releases with the fix, as reported.
@@ -161,7 +161,7 @@ pub struct Regression {
 #[serde(deny_unknown_fields)]
 pub struct DriverRange {
     pub from: DriverVersion,
-    /// `None`: all later releases of the same branch.
+    /// `None` for all later releases of the same branch.
     pub to: Option<DriverVersion>,
 }
 

@@ -60,7 +60,7 @@ pub struct Toolkit {
     pub origin: Origin,
 }
 
-/// A major version. Within it, a driver runs programs built with newer minors than its own.
+/// A CUDA major version. A driver also runs programs built with newer minors of its major version.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CudaFamily {

@@ -50,7 +50,7 @@ pub struct BranchFacts {
     pub first_release: PartialDate,
     /// Last day or month of fixes; `None` if no source gives one.
     pub end_of_support: Option<PartialDate>,
-    /// Why the end of support is missing, or its basis.
+    /// Why the end of support is missing, or what it is based on.
     pub end_of_support_note: Option<String>,
     /// The newest CUDA that its own user-space driver supports.
     pub native_cuda: CudaVersion,
@@ -154,7 +154,7 @@ pub struct OpenModules {
     pub first_branch: Branch,
     /// A default install uses them from this branch on.
     pub default_from_branch: Branch,
-    /// A third party reports that this branch and later ones ship no other modules.
+    /// This branch and later ones ship no other modules, according to a third party.
     pub only_from_branch: Branch,
     /// Names of fields that no source confirms.
     #[serde(default)]
@@ -174,7 +174,7 @@ pub struct Cdmm {
     pub enable: String,
     /// Command that shows whether it is on.
     pub verify: String,
-    /// The branch from which a third party reports it as the default.
+    /// CDMM is the default from this branch on, according to a third party.
     pub default_from_branch: Branch,
     /// Names of fields that no source confirms.
     #[serde(default)]

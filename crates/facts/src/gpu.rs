@@ -221,8 +221,8 @@ pub struct Alias {
     pub gpu: String,
     /// Compared without case, spaces and punctuation.
     pub names: Vec<String>,
-    /// Family names also used for one member of the family; the answer states which member was
-    /// chosen.
+    /// Names of a family that people also use for this member. The answer says that this member
+    /// was assumed.
     #[serde(default)]
     pub family: Vec<String>,
     pub origin: Origin,

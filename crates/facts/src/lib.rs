@@ -8,7 +8,7 @@
 //! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies
 //!                                    ├─> node::evaluate(set, node, on) NodeObservation -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
-//!                                    ├─> lint::lint(set, text)         useless and harmful settings
+//!                                    ├─> lint::lint(set, text)         useless or harmful settings
 //!                                    ├─> diag::evaluate(test, outcome) pass, degraded or fail
 //!                                    └─> tune::plan(set, profile, …)   steps towards a profile
 //! ```

@@ -7,8 +7,8 @@ pub fn fold(name: &str) -> String {
     folded(name).map(char::from).collect()
 }
 
-/// The bytes of [`fold`] as an iterator: every check compares against all names, so nothing is
-/// allocated.
+/// The bytes of [`fold`] as an iterator. It does not allocate, because every check compares all
+/// names.
 fn folded(name: &str) -> impl Iterator<Item = u8> {
     let mut letters =
         name.bytes().filter(u8::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase());

@@ -1,7 +1,8 @@
 //! Real and fake settings of the GPU software stack.
 //!
-//! The records hold the rules and their texts; [`crate::lint`] finds where settings are used. What
-//! only code can detect (a loop, a comparison) has a [`Pattern`], which holds only the text.
+//! The records hold the rules and their texts; [`crate::lint`] finds where settings are used. Some
+//! patterns, such as a loop or a comparison, are detected by code in [`crate::lint`]; their
+//! [`Pattern`] holds only the text.
 
 mod call;
 mod pattern;
@@ -37,7 +38,7 @@ pub struct SettingFacts {
     pub claim: Vec<ClaimRule>,
     /// Power limits that comments wrongly call the maximum of a card.
     pub power_claim: Vec<PowerClaim>,
-    /// Texts for patterns found by code.
+    /// Texts for patterns that scanners find.
     pub pattern: Vec<Pattern>,
 }
 
@@ -70,7 +71,7 @@ impl SettingFacts {
         self.verdicts().map(|verdict| verdict.code.as_str()).collect()
     }
 
-    /// The verdict for a pattern found by code.
+    /// The verdict for a pattern that a scanner found.
     pub fn pattern(&self, shape: CodePattern) -> Option<&LintVerdict> {
         self.pattern.iter().find(|pattern| pattern.shape == shape).map(|pattern| &pattern.verdict)
     }

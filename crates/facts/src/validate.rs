@@ -2,8 +2,8 @@
 //!
 //! The types already reject unknown keys, missing origins, unparsable versions and GPUs without a
 //! compute capability. This module finds what types cannot: dangling references, duplicates,
-//! impossible values, and missing values, such as a branch with neither an end of support nor a
-//! reason for none, or an advisory without a fixed version.
+//! impossible values, and missing values. Examples are a branch with neither an end of support nor
+//! a reason why it has none, and an advisory without a fixed version.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -72,7 +72,7 @@ impl XidFacts {
         let asks = &record.asks;
         match (record.action, first) {
             (Action::Ignore, _) if bucket == "IGNORE" => String::new(),
-            // The text is its own condition: `if other Xids came with it, follow those`.
+            // The text states its own condition: `if other Xids came with it, follow those`.
             (Action::Ignore, _) => {
                 let (first, rest) = asks.split_at(asks.chars().next().map_or(0, char::len_utf8));
                 format!(" {}{rest}.", first.to_uppercase())
@@ -259,7 +259,7 @@ pub struct NvlinkBits {
     pub bits: Vec<u32>,
     pub action: Action,
     pub severity: Severity,
-    /// Number of occurrences on one link from which the hardware should be replaced.
+    /// After this many occurrences on one link, the hardware should be replaced.
     #[serde(default)]
     pub replace_from: Option<u32>,
     pub meaning: String,

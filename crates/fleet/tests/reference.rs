@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use farrier_fleet::health::engine::describe_clear_condition;
 use farrier_fleet::health::{Rule, Rules, Signal};
 
 const BEGIN: &str = "<!-- generated from crates/fleet/rules: do not edit below -->\n";
@@ -54,7 +53,7 @@ fn reference(rules: &Rules) -> String {
             text.push_str(&format!("{rule_text}\n\n"));
         }
         text.push_str(&format!("When: {}.\n\n", rule.describe_condition()));
-        text.push_str(&format!("It clears {}.\n\n", describe_clear_condition(rule)));
+        text.push_str(&format!("It clears {}.\n\n", rule.describe_clearing()));
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("Remedy: {remedy}.\n\n"));
         }

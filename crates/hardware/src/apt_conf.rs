@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Values by full name, such as `APT::Periodic::Unattended-Upgrade` in lower case. If a scalar was
-/// set more than once, the last value is the effective one. A list has all its values.
+/// Values by full name in lower case, such as `apt::periodic::unattended-upgrade`. A scalar that
+/// was set more than once has several values, and the last one is effective.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AptConf(BTreeMap<String, Vec<String>>);
 

@@ -4,7 +4,7 @@ use farrier_facts::node::{CdiSpec, ContainerObservation, Reading};
 
 use crate::root::{Root, read_text};
 
-/// Runtimes and the programs that indicate them.
+/// Runtimes, each with the programs whose presence shows that it is installed.
 const RUNTIMES: [(&str, &[&str]); 4] = [
     ("docker", &["/usr/bin/dockerd"]),
     ("containerd", &["/usr/bin/containerd", "/usr/local/bin/containerd"]),
@@ -47,8 +47,8 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
     }
 }
 
-/// Whether the root is an overlay. Only this is captured, because a line of the mounts may contain
-/// a password.
+/// Whether the root is an overlay. A capture stores only this answer, because a line of the mounts
+/// may contain a password.
 fn is_overlay(mounts: &str) -> bool {
     mounts.lines().any(|line| {
         let mut words = line.split(' ').skip(1);
@@ -98,7 +98,7 @@ fn named_driver(text: &str) -> Reading<String> {
         let end = rest.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
         rest[..end.unwrap_or(rest.len())].trim_end_matches('.')
     });
-    // `libcuda.so.1` is the symlink to the library.
+    // Skip `libcuda.so.1`: it is the symlink to the library, and `1` is not a driver version.
     match versions.into_iter().find(|version| version.contains('.')) {
         Some(version) => Reading::Value(version.to_owned()),
         None => Reading::Absent,

@@ -1,4 +1,5 @@
-//! Reads once the faults around the GPUs: network ports that are down, and Xids of this boot.
+//! One reading of the current faults around the GPUs: network ports that are down, and Xids of this
+//! boot.
 
 use farrier_facts::node::{HostHealth, PortHealth, Reading};
 

@@ -29,7 +29,7 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
         libraries: libraries(root),
         parameters: root.text("/proc/driver/nvidia/params").map(|text| parameters(&text)),
         firmware: root.list("/lib/firmware/nvidia").map(|names| {
-            // Next to the versions are per-chip directories, which belong to nouveau.
+            // Skip the per-chip directories, which belong to nouveau.
             names
                 .into_iter()
                 .filter(|name| name.starts_with(|letter: char| letter.is_ascii_digit()))

@@ -43,8 +43,8 @@ pub(crate) fn with_architectures(root: &Root) -> Reading<Vec<Package>> {
     root.text(STATUS).and_then(|text| packages(&text, true))
 }
 
-/// The packages of interest in dpkg's status file. If the file ends in the middle of a line, it is
-/// being written or corrupt, and a missing package proves nothing. Then it is unreadable.
+/// The packages of interest in dpkg's status file. A file that ends in the middle of a line is
+/// being written or is corrupt. It is unreadable, because a package that it lacks may be installed.
 fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {

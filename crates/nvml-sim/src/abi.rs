@@ -26,7 +26,9 @@ pub(crate) trait CValue: Copy {
     /// Writes the value. A struct writes its members but not its padding. Padding is undefined in
     /// Rust, so copying it could leak stack content to the caller.
     ///
-    /// # Safety `at` must be valid for a write of `Self`. It need not be aligned.
+    /// # Safety
+    ///
+    /// `at` must be valid for a write of `Self`. It need not be aligned.
     unsafe fn write(self, at: *mut Self) {
         // SAFETY: guaranteed by the caller of this function.
         unsafe { at.write_unaligned(self) };

@@ -5,12 +5,12 @@
 //! cargo run --release -p farrier-planner --example fit -- --tables FOLDER
 //! ```
 //!
-//! `--write` stores them in `data/planner/coefficients.toml`. `--tables` names a folder with tables
-//! of measured GEMMs, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
-//! others, as written by the collectors of aiconfigurator), and of collectives within a node,
-//! `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size, latency_ms`). It
-//! prints a fit for each GPU; the priors of rates, knees, link and hop in `src/coefficients.rs`
-//! come from these.
+//! `--write` stores the coefficients in `data/planner/coefficients.toml`. `--tables` names a folder
+//! with tables of measured GEMMs, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k,
+//! latency_ms` among others, as written by the collectors of aiconfigurator), and of collectives
+//! within a node, `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size,
+//! latency_ms`). It prints a fit for each GPU; the priors of rates, knees, link and hop in
+//! `src/coefficients.rs` come from these fits.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy)]
 pub struct CoefficientSpec {
     pub name: &'static str,
-    /// With its unit.
+    /// Description, with the unit.
     pub meaning: &'static str,
     pub prior: f64,
     /// Standard deviation of the prior, in the logarithm.
@@ -55,7 +55,7 @@ coefficients! {
     product_half_ampere = 0.93 ~ 0.06, "share of the 16-bit peak that a large GEMM reaches in training, Ampere";
     product_half_hopper = 0.80 ~ 0.08, "share of the 16-bit peak that a large GEMM reaches in training, Hopper";
     product_half_blackwell = 0.67 ~ 0.10, "share of the 16-bit peak that a large GEMM reaches in training, Blackwell";
-    product_fp8_hopper = 0.90 ~ 0.10, "share of the FP8 peak that an infinitely large GEMM would reach, Hopper: above 1, since the knee costs GEMMs of real sizes more";
+    product_fp8_hopper = 0.90 ~ 0.10, "share of the FP8 peak that an infinitely large GEMM would reach, Hopper; may exceed 1, because the knee slows every GEMM of real size";
     product_block_hopper = 0.69 ~ 0.10, "share of the FP8 peak with one scale per block, Hopper";
     product_row_hopper = 0.55 ~ 0.25, "share of the FP8 peak with one scale per row, Hopper";
     product_fp8_blackwell = 0.90 ~ 0.12, "share of the FP8 peak that a large GEMM reaches, Blackwell";
@@ -78,8 +78,8 @@ coefficients! {
     columns_knee_fp4_blackwell = 1258.0 ~ 0.5, "columns and depth at which an NVFP4 GEMM reaches half of its rate, Blackwell";
     products_expert = 0.80 ~ 0.15, "rate of the experts' grouped GEMMs relative to a single GEMM";
     products_expert_fused = 0.90 ~ 0.15, "rate of the experts' grouped GEMMs relative to a single GEMM, in fused kernels";
-    experts_fused = 0.6 ~ 0.3, "remaining share of the other work of a MoE layer with fused kernels";
-    power_exponent = 0.5 ~ 0.4, "GEMM rate scales with the power limit's share of the default to this exponent";
+    experts_fused = 0.6 ~ 0.3, "share of a MoE layer's host time, dispatch traffic and all-to-all that remains with fused kernels";
+    power_exponent = 0.5 ~ 0.4, "exponent of the GEMM rate as a function of power limit / default power limit";
     attention_ampere = 0.55 ~ 0.15, "share of the 16-bit peak that the attention core reaches, Ampere";
     attention_hopper = 0.45 ~ 0.2, "share of the 16-bit peak that the attention core reaches, Hopper-specific kernels";
     attention_blackwell = 0.45 ~ 0.2, "share of the 16-bit peak that the attention core reaches, Blackwell";
@@ -89,7 +89,7 @@ coefficients! {
     attention_head_knee = 15.0 ~ 0.8, "head dimension at which attention reaches half of its rate";
     attention_knee = 300.0 ~ 0.6, "sequence length at which attention reaches half of its rate";
     pointwise_eager = 1.0 ~ 0.25, "memory traffic of norms, activations and sums relative to the minimum, eager framework with custom kernels";
-    pointwise_plain = 1.6 ~ 0.25, "additional factor on that traffic in an eager framework without custom kernels";
+    pointwise_plain = 1.6 ~ 0.25, "additional factor on `pointwise_eager` in an eager framework without custom kernels";
     pointwise_fused = 0.6 ~ 0.25, "memory traffic of norms, activations and sums relative to the minimum, compiled or hand-fused framework";
     pointwise_early = 1.2 ~ 0.3, "memory traffic of norms, activations and sums relative to the minimum, Megatron of 2021: dropout, masks";
     scaling_traffic = 0.8 ~ 0.4, "memory traffic of quantizing operands to 8 or 4 bits, relative to reading and writing each once";

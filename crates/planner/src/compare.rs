@@ -16,9 +16,10 @@ use crate::search::{self, Constraints, SearchError};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Basis {
     Gpus(u32),
-    /// Dollars per hour: the number of whole nodes within the budget with the highest throughput.
+    /// Equal cost, in dollars per hour. Of the numbers of whole nodes within this budget, each GPU
+    /// gets the one with the highest throughput.
     UsdPerHour(f64),
-    /// A deadline: the fewest whole nodes that meet it.
+    /// An equal deadline. Each GPU gets the fewest whole nodes that meet it.
     Days {
         days: f64,
         tokens: f64,
@@ -28,9 +29,9 @@ pub enum Basis {
 /// Criteria that apply to every compared GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Criteria {
-    /// `None`: the default precision of each generation.
+    /// `None` stands for the default precision of each generation.
     pub precision: Option<Precision>,
-    /// `None`: the default framework of each parallelism config.
+    /// `None` stands for the default framework of each parallelism config.
     pub framework: Option<Framework>,
     pub tokens: Option<f64>,
     pub basis: Basis,
@@ -47,9 +48,9 @@ pub struct GpuOption {
     pub tokens_per_s_per_gpu: f64,
     pub tokens_per_s_per_gpu_p10: f64,
     pub tokens_per_s_per_gpu_p90: f64,
-    /// Of the whole cluster.
+    /// Throughput of the whole cluster.
     pub tokens_per_s: f64,
-    /// For the requested tokens, if any.
+    /// Training time for the requested tokens; `None` if none were requested.
     pub days: Option<f64>,
     /// MFU with causal attention FLOPs.
     pub mfu_causal: f64,
@@ -61,7 +62,7 @@ pub struct GpuOption {
     pub usd_per_gpu_hour: Option<f64>,
     /// Set by the caller, which knows where the price is from.
     pub price_source: Option<String>,
-    /// Of the whole cluster.
+    /// Price of the whole cluster.
     pub usd_per_hour: Option<f64>,
     pub cost_per_million_tokens_usd: Option<f64>,
     /// Published runs of the model on this GPU or a variant of it.
@@ -71,9 +72,9 @@ pub struct GpuOption {
 /// A published run of the compared model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PublishedResult {
-    /// As the source names it.
+    /// Name of the model in the source.
     pub model: String,
-    /// As the source names it.
+    /// Name of the GPU in the source.
     pub gpu: String,
     /// Whether it ran on the compared SKU, not on a variant with other power, memory or links.
     #[serde(rename = "is_same_part")]
@@ -82,7 +83,7 @@ pub struct PublishedResult {
     pub gpus: u32,
     /// Tokens per sequence.
     pub seq_len: u32,
-    /// Measured.
+    /// Measured throughput.
     pub tokens_per_s_per_gpu: f64,
     pub date: String,
     pub source: String,

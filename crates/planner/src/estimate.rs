@@ -186,14 +186,14 @@ pub struct PhaseTime {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NearestRun {
     pub model: String,
-    /// As the source names it.
+    /// Name of the GPU in the source.
     pub gpu: String,
     pub gpus: u32,
     pub precision: &'static str,
     pub task: TrainingTask,
     /// Tokens per sequence.
     pub seq_len: u32,
-    /// Measured.
+    /// Measured throughput.
     pub tokens_per_s_per_gpu: f64,
     pub date: String,
     pub source: String,

@@ -1,8 +1,9 @@
 //! FLOPs of a training step.
 //!
-//! Sources count differently, and so does their MFU: with causal attention (Megatron) or full
-//! attention (`PaLM`, llm-foundry), without recomputed FLOPs (model FLOPs) or with them (hardware
-//! FLOPs). At 8,192 tokens causal and full differ by some 10 %, so both are reported.
+//! Sources count FLOPs, and therefore MFU, in different ways: with causal attention (Megatron) or
+//! full attention (`PaLM`, llm-foundry), and without recomputed FLOPs (model FLOPs) or with them
+//! (hardware FLOPs). At 8,192 tokens, causal and full counts differ by some 10 %, so both are
+//! reported.
 
 use serde::Serialize;
 
@@ -12,11 +13,11 @@ use crate::run::{TrainingRun, TrainingTask};
 /// FLOPs per token of a training step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FlopsPerToken {
-    /// Attention FLOPs under a causal mask.
+    /// All model FLOPs, with attention FLOPs counted under a causal mask.
     pub causal: f64,
-    /// Attention FLOPs without a mask.
+    /// All model FLOPs, with attention FLOPs counted without a causal mask.
     pub full: f64,
-    /// Causal, including recomputed FLOPs.
+    /// Like `causal`, plus recomputed FLOPs.
     pub causal_with_recompute: f64,
 }
 

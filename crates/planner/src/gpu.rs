@@ -65,7 +65,7 @@ pub struct Accelerator {
 /// Why a GPU cannot be used in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// Not in the facts.
+    /// The GPU is not in the facts.
     #[error("unknown GPU `{name}`{}", suggestions(.nearest))]
     Unknown { name: String, nearest: Vec<String> },
     /// The facts lack a value that a plan needs.
@@ -172,7 +172,8 @@ impl Accelerator {
     }
 }
 
-/// 4 per compute tray of NVL72, 1 next to its own Grace, 8 per baseboard or server.
+/// A compute tray of NVL72 has 4 GPUs, a Grace superchip with one GPU is a node by itself, and
+/// other servers have 8.
 fn gpus_per_node(id: &str) -> u32 {
     if id.starts_with("GB200") || id.starts_with("GB300") {
         4

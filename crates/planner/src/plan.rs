@@ -72,7 +72,7 @@ pub struct TrainingPlan {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelSummary {
     pub name: String,
-    /// Includes MTP layers.
+    /// All parameters, including those of MTP layers.
     pub parameters: f64,
     /// Parameters used per token.
     pub active_parameters: f64,

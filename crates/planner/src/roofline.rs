@@ -29,7 +29,7 @@ pub struct RooflinePoint {
     pub kind: OpKind,
     /// Arithmetic intensity.
     pub flops_per_byte: f64,
-    /// Achieved.
+    /// Achieved FLOP/s.
     pub flops_per_s: f64,
     /// Share of the GPU's busy time.
     pub time_share: f64,

@@ -216,8 +216,9 @@ impl ResidualGp {
     /// Distance of each row from a run, in the order of the rows passed to [`Self::fit`].
     pub fn distances(&self, run: &TrainingRun) -> impl Iterator<Item = f64> {
         let features = FeatureVector::new(run);
-        // A run in another precision or on another GPU does not measure this one, even if their
-        // residuals correlate. Few sources state the expert kernels, so those are ignored.
+        // A run on another GPU or in another precision is less comparable than the correlation of
+        // residuals suggests, so it gets an additional penalty. Few sources state whether experts
+        // run in fused kernels, so that feature is ignored.
         self.rows.iter().map(move |row| {
             let mut features = features.clone();
             features.continuous[FUSED] = row.continuous[FUSED];

@@ -27,9 +27,9 @@ use crate::ingest::{self, DisconnectReason, SessionContext};
 use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
-/// Most messages that wait for a node that does not read its stream.
+/// Maximum messages that wait for a node that does not read its stream.
 const OUTBOUND_MAX: usize = 16;
-/// Concurrent enrolments. Each costs a synced write to disk.
+/// Maximum concurrent enrolments. Each costs a synced write to disk.
 const ENROLMENTS_MAX: usize = 16;
 
 /// Metadata key for the node name. Required on a server without TLS.

@@ -92,7 +92,8 @@ struct Readings {
     /// The log time that the last read returned, and the monotonic time of that read.
     last: (Timestamp, Instant),
     /// The wall-clock time and the monotonic time at the start of the drift window. If the wall
-    /// clock was stepped while the server was down, the last entry's time instead of the former.
+    /// clock was stepped while the server was down, the first value is the time of the last log
+    /// entry instead.
     window: (Timestamp, Instant),
 }
 
@@ -129,7 +130,7 @@ impl LogClock {
     }
 
     /// Returns the log time and, if `takes_step` is set, a detected step. The log clock follows a
-    /// step only when it returns it.
+    /// step only after this has returned the step.
     fn read(&self, takes_step: bool) -> (Timestamp, Option<ClockStep>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         let (wall_now, now, is_exact) = read_clocks(&self.wall);

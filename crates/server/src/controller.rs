@@ -22,10 +22,10 @@ use crate::log::LogError;
 use crate::space::DiskSpace;
 use crate::state_machine::{Committed, StateMachine};
 
-/// Most inputs that can wait in the queue. When it is full, a session waits, and reads no more from
-/// its stream.
+/// Maximum inputs in the queue. When it is full, a session waits, and reads no more from its
+/// stream.
 const QUEUE_MAX: usize = 4096;
-/// Most inputs per commit. The limit lets the first inputs of a long queue get their replies
+/// Maximum inputs per commit. The limit lets the first inputs of a long queue get their replies
 /// sooner.
 const BATCH_MAX: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
@@ -368,7 +368,7 @@ impl Thread {
         }
     }
 
-    /// Time in which this thread did not run counts towards no heartbeat timeout and no lease.
+    /// Excludes the time in which this thread did not run from heartbeat timeouts and leases.
     fn resume(&mut self) -> Result<(), LogError> {
         // Subtract the tolerated lateness. Otherwise a thread whose ticks are always late would
         // count no time at all.
@@ -483,7 +483,7 @@ impl Thread {
     }
 }
 
-/// What the decisions of a commit cost, by node.
+/// How much log space the decisions of a commit took, by node.
 fn decision_costs(done: &Committed) -> HashMap<NodeId, DecisionCost> {
     let mut decided: HashMap<NodeId, DecisionCost> = HashMap::new();
     let entries = done.entries.iter().zip(&done.entry_bytes);

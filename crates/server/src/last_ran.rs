@@ -1,7 +1,7 @@
 //! Records in a file beside the log when the controller last ran. After a start, the time since
-//! then counts towards no timeout. The time of the last log entry is no substitute: if a log has no
-//! recent entries, that would also exclude time in which the controller did run, and a server that
-//! restarts often would never detect a dead node.
+//! then is excluded from all timeouts. The time of the last log entry cannot be used instead: if a
+//! log has no recent entries, time in which the controller did run would be excluded too, and a
+//! server that restarts often would never detect a dead node.
 
 use std::fs;
 use std::path::{Path, PathBuf};

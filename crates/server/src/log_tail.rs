@@ -10,13 +10,13 @@ use tokio::sync::{Semaphore, watch};
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Log, LogError, Stored};
 
-/// Most bytes of entries per read. A single entry may be larger: an entry has some hundred bytes,
-/// but up to a megabyte if it reports all open findings of a node.
+/// Maximum bytes of entries per read. A single entry may be larger: an entry has some hundred
+/// bytes, but up to a megabyte if it reports all open findings of a node.
 pub const READ_BYTES_MAX: usize = 512 << 10;
 /// Entries that are loaded before their bytes are counted.
 const STEP_ENTRIES: u64 = 8;
-/// Concurrent reads. Together with [`STEP_ENTRIES`], this limits the memory that [`READ_BYTES_MAX`]
-/// does not.
+/// Maximum concurrent reads. Together with [`STEP_ENTRIES`], this limits the memory for entries
+/// whose bytes are not counted yet.
 const READS_MAX: usize = 4;
 
 /// A handle to read the log.

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 
 /// Minimum time between two renewals of one node.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// A node may renew this often in the life of a certificate. This shortens [`INTERVAL`] for
+/// A node may renew this many times in the life of a certificate. This shortens [`INTERVAL`] for
 /// certificates that last less than ten minutes.
 const PER_LIFE: i32 = 10;
 

@@ -72,7 +72,7 @@ pub enum ServerError {
     },
     #[error("{0} is not a loopback address, which a server without TLS requires")]
     PlaintextAddress(SocketAddr),
-    /// The operating system refused a thread or a signal handler.
+    /// The system could not create a thread or a signal handler.
     #[error("failed to start")]
     Start(#[source] io::Error),
     #[error("the controller stopped unexpectedly")]
@@ -279,7 +279,8 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     })
 }
 
-/// Other commands on this machine find the server by the recorded URL. It runs without it, too.
+/// Records the URL by which other commands on this machine find the server. If this fails, the
+/// server runs anyway.
 fn record_url(options: &ServerOptions, address: SocketAddr) {
     let is_plain = options.plain_pool.is_some();
     if let Err(err) = advertised_url::record(&options.dir, &options.names, address, is_plain) {
@@ -313,8 +314,8 @@ fn open_authority(options: &ServerOptions) -> Result<Authority, AuthorityError> 
     Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
-/// Opens the log. The first entry of a new log is the default policy. If a later version has other
-/// defaults, the decisions of this log therefore stay the same.
+/// Opens the log. The first entry of a new log is the default policy, so that decisions stay the
+/// same if a later version has other defaults.
 async fn open_state_machine(
     path: PathBuf,
     store: Arc<AccessStore>,

@@ -1,25 +1,25 @@
 //! Size limits of messages. Larger input is refused before it is decoded further.
 
-/// Most bytes of a message: about a thousand findings with their evidence. If an agent has more to
-/// report, it drops evidence first, then the least severe findings. One message is one commit, and
-/// a fatal finding from another node may have to wait for it.
+/// Maximum bytes of a message: about a thousand findings with their evidence. If an agent has more
+/// to report, it drops evidence first, then the least severe findings. One message is one commit,
+/// and a fatal finding from another node may have to wait for it.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes of the findings or changes in a message. The rest is for the envelope.
+/// Maximum bytes of the findings or changes in a message. The rest is for the envelope.
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
 
-/// Most space that the findings or changes of a message may take in the server's log, by
+/// Maximum space that the findings or changes of a message take in the server's log, by
 /// `Finding::estimated_bytes`. The log is JSON, which takes about six times the size of a message
 /// with little text. A limit on the message alone would therefore limit neither the log nor the
 /// commit.
 pub const LOGGED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
-/// Most changes in one record, and most open findings of one node. A message holds about a thousand
-/// findings with their evidence ([`MESSAGE_BYTES_MAX`]), so a node reaches this limit only with
-/// several messages. The agent's journal merges pending changes so that they stay within it.
+/// Maximum changes in one record, and maximum open findings of one node. A message holds about a
+/// thousand findings with their evidence ([`MESSAGE_BYTES_MAX`]), so a node reaches this limit only
+/// with several messages. The agent's journal merges pending changes so that they stay within it.
 pub const FINDINGS_MAX: usize = 20_000;
 
-/// Most pieces of evidence per finding. The engine keeps far fewer.
+/// Maximum items of evidence per finding. The engine keeps far fewer.
 pub const EVIDENCE_MAX: usize = 256;
 
 /// Longest name: a rule code, a version, or the name of a GPU or device.
@@ -36,16 +36,16 @@ pub const FRAMEWORKS_MAX: usize = 256;
 /// a damaged journal, or reports a false number. The server refuses its session.
 pub const ORDERS_AHEAD_MAX: u64 = 1000;
 
-/// Most records of a node that are sent but not acknowledged yet.
+/// Maximum records of a node that are sent but not acknowledged yet.
 pub const FLIGHT_MAX: usize = 32;
 
-/// Most bytes of a file that a node uploads for an order.
+/// Maximum bytes of a file that a node uploads for an order.
 pub const ARTIFACT_BYTES_MAX: u64 = 32 << 20;
 
-/// Most bytes of one chunk of an artifact. Chunks are small, so that heartbeats on the same
+/// Maximum bytes of one chunk of an artifact. Chunks are small, so that heartbeats on the same
 /// connection do not wait for them.
 pub const ARTIFACT_CHUNK_BYTES: usize = 64 << 10;
 
-/// Most order statuses that wait on a node: the status of the active order, and statuses that the
-/// server has not acknowledged.
+/// Maximum order statuses that wait on a node: the status of the active order, and statuses that
+/// the server has not acknowledged.
 pub const ORDER_STATUSES_MAX: usize = 1024;

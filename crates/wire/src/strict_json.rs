@@ -1,4 +1,4 @@
-//! Parses JSON that has only one meaning.
+//! Parses JSON, and refuses text that parsers interpret differently.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Findings survive a round trip. Missing, unknown or oversized fields are refused by name, and
-//! never read as something milder.
+//! Findings survive a round trip. Missing, unknown or oversized fields are refused with an error
+//! that names the field. They are never decoded as a less severe finding.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use farrier_facts::node::{NvmlStatus, ReadError, Reading};
@@ -188,7 +188,8 @@ fn an_unknown_value_is_refused_and_never_read_as_another() {
 
 #[test]
 fn bytes_that_do_not_decode_are_refused() {
-    // Agents that predate protobuf findings sent JSON, as in the third and fourth.
+    // The third and fourth inputs are JSON, which agents sent before findings were protobuf
+    // messages.
     for bytes in
         [&b"nothing"[..], &[0x0a], b"[]", b"[{\"opened\":{}}]", &[0x08, 0x01, 0x12, 0x05, 0xff]]
     {
@@ -548,7 +549,7 @@ proptest! {
             })
             .collect();
         let sent = convert::changes_message(7, 6, changes.clone()).unwrap();
-        // Through bytes, as other programs see it.
+        // Encode to bytes and decode again, as other programs do.
         let sent = proto::Changes::decode(&sent.encode_to_vec()[..]).unwrap();
         prop_assert_eq!((sent.record, sent.after), (7, 6));
         prop_assert_eq!(convert::changes(sent).unwrap(), changes);

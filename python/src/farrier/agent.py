@@ -233,8 +233,8 @@ class Job:
 
     def close(self) -> None:
         """Closes the connection. The next message opens another."""
-        # Another thread holds the lock only for microseconds. The timeout is for a signal handler
-        # that interrupted the holder: it would wait for itself forever.
+        # Another thread holds the lock only for microseconds. The timeout covers a signal handler
+        # that interrupted the holder, and would otherwise wait forever.
         if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
             return
         try:
@@ -251,7 +251,7 @@ class Job:
         self.close()
 
     def _send_or_drop(self, message: bytes | None) -> None:
-        """Sends a line, or counts it as dropped. None: the message had an invalid number."""
+        """Sends a line, or counts it as dropped. A message of None had an invalid number."""
         if message is None or not self._try_exchange(message):
             self.dropped += 1
 
@@ -326,7 +326,7 @@ class Job:
         except OSError as err:
             log.debug("connection to the agent lost: %s", err)
             self._unsent = b""
-            self._read()  # The agent's last message may say why, and that it will refuse again.
+            self._read()  # The agent's last message may be an error that forbids a retry.
             self._disconnect()
             return 0
 

@@ -4,7 +4,7 @@
     print(farrier.check())            # for the log; never raises
     farrier.check(must="run")         # raises if the job cannot run
 
-What the binary cannot determine is unknown. Without the binary, the result is unknown.
+Everything that the binary cannot determine is unknown, and so is the result without the binary.
 """
 
 from __future__ import annotations

@@ -44,6 +44,6 @@ class Cadence:
             return None
         step_s = elapsed_s / steps
         target_steps = self.steps_max if step_s * self.steps_max <= self.every_s else int(self.every_s / step_s)
-        # Grow at most tenfold, because one fast step does not predict the next ones.
+        # The interval grows at most tenfold, because one fast step does not predict the next ones.
         self._steps_between_syncs = max(1, min(target_steps, 10 * self._steps_between_syncs))
         return step_s

@@ -1,4 +1,4 @@
-"""examples/train_torch.py on a GPU, compiled and as a graph: killed it goes on to the losses that it would have had."""
+"""examples/train_torch.py on a GPU, compiled and as a graph: a killed run resumes exactly."""
 
 import signal
 
@@ -9,7 +9,7 @@ STEPS = 60
 
 
 def apart(one, other):
-    """The largest distance of two curves, relative to the loss."""
+    """The largest difference between two loss curves, relative to the loss."""
     return max(abs(float(one[step]) - float(other[step])) / float(other[step]) for step in other)
 
 

@@ -205,7 +205,7 @@ def test_half_precision_stays_close(cap):
         ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
         for parameter, gradient in zip(model.parameters(), expected[1], strict=True)
     ]
-    # Each micro-batch rounds to 8 bits; it shows more where much cancels (norms).
+    # Each micro-batch rounds to 8 bits. The error is larger where terms cancel, as in norms.
     assert statistics.median(errors) < 0.02, errors
     assert max(errors) < 0.15, errors
 
@@ -249,7 +249,7 @@ def kind(tensor):
             return segment["is_expandable"]
 before = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 cached = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-del cached  # Expandable memory that lies ready must not be handed out within.
+del cached  # classic_pool() must not hand out this cached expandable memory.
 with farrier.torch.classic_pool() as pool:
     inside = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
     small = torch.empty(1000, dtype=torch.uint8, device="cuda")

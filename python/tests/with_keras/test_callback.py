@@ -15,7 +15,7 @@ from farrier.cadence import Cadence
 
 BACKEND = keras.backend.backend()
 
-#: Out-of-memory messages of the backends, of a GPU that is not present.
+#: Out-of-memory messages of the backends on a GPU, which these tests do not have.
 OOM = {
     "tensorflow": "OOM when allocating tensor with shape[1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
     "jax": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4194304 bytes.",
@@ -107,7 +107,7 @@ def test_training_is_the_same_with_a_hung_agent(fake, every_step):
 def test_several_steps_in_one_execution(fake, every_step):
     callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
-    # Keras on torch has no more than one.
+    # On torch, Keras runs one step per execution.
     executed, steps = (1, list(range(1, 11))) if BACKEND == "torch" else (4, [4, 8, 10])
     model_of(steps_per_execution=executed).fit(**data(10), callbacks=[callback])
     assert [message["step"] for message in of_type(rank.everything(), "step_end")] == steps
@@ -139,7 +139,7 @@ def test_a_requested_checkpoint_is_saved_and_reported(fake, every_step, tmp_path
     assert [message.name for message in (tmp_path / "ckpt").iterdir()] == [f"{step}.keras"]
     assert callback.checkpoint_wanted is None
     assert "checkpoint" in [message["name"] for message in of_type(messages, "phase")]
-    # The file has the state after that step: training as far from the same start gives the same.
+    # The file has the state after that step: a second run of as many steps gives the same weights.
     loaded = keras.saving.load_model(tmp_path / "ckpt" / f"{step}.keras")
     assert int(loaded.optimizer.iterations) == step
     same = model_of()

@@ -1,6 +1,6 @@
-"""examples/train_keras.py, on the backend that KERAS_BACKEND names: killed at any time it goes on as if it had not been.
+"""examples/train_keras.py on the backend that KERAS_BACKEND names: a killed run resumes exactly.
 
-Always with dropout: where its random numbers come from differs from backend to backend, and all of them have to come back.
+All runs use dropout. Its RNG differs between backends, and a resumed run must restore each of them.
 """
 
 import os

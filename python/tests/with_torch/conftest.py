@@ -1,4 +1,4 @@
-"""Simulated memory: tensors kept by autograd count, and the limit raises out-of-memory."""
+"""Simulated memory: counts tensors that autograd keeps, and raises out-of-memory at a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/train_torch.py: killed at any time it goes on as if it had not been."""
+"""examples/train_torch.py: a run that is killed at any time resumes exactly."""
 
 import contextlib
 import importlib.util

@@ -19,8 +19,8 @@ from farrier.torch.recompute import offloading
 from farrier.torch.retry_policy import ActivationMode, Plan
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-# A row of 5 x 4 keeps 20 bytes three times in each of four blocks; recomputed, 60 bytes for one
-# block at a time.
+# A row has 5 x 4 elements. Each of the four blocks keeps three activations of 20 bytes. With
+# recomputation, only one block at a time keeps its 60 bytes.
 ROW = 240
 
 
@@ -263,7 +263,7 @@ def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):
         squares(twice, given).backward()
     alone = whole(model, second)[1]
     squares(model, first).backward()
-    model.head.bias.grad = None  # One without.
+    model.head.bias.grad = None  # One parameter has no earlier gradient.
     held = [parameter.grad for parameter in model.parameters()]
     memory.limit = 3 * ROW
     run = guard(model, memory)
@@ -460,7 +460,7 @@ def test_the_size_that_ran_is_recorded(net, batch, memory):
     """Seven rows planned at five run as four and three: five neither fit nor failed."""
     run = guard(net(), memory)
     shape, _ = run._inspect(batch(rows=7))
-    run.learned.record_failure(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
+    run.learned.record_failure(shape, Plan(11), memory.limit, fragmented=False)  # Half of 11, rounded down, is planned.
     run(batch(rows=7))
     assert run.report.split_calls == 1
     assert run.learned.shapes[shape.key, ActivationMode.PLAIN].safe_rows == 4

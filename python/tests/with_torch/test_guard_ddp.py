@@ -85,7 +85,7 @@ class Loss:
 
 
 def run_way(rank, sync, place, accumulated, begins=0):
-    """Three turns, out of memory from the given one on. DDP rebuilds its buckets in the second."""
+    """Three steps, out of memory from the given one on. DDP rebuilds its buckets in the second."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
@@ -120,7 +120,7 @@ class Centred(nn.Module):
 
 
 def run_centred(rank, sync, accumulated):
-    """The weights after ten steps; without `sync` by DDP alone."""
+    """The weights after ten steps. If `sync` is None, DDP runs without the guard."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(Centred())

@@ -102,7 +102,7 @@ def test_a_scheduler_inside_the_step_has_no_graph_and_steps_once():
 
 
 def noisy(amplitude, *, graph=None):
-    """Scales the gradients of each run up and down in turn, those of a graph also by `graph`."""
+    """Scales the gradients alternately up and down, run by run; in a graph also by `graph`."""
 
     def make(model, optimizer):
         runs = itertools.count()
@@ -485,12 +485,12 @@ def test_user_step_hooks_do_not_see_state_creation():
         optimizer.register_step_post_hook(lambda own, *_: calls[id(own)].append(len(own.state)))
         return optimizer
 
-    models, optimizers, graphed = both(4, optimizer=hooked)  # Warm-ups, and the first batch that has a graph.
+    models, optimizers, graphed = both(4, optimizer=hooked)  # The warm-ups, and the first batch with a graph.
     torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
     eager, found = (calls[id(each)] for each in optimizers)
     assert len(eager) == 4
-    # Eagerly three times; then a dry run, two runs for the noise, an eager run and a replay
-    # compared, and training.
+    # Three eager steps; then one dry run, two runs to measure noise, one eager run and one replay
+    # to compare, and the step that trains.
     assert len(found) == 3 + 6
     assert graphed.report.replays == 1
 

@@ -1,6 +1,6 @@
 """Steps with gradients that differ from run to run, as by atomic additions.
 
-A correct graph is used, one wrong by 1 % is not. Graphs are emulated.
+A correct graph is used, and a graph that is wrong by 1 % is rejected. Graphs are emulated.
 """
 
 import copy
@@ -119,7 +119,7 @@ def test_atomically_summed_gradients_have_a_graph(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rare_noise_passes(seed):
-    """Two eager runs are mostly equal when a replay is not."""
+    """Two eager runs are usually equal, even if a replay differs."""
     graphed = run(seed=seed, share=0.2, count=80)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays > 70

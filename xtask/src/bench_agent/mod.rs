@@ -174,7 +174,6 @@ fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::
     Ok(Timings::new(times))
 }
 
-/// Result of the flood.
 struct FloodResult {
     /// Time taken to write the lines.
     written: Duration,

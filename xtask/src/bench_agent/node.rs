@@ -13,7 +13,7 @@ use crate::process::ChildProcess;
 use crate::python::target;
 use crate::shell::{command, run};
 
-/// Only has to end a hang. It is long because everything is slow on a busy machine.
+/// Ends a benchmark that hangs. It is long because everything is slow on a busy machine.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Timestamp of kernel log lines, later than any uptime: the agent treats timestamps in the future

@@ -40,7 +40,6 @@ impl PeerProcess {
     }
 }
 
-/// Starts all peers.
 pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
     let python = install()?;
     let each = PEERS.iter().enumerate();

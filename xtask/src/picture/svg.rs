@@ -8,7 +8,6 @@ const MARGIN: f64 = 10.0;
 const BACKGROUND: &str = "#14161b";
 const PLAIN: &str = "#d5d8de";
 
-/// Text attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct TextStyle {
     colour: Option<u8>,

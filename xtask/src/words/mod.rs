@@ -17,11 +17,11 @@ use anyhow::{Context as _, bail};
 /// File types that are searched.
 const EXTENSIONS: [&str; 6] = [".rs", ".py", ".toml", ".md", ".proto", ".cu"];
 
-/// Lines with this attribute are not searched: they have names of older formats, which stay
-/// readable.
+/// Lines with this serde attribute are not searched: they contain the names of older formats that
+/// can still be read.
 const ALIAS: &str = "alias = \"";
 
-/// Between the fields of a line of the word lists.
+/// Separates the fields of a line in the word lists.
 const SEPARATOR: &str = " | ";
 
 /// A word that was replaced.
@@ -58,8 +58,8 @@ struct Use {
     replacement: String,
 }
 
-/// All problems of the repository: uses of retired words without an exemption, type
-/// names that several files define, and unused exemptions.
+/// All problems of the repository: uses of retired words without an exemption, type names that
+/// several files define, and unused exemptions.
 pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let retired = parse_retired(&read(root, "xtask/src/words/retired.txt")?)?;
     let exemptions = parse_exemptions(&read(root, "xtask/src/words/exempt.txt")?)?;
@@ -106,7 +106,8 @@ fn read(root: &Path, path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("failed to read `{path}`"))
 }
 
-/// Files to search: those that git tracks or would track, except this module and its lists.
+/// Files to search: tracked files, and untracked files that git does not ignore. This module and
+/// its lists are not searched.
 fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard"]);

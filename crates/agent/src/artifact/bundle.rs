@@ -357,7 +357,7 @@ fn part_path(path: &Path) -> PathBuf {
     path.with_extension("part")
 }
 
-/// The last `keep_bytes` bytes, without the incomplete line at their beginning if lines follow it.
+/// The last `keep_bytes` bytes. Drops an incomplete first line, unless it is the only line.
 fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
     let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
     if content.len() <= keep {

@@ -25,14 +25,15 @@ const LONG_PERIOD: Duration = Duration::from_secs(600);
 /// changes, the last check is no longer valid.
 const DRIVER_POLL: Duration = Duration::from_secs(5);
 
-/// Why the check reads no NVML: the NVML collector does, in a child process that keeps running.
+/// Why the check does not read NVML. The NVML collector reads it, in a child process that keeps
+/// running.
 const NVML: &str = "the agent monitors NVML separately";
 
 /// Checks that depend on NVML, or on whether the driver is loaded.
 const NVML_CHECKS: [&str; 4] =
     ["nvml-silent", "settings-unknown", "gpu-count", "module-not-loaded"];
 
-/// Paths whose modification time changes with package changes.
+/// Paths whose modification time changes when a package is installed, updated or removed.
 const PACKAGES: [&str; 3] = ["var/lib/dpkg/status", "var/lib/rpm", "lib/modules"];
 
 /// Version mismatches that are harmless now, or that take effect at the next boot or module load.

@@ -59,8 +59,8 @@ fn problem_count(problems: usize) -> String {
     format!("{problems} {}", if problems == 1 { "problem" } else { "problems" })
 }
 
-/// Reads a configuration. If the file is missing, returns the defaults, unless `named` says that
-/// the user gave the path explicitly.
+/// Reads a configuration. If the file is missing, returns the defaults. If `named` is true, the
+/// user gave the path explicitly, and a missing file is an error.
 pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
     parse_file(path, named)?.into_config(path)
 }

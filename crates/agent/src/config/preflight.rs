@@ -1,6 +1,6 @@
-//! Checks the effective configuration against the node, whether it comes from the file, the command
-//! line or the defaults: the group exists, directories are writable, the address belongs to this
-//! machine.
+//! Checks the effective configuration against the node: the group exists, directories are writable,
+//! the address belongs to this machine. Covers values from the file, the command line and the
+//! defaults.
 //!
 //! Only for `--check-config`. A running agent meets these problems one by one, and tolerates some.
 
@@ -26,7 +26,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 const GROUPS: &str = "/etc/group";
 
-/// Keys set by a flag, and the flag.
+/// The flag of each key that is set on the command line.
 pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 
 /// Problems of the effective configuration. `lines` has the line of each key in the file, and

@@ -2,8 +2,11 @@
 //! dashboards and alerts keep working.
 //!
 //! Source: NVIDIA/dcgm-exporter `etc/default-counters.csv`, and its output for an L4 with driver
-//! 580. Two counters are left out rather than invented: `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` counts
-//! bytes from a start that NVML does not report, and this agent does not read the vGPU licence.
+//! version 580.
+//!
+//! Two counters are omitted. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` counts bytes from a starting
+//! point that NVML does not report. The other is the vGPU licence status, which this agent does not
+//! read.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, Signal, Subject};

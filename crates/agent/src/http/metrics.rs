@@ -102,7 +102,7 @@ fn write_value(
 
 fn findings(state: &State, text: &mut MetricsWriter) {
     let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
-    // A GPU that was never listed gets no label: a log line may have invented it.
+    // A GPU that was never listed gets no label: its name may come from a malformed log line.
     let find_gpu = |subject: &Subject| match subject {
         Subject::Pci(address) => gpus().find(|gpu| gpu.has_pci_address(address)),
         subject => subject.gpu().and_then(|uuid| gpus().find(|gpu| gpu.uuid == *uuid)),
@@ -248,8 +248,8 @@ fn job_states(jobs: &[JobState], text: &mut MetricsWriter) {
     });
 }
 
-/// Computed when the page is rendered. An age in the published state would not grow while the
-/// health monitor is stuck.
+/// Writes the age of the published state. It is computed here, because an age stored in the state
+/// would not grow while the health monitor is stuck.
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since the state was published")]
 fn age(state: &State, now_ms: i64, text: &mut MetricsWriter) {
     let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;

@@ -39,7 +39,7 @@ pub(super) struct Client {
     pending_notice: Option<String>,
 }
 
-/// The GPU to which the name that the client gave resolves.
+/// The result of resolving the GPU name that the client gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TargetGpu {
     /// No name was given.

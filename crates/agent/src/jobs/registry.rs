@@ -21,7 +21,8 @@ pub const CLIENTS_MAX: usize = 1024;
 /// Maximum connections of one non-root user. The rest stays free for others and for
 /// `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
-/// Connections reserved, in both limits, for clients without a hello, such as `farrier status`.
+/// Connections of each of the two limits that are reserved for clients without a hello, such as
+/// `farrier status`.
 const RESERVED_CLIENTS: usize = 16;
 /// Maximum jobs in status and metrics, which bounds the labels.
 pub const JOBS_MAX: usize = 64;
@@ -220,16 +221,16 @@ impl JobRegistry {
         finding: &Finding,
         processes: Option<&[OwnedGpuProcess]>,
     ) {
-        // An override that lowers the severity avoids a page. It does not mean that work may be
-        // lost.
+        // An override that lowers the severity only avoids a page. The job still needs its
+        // checkpoint.
         let severity = finding.default_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work = finding.kind == FindingKind::Fault
             && severity >= Severity::Critical
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {
-            // The finding may have been worse before. Clients that got a request then do not get
-            // another if the finding worsens again.
+            // The finding does not end work now, but may have done so before. Clients that already
+            // got a request for it do not get another if it worsens again.
             self.lock().requests.remove(&finding.id);
             return;
         }

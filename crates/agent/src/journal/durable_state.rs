@@ -19,7 +19,8 @@ pub struct DurableState {
     pub next_id: u64,
     /// Events that rules need after a restart.
     pub stored_events: VecDeque<StoredEvent>,
-    /// The driver's last recovery reports in this boot.
+    /// The last value of each signal in which the driver reports whether a GPU needs recovery. Cleared
+    /// at a reboot.
     pub recovery_signals: BTreeMap<(Subject, Signal), f64>,
     /// Sequence number of the last record.
     pub seq: u64,

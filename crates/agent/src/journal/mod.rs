@@ -93,8 +93,8 @@ pub struct Recovery {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// Held while the journal is open. `lock` and `file` are `None` while the disk refuses even a
-    /// lock file.
+    /// Held while the journal is open. `lock` and `file` are `None` while not even a lock file can
+    /// be created on the disk.
     lock: Option<File>,
     file: Option<File>,
     /// All segments. The last one is open for writing.
@@ -359,8 +359,8 @@ impl Journal {
     }
 
     /// Deletes closed segments beyond the age or size limit. The next flush retries failed
-    /// deletions. The caller passes at most the time of the previous record as `now`, because the
-    /// clock may have jumped since then.
+    /// deletions. `now` must not be later than the previous record, because the clock may have
+    /// jumped since then.
     fn delete_expired(&mut self, now: Timestamp) {
         let age_max =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);

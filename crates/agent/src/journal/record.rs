@@ -30,7 +30,7 @@ pub struct JournalRecord {
     pub at: Timestamp,
     /// The boot in which the record was made.
     pub boot: String,
-    /// Kernel log cursor of that boot for the resulting state.
+    /// Kernel log cursor after this record, within that boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seq: Option<u64>,
     /// The whole state, which supersedes all earlier records. Every segment but the first begins
@@ -42,7 +42,7 @@ pub struct JournalRecord {
     /// Kernel log events that rules need after a restart.
     #[serde(rename = "remembered", default, skip_serializing_if = "Vec::is_empty")]
     pub stored_events: Vec<StoredEvent>,
-    /// The driver's recovery reports since the previous record, in this boot.
+    /// Recovery signals that changed since the previous record.
     #[serde(rename = "told", default, skip_serializing_if = "Vec::is_empty")]
     pub recovery_signals: Vec<RecoverySignal>,
 }
@@ -57,7 +57,7 @@ pub struct JournalSnapshot {
     /// Events that rules need after a restart.
     #[serde(rename = "remembered")]
     pub stored_events: Vec<StoredEvent>,
-    /// The driver's last recovery reports.
+    /// The last value of each recovery signal.
     #[serde(rename = "told", default, skip_serializing_if = "Vec::is_empty")]
     pub recovery_signals: Vec<RecoverySignal>,
     /// Findings opened so far, by code.

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::record::{JournalRecord, VERSION, is_readable};
 
-/// Maximum length of a line. A decision changes at most hundreds of findings of a few kilobytes
-/// each.
+/// Maximum length of a line, which holds one record. A record changes at most hundreds of findings,
+/// and a finding has a few kilobytes.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -38,7 +38,7 @@ pub enum SinkError {
         #[source]
         err: io::Error,
     },
-    /// The file is not empty and does not end like a sink.
+    /// The file is not empty, and no line at its end comes from a sink.
     #[error("`{}` is not a sink file: it was left unchanged", path.display())]
     Foreign { path: PathBuf },
     #[error("failed to write to the sink `{}`", path.display())]

@@ -76,9 +76,9 @@ impl WriteBuffer {
 }
 
 /// Splits a merged record into pieces below the size limit. The pieces reuse the sequence numbers
-/// of the records that were merged, which are far more than the pieces. Only the last piece has the
-/// kernel log cursor. If only some pieces reach the disk, the agent reads log lines twice rather
-/// than never.
+/// of the merged records. There are always enough numbers, because far more records are merged than
+/// pieces are made. Only the last piece has the kernel log cursor. If only some pieces reach the
+/// disk, the agent reads log lines twice rather than never.
 fn split(whole: JournalRecord) -> Vec<JournalRecord> {
     let empty = JournalRecord {
         kernel_seq: None,

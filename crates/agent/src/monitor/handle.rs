@@ -69,7 +69,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Adds the Xids that only NVML reported and that the kernel log is not going to report.
+    /// Adds the Xids that only NVML reported, once they are no longer expected in the kernel log.
     pub(super) fn add_nvml_xids(&mut self, now: Moment, batch: &mut Batch) {
         let log = match &self.self_monitor.kernel_log {
             KernelLogState::NotTried => LogAvailability::NotTried,

@@ -13,9 +13,10 @@ use farrier_fleet::health::StoredEvent;
 /// its retry.
 const WAIT_MS: i64 = 1000;
 
-/// How often a moved kernel log cursor is written when no finding changes. Otherwise the stored
-/// cursor of a healthy node with a busy log could point to a line that the kernel has overwritten.
-/// After a restart, the agent would then report lines as lost that it had read.
+/// How often the kernel log cursor is written if it has moved but no finding has changed. Without
+/// this, the stored cursor of a healthy node with a busy log could point to a line that the kernel
+/// has overwritten. After a restart, the agent would then report lines as lost although it had read
+/// them.
 const CURSOR_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]
@@ -33,7 +34,7 @@ impl UnwrittenChanges {
             let id = change.finding().id;
             let before = self.changes.iter_mut().find(|waiting| waiting.finding().id == id);
             match (before, change) {
-                // Updated before its opening was written: the finding opens as updated.
+                // The opening is not written yet, so write it with the updated content.
                 (Some(waiting @ Change::Opened(_)), Change::Updated(finding)) => {
                     *waiting = Change::Opened(finding);
                 }
@@ -82,8 +83,8 @@ impl UnwrittenChanges {
     }
 }
 
-/// `true` if severity, action, source of the action and clearing are the same. Only what a
-/// recurrence changes may differ, such as the count, the times and the evidence.
+/// `true` if severity, action, source of the action and clearing are the same. Other fields may
+/// differ, because a recurrence changes them: the count, the times, the evidence.
 pub(super) fn is_mere_recurrence(before: &Finding, after: &Finding) -> bool {
     (before.severity, before.action, before.action_by, &before.cleared)
         == (after.severity, after.action, after.action_by, &after.cleared)

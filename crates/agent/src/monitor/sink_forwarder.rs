@@ -1,5 +1,5 @@
-//! Forwards journal records to the sink. Records that the sink rejects are retried. Until then they
-//! are in the journal. The buffer here only avoids reading the journal again after a short outage.
+//! Forwards journal records to the sink. Records that the sink rejects stay in the journal and are
+//! retried. The buffer here only avoids reading the journal again after a short outage.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! Deduplicates Xids that both NVML and the kernel log report. The report in the kernel log is
-//! used, because it has more detail. An Xid from NVML counts only while the log is unreadable, and
-//! around lost lines.
+//! used, because it has more detail. An Xid that only NVML reports counts only while the log is
+//! unreadable, or close to the time at which log lines were lost.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use farrier_fleet::health::{GpuUuid, Moment};
 /// second of each other, but a busy node may be slower.
 const MATCH_MS: i64 = 5000;
 
-/// For how long after lost lines an Xid counts that only NVML reports.
+/// How long after lost log lines an Xid counts although only NVML reports it.
 const LOST_MS: i64 = 60_000;
 
 /// How long an Xid from NVML waits while the agent has not tried to read the log.

@@ -15,7 +15,7 @@ pub trait Actuator: Send + Sync {
     fn boot(&self) -> Result<String, ActuatorError>;
 
     /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs.
-    /// From the lock, a restarted agent sees that the change is still in progress.
+    /// While the file is locked, a restarted agent knows that the change is still in progress.
     fn reset_gpu(&self, gpu: &GpuUuid, lock: File) -> Result<(), ActuatorError>;
 
     /// Requests a reboot. The node may go down before this returns.

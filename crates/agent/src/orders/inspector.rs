@@ -176,7 +176,7 @@ const DEVICES: [&str; 12] = [
     "settings-",
 ];
 
-/// Items with which the node works now, but which are unacceptable for a node in service.
+/// Check items that do not stop the node from working, but that make it unfit for service.
 const UNFIT: [&str; 6] = [
     "ecc-pending",
     "gpu-count",

@@ -41,7 +41,7 @@ pub enum OrdersError {
     /// A line is damaged, so the changes that were made are unknown.
     #[error("line {line} of `{}` is damaged: changes already made for an order are unknown", path.display())]
     Damaged { path: PathBuf, line: usize },
-    /// The system refused a thread.
+    /// The system could not create a thread.
     #[error("failed to start the order thread")]
     Thread(#[source] io::Error),
     #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
@@ -126,7 +126,8 @@ impl OrderJournal {
         if self.bytes >= self.compact_from
             && let Err(err) = self.compact(at)
         {
-            // This is harmless, because the file only keeps growing.
+            // A failed compaction is harmless: the file keeps growing, and compaction is tried
+            // again later.
             tracing::warn!(%err, "failed to compact the order journal");
             self.compact_from = self.bytes + COMPACT_BYTES;
         }

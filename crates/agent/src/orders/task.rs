@@ -12,11 +12,11 @@ use super::executor::Inner;
 use super::ledger::{ActiveOrder, FailureText, OrderEffect, OrderRecord, Started};
 use crate::failpoint::Point;
 
-/// File that the process that makes a change locks while it runs.
+/// Lock file. The process that makes a change holds the lock while it runs.
 pub(crate) const CHANGE_LOCK: &str = "orders.alive";
 
-/// Maximum time between the deadline and the end of the lease, in which the status reaches the
-/// server.
+/// Maximum time between the deadline and the end of the lease. In this time, the status has to
+/// reach the server.
 const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
 
 /// Why execution stops.

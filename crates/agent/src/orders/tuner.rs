@@ -13,8 +13,8 @@ use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Step, StepStatus};
 use super::process::{self, ProcessError};
 use crate::config::Config;
 
-/// Deadline of `farrier tune apply`. NVML may take a minute to start, and two minutes for the one
-/// setting at which it hangs. A service may take a minute to start.
+/// Deadline of `farrier tune apply`. NVML may take a minute to start, and may hang at one setting
+/// for two minutes. A service may take a minute to start.
 const DEADLINE: Duration = Duration::from_secs(540);
 
 /// Why a profile was not applied.

@@ -22,7 +22,7 @@ pub struct Group {
     /// Highest severity of the component's faults.
     pub worst: Severity,
     pub first_action: FirstAction,
-    /// Ids of the component's faults, starting with the fault that `do_first` comes from.
+    /// Ids of the component's faults, starting with the fault that `first_action` comes from.
     pub findings: Vec<u64>,
 }
 

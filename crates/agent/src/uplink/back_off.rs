@@ -6,7 +6,8 @@ use std::time::Duration;
 use farrier_fleet::fleet::reconnect::RECONNECT_WAIT_MAX_S;
 use tokio::time::Instant;
 
-/// Longest first wait, until the server has reported the spread that suits the size of its fleet.
+/// Upper bound of the first wait, until the server has sent a bound that suits the size of its
+/// fleet.
 const FIRST: Duration = Duration::from_secs(1);
 /// Minimum time between two attempts, so that a server that accepts and drops sessions is not
 /// hammered.
@@ -14,7 +15,8 @@ const ATTEMPT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(RECONNECT_WAIT_MAX_S as u64);
 /// The longest back-off while an urgent finding is unreported, and the minimum time between two
 /// waits that urgent findings cut short. It is short enough for a fatal finding. If every node of a
-/// rack has one, attempts are still five times rarer than with [`ATTEMPT_INTERVAL_MIN`].
+/// rack has a fatal finding, there are still five times fewer attempts than with
+/// [`ATTEMPT_INTERVAL_MIN`].
 pub(super) const URGENT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

@@ -32,7 +32,7 @@ pub enum EnrolError {
     /// The certificate that the server signed is for another node or from another CA.
     #[error("the certificate from the server is not for `{0}`, or not from the expected CA")]
     Other(NodeId),
-    /// The system refused a thread or timer.
+    /// The system could not create a thread or timer.
     #[error("failed to start the async runtime")]
     Start(#[source] std::io::Error),
     #[error("failed to set up TLS")]

@@ -17,7 +17,7 @@ use crate::state::{Published, State};
 /// How long to wait for NVML's first answer before the server gets an inventory without GPUs.
 const NVML_WAIT_MS: i64 = 30_000;
 
-/// Builds the inventory from the last snapshot.
+/// Builds the inventory from the last published state.
 pub fn inventory_source(
     published: Published,
     board: Arc<JobRegistry>,

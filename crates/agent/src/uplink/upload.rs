@@ -44,8 +44,8 @@ async fn send(
     let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
     let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
     let response = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
-    // A read error ends the stream early. Then it is the cause of the server's error, so return the
-    // read error.
+    // A read error ends the stream early, and the server then returns an error too. Return the read
+    // error, because it is the cause.
     if let Ok(Err(err)) = reading.await {
         return Err(SendError::Read { path: upload.path.clone(), why: err.to_string() });
     }

@@ -148,8 +148,8 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
     let unpack = |tool: &str| format!("unpack it on the way: `{tool} {file} | farrier decode`");
     let hint = match err {
         UnreadableLog::Empty => {
-            "unknown is not healthy: `dmesg` may need root, and a rotated log leaves an \
-                              empty file; try `sudo dmesg | farrier decode`"
+            "an empty log does not mean healthy GPUs: `dmesg` may need root, and log rotation \
+             leaves an empty file; try `sudo dmesg | farrier decode`"
                 .to_owned()
         }
         UnreadableLog::Gzip => unpack("zcat"),
@@ -171,7 +171,7 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
     anyhow::Error::new(err).context(Hinted::plain(format!("failed to read {name}"), hint))
 }
 
-/// What reading a log yields.
+/// An event of the log, or a pause in it.
 enum LogItem {
     Event(DecodedEvent),
     /// The stream is momentarily empty: flush, so that a reader sees the events so far.

@@ -315,7 +315,8 @@ fn counted(number: usize, word: &str) -> String {
     }
 }
 
-/// What was linted, for the last line: "no findings" must not suggest that every file was read.
+/// Describes the linted input for the last line: "no findings" must not suggest that every file was
+/// read.
 fn scope(files_read: usize, env: bool) -> String {
     let files = counted(files_read, "file");
     match (files_read, env) {

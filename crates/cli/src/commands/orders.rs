@@ -107,7 +107,7 @@ fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
         wake: Box::new(move || {
             let _ = inputs.send(Input::StatusChanged);
         }),
-        // The node's agent is another process, which watches for the repair file itself.
+        // Nothing to notify here: the node's agent is another process and watches the repair file.
         repaired: Box::new(drop),
     };
     orders::open(&config, options).map_err(|err| match &err {
@@ -161,7 +161,7 @@ fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow
     match request {
         Request::Order(order) => {
             let status = executor.submit(&order, jiff::Timestamp::now());
-            // `print_statuses` prints the final status of an outstanding order.
+            // Skip the final status of an outstanding order: `print_statuses` prints it.
             if matches!(status, OrderStatus::Accepted)
                 || executor
                     .outstanding()

@@ -147,7 +147,6 @@ pub(crate) fn command_for<'c>(
     command
 }
 
-/// A running agent.
 pub(crate) struct Agent<'w> {
     agent_node: &'w AgentNode,
     child: Child,

@@ -1,5 +1,6 @@
-/* A CUDA driver of no GPU, for tests: it counts what it is given. Built with -DCOUNT=N for how many GPUs it has, and
- * with -DLOSES for one that drops a launch of the graph, -DOLD for one from before cuGraphUpload. */
+/* A fake CUDA driver for tests. It runs no kernels, but counts kernel launches and graph nodes.
+ * -DCOUNT=N sets the number of GPUs. With -DLOSES, each graph launch loses one kernel. With -DOLD,
+ * the driver is older than cuGraphUpload. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ result cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
 result cuDeviceGet(int *device, int index) { *device = index; return 0; }
 result cuDeviceGetName(char *name, int size, int device) {
     (void)device;
-    strncpy(name, "A GPU of no kind", (size_t)size);
+    strncpy(name, "Fake GPU", (size_t)size);
     return 0;
 }
 result cuDeviceGetAttribute(int *value, int attribute, int device) {

@@ -83,7 +83,7 @@ fn every_operation_has_a_cost() {
     let output = launch(driver.path(), &["--repeats", "5", "--output", "json"]);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let report: Value = serde_json::from_str(&output.stdout).unwrap();
-    assert_eq!(report["gpu"], "A GPU of no kind");
+    assert_eq!(report["gpu"], "Fake GPU");
     assert_eq!(report["compute_capability"], "9.0");
     let costs = report["costs"].as_array().unwrap();
     let names: Vec<&str> = costs.iter().map(|cost| cost["name"].as_str().unwrap()).collect();
@@ -101,7 +101,7 @@ fn every_operation_has_a_cost() {
     }
     let table = launch(driver.path(), &["--repeats", "2", "--launches", "10"]);
     assert_eq!(table.code, 0, "{}", table.stderr);
-    for text in ["A GPU of no kind, compute capability 9.0", "stream", "synchronous", "10 per"] {
+    for text in ["Fake GPU, compute capability 9.0", "stream", "synchronous", "10 per"] {
         assert!(table.stdout.contains(text), "{text}: {}", table.stdout);
     }
 }

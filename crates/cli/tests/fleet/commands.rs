@@ -187,7 +187,8 @@ fn follow_prints_each_event_once_and_resumes_after_a_server_restart() {
         first.contains("gpu-1 fatal gpu.xid (Xid 79) on GPU-1: the GPU has fallen off the bus"),
         "{first}"
     );
-    // The command also prints, once, the events from before it has reconnected.
+    // Restart the server. The command must print each event exactly once, even one from before it
+    // has reconnected.
     fleet.start("server");
     fleet.report_finding("gpu-2", 1);
     fleet.report_finding("gpu-3", 1);

@@ -22,7 +22,6 @@ fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cases")
 }
 
-/// Every case file.
 pub(crate) fn files() -> impl Iterator<Item = PathBuf> {
     fs::read_dir(cases()).unwrap().map(|entry| entry.unwrap().path())
 }
@@ -86,7 +85,6 @@ impl CaseEnv {
         self.placeholders.push((name, value));
     }
 
-    /// The value of a placeholder.
     pub(crate) fn placeholder(&self, name: &str) -> &str {
         self.placeholders
             .iter()

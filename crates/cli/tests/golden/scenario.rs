@@ -256,12 +256,11 @@ fn held(log: &mut ScenarioLog) {
     log.add_in_service("revoked", "");
     let change = AccessChange::CertificateRevoked { node: id("revoked") };
     let at = log.now;
-    // The server that starts on the log has its own access store. No access store has a change 0,
-    // so this change is not one of that store.
+    // The access store of the server that starts on this log does not have this change. Access
+    // stores number their changes from 1, so number 0 does not clash with them.
     log.append(Event::AccessChanged { number: 0, at, change });
 }
 
-/// Operator-requested orders.
 fn requested_orders(log: &mut ScenarioLog) {
     let diag = |name: &str| OperatorRequest::RunOrder {
         node: id(name),

@@ -67,7 +67,6 @@ pub(crate) enum Fault {
     Link,
     /// A warning whose action is a reset.
     Warning,
-    /// Advice.
     Advice,
 }
 
@@ -273,7 +272,6 @@ impl ScenarioLog {
         self.report(Event::FindingsReported { node: id(name), record, changes });
     }
 
-    /// Clears all findings of a node.
     pub(crate) fn clear_findings(&mut self, name: &str) {
         let open: Vec<Finding> =
             self.state_machine.state().nodes[&id(name)].findings().values().cloned().collect();

@@ -10,7 +10,6 @@ use regex_lite::{Captures, Regex};
 /// running server.
 const DAY: &str = "2026-11-15T";
 
-/// A kind of volatile value.
 struct Kind {
     pattern: Regex,
     replace: fn(&Captures<'_>) -> String,

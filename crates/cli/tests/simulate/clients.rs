@@ -86,7 +86,7 @@ versioned("nvmlDeviceGetCurrentClockFreqs", c_nvmlDeviceCurrentClockFreqs_v1_t, 
 versioned("nvmlSystemGetConfComputeSettings", c_nvmlSystemConfComputeSettings_v1_t, 1)
 versioned("nvmlSystemGetConfComputeKeyRotationThresholdInfo", c_nvmlConfComputeGetKeyRotationThresholdInfo_t, 1)
 
-# Unversioned structs: what is behind the struct must stay as it was, and its last member must be written.
+# Unversioned structs: a call must write the last member, and must not write behind the struct.
 def exact(call, struct, *before):
     raw = (c_ubyte * (sizeof(struct) + 16))(*([0xAA] * (sizeof(struct) + 16)))
     ret = getattr(pynvml.nvmlLib, call)(*before, byref(raw))

@@ -94,7 +94,7 @@ fn nodes_drained_by_others_stay_drained() {
         let reason = orders.fails(&order(generation, json!(kind), None));
         assert_eq!(
             reason,
-            "cordoned by root (Slurm); farrier does not remove an external cordon: bad disk"
+            "cordoned by root (Slurm): bad disk; farrier does not change an external cordon"
         );
     }
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits before it fails. The limit only ends a test that hangs: with four busy
-/// processes per core, everything takes ten times as long. It is shorter than the time after which
-/// nextest kills a test, so that a hanging test fails with its own message.
+/// How long a test waits before it fails. Only a test that hangs reaches this limit, even on a
+/// machine with four busy processes per core, where everything takes ten times as long. nextest
+/// kills a test only after a longer time, so that a hanging test fails with its own message.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

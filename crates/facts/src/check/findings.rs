@@ -1,4 +1,4 @@
-//! Collects what the rules find.
+//! Collects the findings of the rules.
 
 use crate::check::query::Query;
 use crate::check::report::{CheckReason, CheckReport, CheckSubject, Notice, Remedy, Verdict};
@@ -16,7 +16,7 @@ struct PendingRemedy {
 impl PendingRemedy {
     fn into_remedy(self) -> Remedy {
         Remedy {
-            text: format!("{}: {}", self.purposes.join(", "), self.text),
+            text: format!("{}: {}", self.purposes.join(", and "), self.text),
             command: self.command,
         }
     }

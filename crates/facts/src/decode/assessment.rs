@@ -70,7 +70,7 @@ fn unknown_xid(code: u32) -> Assessment {
     }
 }
 
-/// Xid 45 follows another Xid, which newer drivers name.
+/// Xid 45 is a consequence of another Xid. Newer drivers name that Xid in the line.
 fn cleanup(mut assessment: Assessment, device: &DeviceState, line: &XidLine<'_>) -> Assessment {
     let previous = xid_line::number_after(line.detail, "previous Xid ");
     let cause = previous.or(device.cause);
@@ -136,7 +136,7 @@ fn recovery(
     assessment
 }
 
-/// Assessment of an SXid line: the word in the line overrides the catalogue's class.
+/// Assessment of an SXid line: `Fatal` or `Non-fatal` in the line overrides the catalogue's class.
 pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Assessment {
     let record = facts.sxid_by_code(line.code);
     let word = line.detail.split([',', ' ']).next().unwrap_or("");

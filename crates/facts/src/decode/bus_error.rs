@@ -22,7 +22,7 @@ pub(super) enum Reporter {
 
 /// Parses `nvidia 0000:17:00.0: PCIe Bus Error: severity=...` and
 /// `pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0`. `None` for
-/// devices of other drivers and for detail lines.
+/// other drivers, and for lines that only add details.
 pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
     let class = class(line)?;
     let mut words = line.split_whitespace();

@@ -26,7 +26,7 @@ pub struct DecodedEvent {
     pub action: Action,
     /// Meaning and action.
     pub text: String,
-    /// Sources, including dissenting ones.
+    /// Sources, including those that disagree.
     pub source: String,
     /// Stable event code used by rules: `xid.79`, `sxid.20034`, `aer.gpu.fatal`, or a message id
     /// such as `hung-task`. Not in the JSON.

@@ -16,13 +16,15 @@ use super::unit;
 use super::xid_line::{self, SxidLine, XidLine, XidProcess};
 use crate::xid::{BusDevice, Message, XidFacts};
 
-/// Maximum distance in lines between a GPU's address and the rest of the sentence.
+/// Maximum number of lines from `The NVIDIA GPU 0000:17:00.0` to the line that ends this message.
 const NAMED_LINES: u64 = 8;
 
-/// Maximum distance in lines from `Oops:` to the location: four lines, plus interleaved output.
+/// Maximum number of lines from `Oops:` to the faulting instruction (`RIP:` or `pc :`). It follows
+/// within four lines, but other CPUs may print in between.
 const OOPS_LINES: u64 = 12;
 
-/// Size limit of the cache, which a forged log could fill: more Xids than any catalogue has.
+/// Size limit of the assessment cache, because a forged log can contain any number of Xids. No
+/// catalogue has this many.
 const MAX_CACHED_XIDS: usize = 1024;
 
 /// Decoder state of one log.
@@ -121,7 +123,7 @@ impl<'f> LineDecoder<'f> {
         if line.contains("Oops: ") {
             self.state.oops = Some(number);
         }
-        // Kernel warnings print a location too; it matters only after an oops.
+        // Kernel warnings also print the instruction pointer, but only an oops is a crash.
         let is_location = line.contains("RIP: 0010:") || line.contains("pc : ");
         if is_location && line.contains(" [nvidia") {
             self.state.oops.take().filter(|oops| number - oops <= OOPS_LINES)?;
@@ -129,7 +131,7 @@ impl<'f> LineDecoder<'f> {
         self.messages.find(line).map(|message| self.message(number, line, message))
     }
 
-    /// Records NVIDIA devices and the GPU named at the start of a sentence.
+    /// Records NVIDIA devices, and the GPU of a message that continues on later lines.
     fn note_device(&mut self, number: u64, line: &str) {
         if let Some(address) = PciAddress::find(line) {
             self.state.device(address);
@@ -149,7 +151,7 @@ impl<'f> LineDecoder<'f> {
         xid_event(facts, &mut self.state, number, line, base.clone())
     }
 
-    /// An SXid is one event, printed as a headline with data and severity lines.
+    /// An SXid is printed as a headline, followed by data and severity lines. All are one event.
     fn sxid(&mut self, number: u64, line: &SxidLine<'_>) -> Option<DecodedEvent> {
         let key = Some((line.pci, line.code));
         let detail = line.detail.starts_with("Data {") || line.detail.starts_with("Severity ");
@@ -195,7 +197,7 @@ impl<'f> LineDecoder<'f> {
     }
 
     fn message(&mut self, number: u64, line: &str, message: &Message) -> Continuation {
-        // End of the sentence that started with `The NVIDIA GPU 0000:17:00.0`.
+        // Whether this line ends the message that started with `The NVIDIA GPU 0000:17:00.0`.
         let ends_sentence =
             message.kind == Kind::FellOffBus || line.contains("installed in this system");
         let named_gpu =
@@ -222,7 +224,7 @@ impl<'f> LineDecoder<'f> {
     }
 }
 
-/// The event of an Xid without a log line, from its code alone.
+/// The event of an Xid of which only the code is known, not the log line.
 pub(super) fn event_for_xid(facts: &XidFacts, code: u32, pci: Option<PciAddress>) -> DecodedEvent {
     let line = XidLine { code, pci, instance: None, process: XidProcess::default(), detail: "" };
     xid_event(facts, &mut LogState::default(), 0, &line, assessment::base(facts, code))

@@ -69,7 +69,8 @@ impl<'f> Decoder<'f> {
         self.line_decoder.finish(&mut emit);
     }
 
-    /// First line of the message that waits for continuation lines. No event after it was emitted.
+    /// First line of the message that waits for continuation lines. No event from a later line has
+    /// been emitted yet.
     pub fn pending_since_line(&self) -> Option<u64> {
         self.line_decoder.pending_since_line()
     }

@@ -136,7 +136,8 @@ pub(super) fn assess_sub_code(
     assessment
 }
 
-/// The rule's action; with `XID_154_EVAL`, the driver's last recovery action for this GPU.
+/// Severity and action of a rule. If its resolution is `XID_154_EVAL`, the driver's last recovery
+/// action for this GPU applies.
 fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severity, Action) {
     let bucket = facts.bucket.iter().find(|bucket| bucket.name == rule.resolution);
     let mut action = bucket.map_or(Action::Investigate, |bucket| bucket.action);
@@ -159,7 +160,8 @@ fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severi
     (severity, action)
 }
 
-/// The matching row of the sheet; if the status has several bits set, the worst of their rows.
+/// The matching row of NVIDIA's decode sheet. If the status has several bits set, the worst of
+/// their rows.
 fn matching_rule<'a>(
     facts: &'a XidFacts,
     xid: u32,

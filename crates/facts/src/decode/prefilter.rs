@@ -9,8 +9,8 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use crate::xid::Message;
 
 /// Every reported line contains one of these needles. There are few needles, because each costs
-/// speed. Their first four bytes, which SIMD compares, are rare in logs: `timeout` would stop at
-/// every `time`.
+/// speed. SIMD compares their first four bytes, so these must be rare in logs: `timeout` would
+/// also stop at every `time`.
 const NEEDLES: [&str; 29] = [
     "NVRM",
     "SXid",

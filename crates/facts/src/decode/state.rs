@@ -1,4 +1,4 @@
-//! Per-device state from earlier lines of the log. Bounded.
+//! Per-device state from earlier lines of the log, in bounded memory.
 
 use super::pci::PciAddress;
 
@@ -16,7 +16,7 @@ pub(super) struct DeviceState {
     pub(super) cause: Option<u32>,
     /// The last recovery action reported by the driver.
     pub(super) recovery: Option<u32>,
-    /// Link number and its count of relevant failures.
+    /// Link numbers, each with its count of failures.
     links: Vec<(u32, u32)>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct LogState {
     devices: Vec<DeviceState>,
     /// The last SXid, to recognise its continuation lines.
     pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
-    /// Line of the last kernel oops; the location follows on later lines.
+    /// Line of the last kernel oops. A later line names the faulting instruction.
     pub(super) oops: Option<u64>,
-    /// The GPU of `NVRM: The NVIDIA GPU 0000:17:00.0`, a sentence that ends on a later line.
+    /// Line and GPU of `NVRM: The NVIDIA GPU 0000:17:00.0`, a message that ends on a later line.
     pub(super) named_gpu: Option<(u64, PciAddress)>,
 }
 

@@ -148,10 +148,10 @@ impl DeviceSummary<'_> {
             .copied()
     }
 
-    /// The group with the first action. If the driver reported recovery actions, it is the last of
-    /// them, unless a later event calls for a stronger action. Otherwise it is the strongest action
-    /// of the most severe events, in any order, so that a GPU that fell off the bus is not reset,
-    /// which cannot work.
+    /// The group whose action comes first. If the driver reported recovery actions, this is the
+    /// last of them, unless a later event calls for a stronger action. Otherwise it is the
+    /// strongest action among the most severe events. The order of these events does not matter: a
+    /// GPU that fell off the bus cannot be reset, even if a later event calls for a reset.
     pub fn first(&self) -> Option<&EventGroup> {
         let Some(recovery) = self.recovery() else {
             return most_severe(self.groups.iter().copied());
@@ -163,7 +163,7 @@ impl DeviceSummary<'_> {
     }
 }
 
-/// The strongest action among the most severe; for equals the first in [`rank`] order.
+/// The group with the strongest action among the most severe groups. In a tie, the first one.
 fn most_severe<'a>(groups: impl Iterator<Item = &'a EventGroup>) -> Option<&'a EventGroup> {
     groups.reduce(|best, group| {
         let weight = |group: &EventGroup| (group.event.severity, group.event.action);
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(first(&format!("{reset}{none}{reset}")), Action::ResetGpu);
     }
 
-    /// The first action for a log; `{}` becomes the address.
+    /// The first action for a log, with each `{}` replaced by a PCI address.
     fn first_action(lines: &[&str]) -> (Action, u64) {
         let log = lines.join("\n").replace("{}", "0000:17:00");
         let summary = summary(&log);

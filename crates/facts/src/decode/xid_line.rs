@@ -188,7 +188,7 @@ fn field<'a>(rest: &'a str, key: &str) -> Option<(&'a str, &'a str)> {
     Some((rest[..end].trim(), rest[end..].trim_start_matches([',', '"']).trim_start()))
 }
 
-/// A process name, sanitised for display: the process itself chose these 15 bytes.
+/// A process name, sanitised for display, because any process can set its own name.
 pub(super) fn process_name(name: &str) -> Option<String> {
     let name = name.trim_matches(['\'', '"']).trim();
     if name.is_empty() || name == "<unknown>" {
@@ -197,7 +197,7 @@ pub(super) fn process_name(name: &str) -> Option<String> {
     Some(excerpt(name))
 }
 
-/// The hexadecimal words of the first parentheses that start with one: `(0x004505c6 0x0 ...)` or
+/// The hexadecimal words in the first parentheses that start with `0x`: `(0x004505c6 0x0 ...)` or
 /// `(0x0, 0x0, ...)`.
 pub(super) fn hex_words(detail: &str) -> Vec<u32> {
     let Some(start) = detail.find("(0x") else { return Vec::new() };

@@ -30,12 +30,12 @@ pub struct MeasuredBaseline {
     pub note: Option<String>,
 }
 
-/// Share of the vendor's peak that a healthy GPU reaches at least in one test.
+/// Minimum share of the vendor's peak that a healthy GPU reaches in one test.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeakShare {
     pub test: Test,
-    /// `None`: applies to all architectures that have no share of their own.
+    /// `None` for all architectures that have no share of their own.
     pub architecture: Option<String>,
     /// Between 0 and 1.
     pub least: f64,
@@ -98,8 +98,8 @@ pub struct Baseline {
 }
 
 impl DiagFacts {
-    /// The minimum of this GPU in a test. `None` if the test has no baseline, if there is neither a
-    /// measurement nor a share and peak, or for a peer copy that does not go through NVSwitch.
+    /// The minimum of this GPU in a test: a measurement, else a share of the peak. `None` if the
+    /// facts have neither, and for a peer copy that does not go through NVSwitch.
     pub fn least(&self, gpu: &Gpu, test: Test, place: GpuPlacement) -> Option<Baseline> {
         if test == Test::PeerCopy && place.peers != PeerPath::Switch {
             return None;

@@ -35,10 +35,10 @@ impl fmt::Display for Grade {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct History<'a>(pub &'a [f64]);
 
-/// With fewer runs there is no typical value.
+/// Minimum number of runs for a typical value.
 pub const HISTORY_MIN_RUNS: usize = 3;
 
-/// How many of the first runs, and how many of the newest runs, are considered.
+/// Number of oldest runs, and of newest runs, that [`History::typical`] considers.
 const HISTORY_WINDOW: usize = 10;
 
 /// A result that is worse than the typical value by more than this share is a regression.

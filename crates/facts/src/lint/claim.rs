@@ -22,8 +22,8 @@ pub(super) fn versions(text: &str) -> impl Iterator<Item = &str> {
 
 /// Checks the versions that one statement mentions.
 ///
-/// A statement with exactly these two versions ties them together. In a table with more versions,
-/// one must be the value of the other.
+/// A statement makes a rule's claim if it mentions both versions of the rule and no other version.
+/// In a table with more versions, one of the two must be the value of the other.
 pub(super) fn check_claims(linter: &mut Linter<'_>, mentions: &[Mention<'_>]) {
     let facts = linter.facts;
     for rule in &facts.claim {

@@ -1,4 +1,4 @@
-//! Applies the rules to what the language scanners find.
+//! Applies the rules to the settings, calls and commands that the language scanners find.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -26,14 +26,14 @@ pub(super) struct Linter<'a> {
     codes: BTreeSet<&'a str>,
     findings: Vec<LintFinding>,
     allowed: BTreeSet<(u32, String)>,
-    /// Comments by line, for rules on claims.
+    /// Comments in lower case by line, for the rules on power limits.
     comments: BTreeMap<u32, String>,
     /// Power limits set, by line.
     power_limits: BTreeMap<u32, Vec<String>>,
     /// Cache of spelling corrections.
     corrections: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
-    /// Whether the current place is conditional.
+    /// Whether the current statement runs only under a condition.
     pub(super) guarded: bool,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Reports a pattern found by code.
+    /// Reports a pattern that a scanner found.
     pub(super) fn report_pattern(&mut self, shape: CodePattern, line: u32) {
         self.report_pattern_with(shape, line, MessageArgs::default());
     }
@@ -162,7 +162,7 @@ impl<'a> Linter<'a> {
         let key_named = |name: &str| list.keys.iter().find(|known| known.name == name);
         for item in items(text) {
             let Some((key, value)) = item.split_once(':').map(trimmed) else {
-                // PyTorch takes the whole item for a key, which does not exist.
+                // Without a colon, PyTorch reads the whole item as a key, and no such key exists.
                 if let Some((key, value)) = item.split_once('=').map(trimmed)
                     && key_named(key).is_some()
                 {
@@ -273,7 +273,7 @@ fn rule_applies(
     }
     match (&rule.value, access) {
         (None, Access::Set) => true,
-        // Reading an old name may be for compatibility; reading a fake one is not.
+        // Code may read an old name for compatibility, but has no reason to read a fake one.
         (None, Access::Read) => rule.verdict.class == LintClass::Fake,
         (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
         (Some(_), Access::Read) => false,
@@ -295,7 +295,7 @@ fn value_matches(test: &ValueTest, value: &str) -> bool {
     }
 }
 
-/// Whether a number is below the key's minimum and no other key changes that minimum.
+/// Whether a number is below the key's minimum. False if another key changes that minimum.
 fn is_too_small(key: &KeyRule, value: &str, list: &str) -> bool {
     let changed = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
     let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);

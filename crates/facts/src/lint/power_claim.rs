@@ -6,14 +6,14 @@ use crate::setting::{LintVerdict, PowerClaim, SettingFacts};
 
 /// Limits wrongly called the maximum in a comment, with the verdict.
 ///
-/// A power cap alone is fine and common; only the claim is wrong. Limits and comments are keyed by
-/// line; comments are in lower case.
+/// A power cap alone is fine and common; only the claim is wrong. Both maps are keyed by line, and
+/// comments are in lower case.
 pub(super) fn wrong_claims<'a>(
     facts: &'a SettingFacts,
     limits: &BTreeMap<u32, Vec<String>>,
     comments: &BTreeMap<u32, String>,
 ) -> Vec<(u32, String, &'a LintVerdict)> {
-    // The comment on the line, and the one above unless it belongs to another limit.
+    // The comment on the line, and that on the line above unless that line sets a limit itself.
     let comments_at = |line: u32| {
         let above = line.checked_sub(1).filter(|above| !limits.contains_key(above));
         [Some(line), above].into_iter().flatten().filter_map(|line| comments.get(&line))

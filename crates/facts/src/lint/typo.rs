@@ -8,7 +8,8 @@ const MIN_LENGTH: usize = 5;
 /// Words of this length or more may have two wrong letters, shorter ones one.
 const TWO_EDITS_FROM: usize = 8;
 
-/// The one of `names` that `written` misspells. The shared `prefix` does not count as a match.
+/// The one of `names` that `written` misspells. Only the parts after the shared `prefix` are
+/// compared.
 ///
 /// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings.
 pub(super) fn correction<'a>(

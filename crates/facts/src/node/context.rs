@@ -1,4 +1,4 @@
-//! What several rules derive from an observation of a node.
+//! Values that several rules derive from a node's observation.
 
 use jiff::civil::Date;
 

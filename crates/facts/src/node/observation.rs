@@ -120,7 +120,7 @@ pub enum BootChoice {
     Newest,
     /// A named kernel.
     Named(String),
-    /// The files do not determine it; with the reason.
+    /// The boot configuration does not determine it, with the reason.
     Unknown(String),
 }
 

@@ -1,4 +1,4 @@
-//! What a read on a node gave: a value, absent or unreadable.
+//! Result of a read on a node: a value, absent or unreadable.
 
 use serde::{Deserialize, Serialize};
 

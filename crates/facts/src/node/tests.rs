@@ -1,4 +1,5 @@
-//! Every item with every possible verdict: a healthy node with one change.
+//! Tests every item with every verdict that it can have. Each case changes one thing on a healthy
+//! node.
 
 mod driver;
 mod gpus;

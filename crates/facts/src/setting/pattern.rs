@@ -1,4 +1,4 @@
-//! Rules on commands and claims, and texts for patterns found by code.
+//! Rules on commands and claims, and texts for patterns that scanners find.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub struct ClaimRule {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerClaim {
-    /// Words of a comment that make the claim: the card, and that it is the maximum.
+    /// Words that a comment must contain to make the claim: the card and a word for the maximum.
     pub words: Vec<String>,
     /// Limits for which the claim is true.
     pub true_of: Vec<PowerLimit>,
@@ -46,12 +46,12 @@ pub struct PowerClaim {
 #[serde(deny_unknown_fields)]
 pub struct PowerLimit {
     pub limit_w: f64,
-    /// Form factors, one of which the comment must name; empty if none is needed.
+    /// The comment must name one of these form factors; empty if it need not name any.
     #[serde(default)]
     pub forms: Vec<String>,
 }
 
-/// Text for a pattern found by code.
+/// Text for a pattern that a scanner finds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pattern {
@@ -60,7 +60,7 @@ pub struct Pattern {
     pub verdict: LintVerdict,
 }
 
-/// A pattern found by code.
+/// A pattern that a scanner finds, because no rule in the data can express it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CodePattern {

@@ -26,7 +26,8 @@ pub struct Namespace {
 #[serde(deny_unknown_fields)]
 pub struct VariableRule {
     pub names: Vec<String>,
-    /// Matching values; `None` if the name alone is the finding, also when it is only read.
+    /// Matching values. `None` if the name alone is the finding. Reading the variable is then a
+    /// finding only if the name is fake.
     pub value: Option<ValueTest>,
     /// Skips the rule where the setting is conditional: a debug switch that has to be enabled
     /// explicitly was not left on by accident.

@@ -38,7 +38,7 @@ impl LintVerdict {
     }
 }
 
-/// Weight of a verdict.
+/// Whether a verdict fails the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LintLevel {

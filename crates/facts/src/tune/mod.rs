@@ -6,7 +6,8 @@
 //! farrier_hardware::tune ───────────────────────────────────> Readings ─────────┴─ plan ─> [Step]
 //! ```
 //!
-//! This module changes nothing: a [`Step`] with a [`PlannedChange`] leaves the executor no decision.
+//! This module changes nothing. The executor makes each [`PlannedChange`] of a [`Step`] as it is,
+//! without further decisions.
 
 mod control;
 mod plan;

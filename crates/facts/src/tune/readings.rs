@@ -23,7 +23,7 @@ pub struct Readings {
     pub has_apt: Reading<bool>,
     /// `nvidia-persistenced`; absent if not installed.
     pub persistenced: Reading<ServiceState>,
-    /// Whether services can be started and stopped; false for another root.
+    /// Whether services can be started and stopped. False if another root than `/` is tuned.
     pub can_start_services: bool,
     /// Parameters of the loaded module, by name without `NVreg_`.
     pub module_parameters: Reading<BTreeMap<String, String>>,

@@ -95,7 +95,7 @@ pub enum RevertOutcome {
     Back,
     /// The previous value was already there: the change was never applied, or was already reverted.
     Already,
-    /// Restored, but takes effect only after this.
+    /// The previous value is restored, but does not take effect before these needs are met.
     Waits(Vec<Need>),
     /// Someone else has changed the value since; the text is the current value.
     Foreign(String),

@@ -176,7 +176,7 @@ impl SettingKind {
             }
             Self::ApplicationClocks => "`default`, `max`, or a clock such as `1410 MHz`",
             Self::MigLayout => "names of instances such as `3g.40gb, 3g.40gb`",
-            Self::CpuGovernor | Self::Hugepages => "one word of those that the kernel lists",
+            Self::CpuGovernor | Self::Hugepages => "one of the words that the kernel lists",
             Self::Memlock => "`unlimited` or a number of KiB",
             Self::PackageHold | Self::UpgradeGuard => "`on`",
             Self::ModuleParameter(_) => "a value without blanks, quotes and line ends",

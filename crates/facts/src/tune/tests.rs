@@ -178,7 +178,7 @@ fn clocks_must_be_listed_by_the_gpu() {
     assert_eq!(value, Value::Clocks { memory_mhz: 2619, graphics_mhz: 1980 });
     assert_eq!(clocks("1500 MHz").standing, StepStatus::AsWanted);
     let refused = clocks("1970 MHz").standing;
-    assert_eq!(refused.words(), "the GPU accepts 345 to 1980 MHz in steps, 1965 MHz among them");
+    assert_eq!(refused.words(), "the GPU accepts 345 to 1980 MHz in steps, such as 1965 MHz");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn memory_mode_requires_a_coherent_gpu() {
 fn refuses_words_the_kernel_does_not_list() {
     let readings = readings();
     let step = first("host.cpu-governor", "schedutil", &readings);
-    assert_eq!(step.standing.words(), "the kernel takes performance, powersave");
+    assert_eq!(step.standing.words(), "the kernel accepts performance, powersave");
     assert_eq!(first("host.transparent-hugepages", "madvise", &readings).standing.name(), "change");
     let hold = first("host.package-hold", "on", &readings);
     assert_eq!(hold.subject, StepSubject::Host("nvidia-driver-580-server".to_owned()));

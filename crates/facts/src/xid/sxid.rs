@@ -64,7 +64,7 @@ fn advice(record: Option<&Sxid>, class: Option<SxidClass>) -> (Severity, Action,
             Severity::Fatal,
             Action::RebootNode,
             "fatal to the fabric: its GPUs and switches have to be reset together, which a reboot does. \
-             Drain the node and reboot it; a second time on the same link, have the hardware checked.",
+             Drain the node and reboot it; if it recurs on the same link, have the hardware checked.",
         ),
         (Some(SxidClass::NonFatal), Some(record)) if record.stalls => (
             Severity::Warning,
@@ -80,8 +80,8 @@ fn advice(record: Option<&Sxid>, class: Option<SxidClass>) -> (Severity, Action,
         (Some(SxidClass::PotentiallyFatal), _) => (
             Severity::Critical,
             Action::Investigate,
-            "fatal or not, as the log line says: `Fatal` calls for a reboot of the node. Where the line does \
-             not say, look at the lines around it.",
+            "the log line says whether it is fatal; if it is, reboot the node. If the line does not say, look \
+             at the lines around it.",
         ),
         (Some(SxidClass::NonFatal), None) | (None, _) => (
             Severity::Warning,

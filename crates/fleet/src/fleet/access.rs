@@ -64,7 +64,7 @@ impl fmt::Display for Role {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no role: expected `viewer`, `operator`, `approver` or `admin`")]
+#[error("`{0}` is not a role: expected `viewer`, `operator`, `approver` or `admin`")]
 pub struct RoleError(String);
 
 impl FromStr for Role {

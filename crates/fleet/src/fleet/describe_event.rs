@@ -142,9 +142,13 @@ impl Event {
                 )
             }
             Self::ControllerResumed { last_ran } => {
-                format!("controller resumed; time since {last_ran:.0} counts towards no timeout")
+                format!(
+                    "controller resumed; time since {last_ran:.0} does not count towards timeouts"
+                )
             }
-            Self::QuotaExceeded { .. } => "over its report quota; its reports wait".to_owned(),
+            Self::QuotaExceeded { .. } => {
+                "over its report quota; its reports are delayed".to_owned()
+            }
             Self::QuotaRestored { .. } => "within its report quota again".to_owned(),
             Self::ReportsUnreadable { .. } => {
                 "reports findings that this server cannot read".to_owned()

@@ -1,4 +1,4 @@
-//! Explains the phase of a node, what waits, and what would change it.
+//! Explains the phase of a node, its order, its deferred action and its domain faults.
 
 use super::identity::{Domain, NodeId};
 use super::reason::{Rationale, Reason};
@@ -10,7 +10,7 @@ pub struct Explanation {
     pub rationale: Rationale,
     /// The pending order. If none is pending, how the last one failed.
     pub order: Option<String>,
-    /// The action that is due and waits.
+    /// Why an action that is due has to wait.
     pub deferred: Option<Rationale>,
     /// Domain faults that the node is part of.
     pub domain_faults: Vec<Reason>,

@@ -58,7 +58,7 @@ fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::E
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderKind {
-    /// Cordon the node, in the name of Farrier.
+    /// Cordon the node, with Farrier as the owner of the cordon.
     Cordon,
     /// Wait until running work has ended or moved.
     Drain {
@@ -78,8 +78,8 @@ pub enum OrderKind {
         #[serde(alias = "rung")]
         level: VerificationLevel,
     },
-    /// Tell the agent about a manual repair. It clears findings that wait for a new component and
-    /// resets its counters.
+    /// Tell the agent about a manual repair. The agent then clears findings that wait for a new
+    /// component, and resets its counters.
     #[serde(alias = "note-repair")]
     AcknowledgeRepair {
         /// The operator's description of the repair.
@@ -190,8 +190,9 @@ pub struct OrderSpec {
     pub verifies: Option<VerificationLevel>,
     /// Whether the node uploads a file before it reports the result.
     pub has_artifact: bool,
-    /// Whether the order can wait long without an effect. An operator-requested order that can run
-    /// on any node then supersedes it, and the controller issues it again afterwards.
+    /// Whether the order can run for long without changing the node. If so, an operator-requested
+    /// order that can run on any node supersedes it. The controller issues the superseded order
+    /// again afterwards.
     pub yields: bool,
 }
 

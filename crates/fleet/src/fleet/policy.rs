@@ -115,7 +115,8 @@ pub struct PoolPolicy {
     /// How long an order may take until its final status is reported. Drains and other long orders
     /// add their own time.
     pub lease_s: u32,
-    /// How often a failing order is attempted.
+    /// Maximum attempts of a failing order. Also the maximum runs of the same repair until the node
+    /// is in service again.
     #[serde(alias = "tries")]
     pub max_attempts: u32,
     /// Delay before the first retry. It doubles with each failure.

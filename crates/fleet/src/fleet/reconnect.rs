@@ -1,7 +1,6 @@
 //! Reconnect limits that agents and the server share.
 
-/// Longest time, in seconds, that an agent waits between two connection attempts while nothing
-/// urgent waits.
+/// Longest time, in seconds, that an agent waits between two connection attempts.
 ///
 /// With 30 s, a node reconnects soon after a server restart, and the 20,000 connections that one
 /// server accepts are spread over half a minute.

@@ -28,7 +28,7 @@ pub struct Finding {
     pub kind: FindingKind,
     pub severity: Severity,
     /// Severity before a configuration override. `None` without an override. Checkpoint requests
-    /// use it, because the override only sets what the operator wants alerts for.
+    /// use it, because an override is only meant to change alerts.
     #[serde(rename = "own_severity", default, skip_serializing_if = "Option::is_none")]
     pub default_severity: Option<Severity>,
     /// What the finding means.

@@ -1,7 +1,7 @@
 //! Health of a node: signals, rules and findings.
 //!
-//! `signal` lists what is measured, and `observation` holds what collectors read. `rule` and
-//! `rules` define what is wrong, with the data in `rules/`. `engine` applies the rules, and
+//! `signal` lists the measured quantities, and `observation` holds the data from collectors. `rule`
+//! and `rules` define the faults, with the data in `rules/`. `engine` applies the rules, and
 //! `finding` is the result.
 
 pub mod engine;

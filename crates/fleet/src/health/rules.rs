@@ -18,7 +18,7 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// What the configuration changes about a rule.
+/// Changes to a rule in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleOverride {
@@ -230,7 +230,7 @@ fn validation_error(rule: &Rule) -> Option<String> {
     let needs_restart = matches!(rule.action, Some(Action::ResetGpu | Action::RebootNode));
     if needs_restart && rule.is_windowed() && !rule.until_recovery {
         return Some(
-            "`until_recovery` is missing: it requires a reset or a reboot, but would clear when its window has passed"
+            "`until_recovery` is missing: the rule requires a reset or a reboot, but its finding would clear when the window has passed"
                 .to_owned(),
         );
     }

@@ -256,7 +256,7 @@ signals! {
     NicPresent = "nic.present", Nic, Flag;
     /// 1 while the port is active and its link is up.
     NicActive = "nic.active", Nic, Flag;
-    /// Rate of an active port whose model and network are those of most ports on the node.
+    /// Rate of an active port, if it has the same model and network type as most ports of the node.
     NicRate = "nic.rate_gbps", Nic, Gauge;
     /// Link-down events.
     NicLinkDowned = "nic.link_downed", Nic, Counter;
@@ -299,10 +299,10 @@ signals! {
     /// Network ports that the configuration expects; by default, the most that were ever active at
     /// once.
     NodeNicsExpected = "node.nics_expected", Node, Gauge;
-    /// Probe processes stuck in a driver call: 0, 1, or 2 if an independent one is stuck as well.
+    /// Probe processes stuck in a driver call: 0, 1, or 2 if a second, independent one is stuck.
     NodeProbesStuck = "node.probes_stuck", Node, Gauge;
-    /// 1 while a driver call hangs: on the GPU that it concerns, until that GPU answers again, or
-    /// on the node if the GPU is unknown.
+    /// 1 while a driver call hangs. Reported for the GPU that the call concerns, until that GPU
+    /// answers again, or for the node if the GPU is unknown.
     NodeCallsStuck = "node.calls_stuck", Node, Flag;
     /// 1 while NVML answers.
     NodeNvmlAnswers = "node.nvml_answers", Node, Flag;

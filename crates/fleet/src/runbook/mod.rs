@@ -17,7 +17,7 @@ use farrier_facts::FactSet;
 use farrier_facts::xid::Xid;
 use serde::Serialize;
 
-use crate::health::engine::{describe_clear_condition, event_detail};
+use crate::health::engine::event_detail;
 use crate::health::{Action, FindingKind, Rule, Rules, Severity};
 
 pub use commands::{CommandsError, FirstCommand, FirstCommands};
@@ -88,7 +88,7 @@ impl RunbookSources<'_> {
             first_commands: self.commands.for_code(&rule.code),
             automation: automation::describe(rule.kind, rule.severity, rule.action),
             replacement: replacement::for_rule(rule.action),
-            clears: format!("It clears {}.", describe_clear_condition(rule)),
+            clears: format!("It clears {}.", rule.describe_clearing()),
             source: rule.origin.line(),
         }
     }
@@ -110,7 +110,7 @@ impl RunbookSources<'_> {
             automation: automation::describe(FindingKind::Fault, severity, action),
             replacement: replacement::for_xid(xid, &code, self.rules),
             clears: rule.map_or_else(String::new, |rule| {
-                format!("It clears {}.", describe_clear_condition(rule))
+                format!("It clears {}.", rule.describe_clearing())
             }),
             source: xid.source_line(),
             code,

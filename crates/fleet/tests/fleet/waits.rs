@@ -1,5 +1,5 @@
 //! No node waits forever. If an action fails, is refused, is not allowed or has to wait, either the
-//! controller tries it again, or the node waits for an operator and says so.
+//! controller tries it again, or the rationale of the node says that it waits for an operator.
 
 use farrier_fleet::fleet::event::{Cordon, Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};

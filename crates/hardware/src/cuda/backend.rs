@@ -58,7 +58,7 @@ impl MemoryPattern {
 
     /// The word at an index. Must match `word_of` in memory.cu.
     pub fn word_at(self, at: u64) -> u32 {
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves are taken apart")]
+        #[expect(clippy::cast_possible_truncation, reason = "each cast keeps one half of the bits")]
         let own = at as u32 ^ (at >> 32) as u32;
         match self {
             Self::Constant(word) => word,
@@ -173,10 +173,10 @@ pub enum Work {
     Check(DeviceBuffer, MemoryPattern),
     /// Reads the whole buffer.
     Read(DeviceBuffer),
-    /// Copies from the first buffer to the second with a kernel, as many bytes as both have.
+    /// Copies from the first buffer to the second with a kernel. The size of the smaller buffer
+    /// sets the number of bytes.
     Copy(DeviceBuffer, DeviceBuffer),
-    /// Copies from the first buffer to the second with the copy engine, as many bytes as both have.
-    /// One buffer may be on a peer.
+    /// Like `Copy`, but with the copy engine. One buffer may be on a peer.
     CopyByEngine(DeviceBuffer, DeviceBuffer),
     CopyToGpu(HostBuffer, DeviceBuffer),
     CopyToHost(DeviceBuffer, HostBuffer),

@@ -88,7 +88,7 @@ struct Functions {
 pub(super) struct Blas {
     functions: Functions,
     handle: Handle,
-    /// Such as `cuBLASLt 13.1.0`.
+    /// Name and version, such as `cuBLASLt 13.1.0`.
     pub(super) name: String,
     // Dropped last: the function pointers refer to it.
     _library: Library,

@@ -28,7 +28,7 @@ use super::library;
 const THREADS: u32 = 256;
 /// Thread blocks per SM, as many as an SM runs at once.
 const BLOCKS: u32 = 8;
-/// Layout of `Found` in memory.cu: two counters, then eight entries of sixteen bytes.
+/// Size of `Found` in memory.cu: four words with the counters, then eight entries of four words.
 const MISMATCHES_WORDS: usize = 4 + 8 * 4;
 
 /// One GPU. All work runs on one stream.

@@ -19,7 +19,7 @@ const ONE_THREAD: LaunchConfig =
 pub struct LaunchPlan {
     /// CUDA's index.
     pub gpu: usize,
-    /// Launches between two synchronisations, and nodes of the graph.
+    /// Launches in one measurement on a stream, and nodes of the graph.
     pub launches: u32,
     /// Measurements of each kind of work. The kinds alternate.
     pub repeats: u32,
@@ -41,7 +41,7 @@ pub struct LaunchTiming {
     pub name: &'static str,
     /// Description of one item.
     pub what: &'static str,
-    /// Items between two synchronisations.
+    /// Items in one measurement.
     pub pieces: u32,
     /// Seconds until the calls returned. `None` if the call itself waits for the GPU.
     pub submit_s: Option<Vec<f64>>,

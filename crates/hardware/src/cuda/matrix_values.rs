@@ -93,13 +93,13 @@ pub(super) fn decode_first(precision: GemmPrecision, words: &[u32]) -> f64 {
 
 /// Encodes the first words of a result that starts with this value.
 pub(super) fn encode_first(precision: GemmPrecision, first: f64) -> [u32; 2] {
-    #[expect(clippy::cast_possible_truncation, reason = "what is stored has fewer bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "the stored value has fewer bits")]
     let single = first as f32;
     match precision {
         GemmPrecision::Bf16 | GemmPrecision::Fp8 => [(single.to_bits() + 0x8000) >> 16, 0],
         GemmPrecision::Fp16 => [half_bits(first), 0],
         GemmPrecision::Tf32 | GemmPrecision::OwnKernel => [single.to_bits(), 0],
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves are taken apart")]
+        #[expect(clippy::cast_possible_truncation, reason = "each cast keeps one half of the bits")]
         GemmPrecision::Fp64 => [first.to_bits() as u32, (first.to_bits() >> 32) as u32],
     }
 }

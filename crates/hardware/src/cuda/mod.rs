@@ -5,7 +5,7 @@
 //!                                                      └─> Device ─────────┐
 //! SimulatedGpu::open (on the host) ─> SimulatedDevice ─────────────────────┤
 //!                                                                          └─ dyn GpuBackend
-//! gpu_tests::run(dyn GpuBackend) ─> Outcome
+//! gpu_tests::run(dyn GpuBackend) ─> TestOutcome
 //! ```
 //!
 //! The build needs no CUDA compiler, because the kernels are stored as PTX, which the driver

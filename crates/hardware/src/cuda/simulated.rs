@@ -1,5 +1,5 @@
-//! A simulated GPU. It does the work of [`GpuBackend`] on the host, in little memory and with its
-//! own clock, and can be slow or make errors as requested. Tests run on it as on a real GPU.
+//! A simulated GPU. It does the work of [`GpuBackend`] on the host, in little memory and on a
+//! simulated clock. Faults make it slow or its results wrong. Tests run on it as on a real GPU.
 
 mod description;
 

@@ -15,11 +15,10 @@ const MEMORY_CONTROLLERS: &str = "/sys/devices/system/edac/mc";
 const CLOCK_SOURCES_GOOD: [&str; 5] =
     ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page", "timebase"];
 
-/// Size of a huge page on these processors. Buffers of NCCL and of the driver need contiguous
-/// blocks of this size.
+/// Size of a huge page on x86-64, and on ARM64 with 4 KiB pages. Buffers of NCCL and of the driver
+/// need contiguous blocks of this size.
 const LARGE_BLOCK_BYTES: u64 = 2 << 20;
 
-/// OOM kills.
 pub(super) fn read_oom_kills(root: &Root, samples: &mut Vec<Sample>) {
     let path = "/proc/vmstat";
     // The kernel counts OOM kills since 4.13.

@@ -30,9 +30,9 @@ use crate::tier::Tier;
 /// The hardware that the node should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expectations {
-    /// `None` for the most GPUs ever seen at once.
+    /// Number of GPUs. `None` means the most GPUs ever seen at once.
     pub gpus: Option<u32>,
-    /// Active network ports. `None` for the most ports ever active at once.
+    /// Number of active network ports. `None` means the most ports ever active at once.
     pub nics: Option<u32>,
     /// Adapters to ignore, such as those whose firmware logs an error in the kernel log for each
     /// read.

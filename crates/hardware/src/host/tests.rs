@@ -514,15 +514,15 @@ fn hidden_wait_channel_of_a_gpu_process_is_unreadable() {
     let blocked = |node: &mut Node| {
         node_reading(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
     };
-    assert!(is_unreadable(Some(&blocked(&mut node))), "neither zero nor one");
+    assert!(is_unreadable(Some(&blocked(&mut node))), "the wait channel is hidden");
     let all = node_reading(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
     assert_eq!(all, Reading::Value(2.0));
-    // With a visible wait channel the kind is known.
+    // The stack shows whether the thread waits for the driver.
     node.write("proc/7/stack", "[<0>] folio_wait_bit+0x1/0x2\n");
     assert_eq!(blocked(&mut node), Reading::Value(0.0));
     node.write("proc/7/stack", "[<0>] os_acquire_mutex+0x1/0x2 [nvidia]\n");
     assert_eq!(blocked(&mut node), Reading::Value(1.0));
-    // For processes without a GPU the place does not matter.
+    // A thread of a process without a GPU context cannot wait for the driver.
     node.remove("proc/7/stack");
     node.collector.set_gpu_processes(&[]);
     assert_eq!(blocked(&mut node), Reading::Value(0.0));

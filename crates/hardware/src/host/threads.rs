@@ -75,7 +75,7 @@ impl Threads {
                     .value()
                     .is_some_and(|counts| counts.iter().any(|(what, _)| *what == WaitsFor::Unknown))
             {
-                let why = "a thread of a GPU process is stuck; where is visible to root only";
+                let why = "a thread of a GPU process is stuck; only root can see what it waits for";
                 count = Reading::Unreadable(ReadError::unavailable(why));
             }
             push_node_named(samples, signal, count, &names);
@@ -116,7 +116,7 @@ impl Threads {
                 WaitsFor::Nfs | WaitsFor::Other => {}
                 WaitsFor::Unknown => {
                     add(WaitsFor::Unknown);
-                    // The thread is stuck, wherever it waits.
+                    // Without context switches the thread is stuck, whatever it waits for.
                     if is_still {
                         add(WaitsFor::Other);
                     }

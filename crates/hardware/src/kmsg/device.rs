@@ -18,9 +18,9 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// There may be more.
+    /// There may be more records.
     More,
-    /// Nothing more for now.
+    /// There are no more records for now.
     Empty,
 }
 

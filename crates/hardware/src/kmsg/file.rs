@@ -11,8 +11,8 @@ use super::KernelLog;
 use super::cursor::Cursor;
 use super::wait::FileWatch;
 
-/// Polling interval if inotify is unavailable. A line must become a finding within 50 ms, and this
-/// is the largest share of that time.
+/// Polling interval if inotify is unavailable. A line must become a finding within 50 ms, and
+/// polling may use 20 ms of that time.
 const FILE_POLL: Duration = Duration::from_millis(20);
 /// Polling interval with inotify. It is needed because some file systems do not report every
 /// change.

@@ -76,7 +76,7 @@ pub enum KernelLog {
     },
     /// Records were overwritten before they were read.
     Lost { lines: u64 },
-    /// The log cannot be read. Sent once, until the log can be read again.
+    /// The log cannot be read. Sent once, and again only after the log was readable in between.
     Unreadable { why: String },
     /// All existing records were delivered. Sent once each time that reading starts, also when the
     /// log becomes readable again.

@@ -164,8 +164,9 @@ pub(super) struct EccSramErrorStatusV1 {
     pub(super) threshold_exceeded: c_uint,
 }
 
-/// `nvmlUnrepairableMemoryStatus_v1_t`. One driver writes the flag into the first word, where
-/// bindings have the version. The call gets two words, and either may return the flag.
+/// `nvmlUnrepairableMemoryStatus_v1_t`. NVIDIA's bindings have the version in the first word and
+/// the flag in the second. The driver of an H200 writes the flag into the first word, so callers
+/// have to check both.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct UnrepairableMemory {

@@ -40,7 +40,7 @@ pub enum OwnerKind {
         step: Option<String>,
     },
     Pod {
-        /// With dashes.
+        /// UID of the pod, with dashes.
         uid: String,
         /// Id of the container in the pod.
         container: Option<String>,
@@ -51,7 +51,7 @@ pub enum OwnerKind {
     },
     /// A systemd unit: a service or a user session.
     Unit {
-        /// Such as `ollama.service` or `session-3.scope`.
+        /// Name of the unit, such as `ollama.service` or `session-3.scope`.
         name: String,
     },
     Unknown {

@@ -50,7 +50,8 @@ pub enum CommandFailure {
 }
 
 impl CommandFailure {
-    /// Whether the failure is a missing permission. Commands run with `LC_ALL=C`.
+    /// Whether the failure is a missing permission. Commands run with `LC_ALL=C`, so their messages
+    /// are in English.
     fn is_permission(&self) -> bool {
         match self {
             Self::NotRun(err) => err.kind() == io::ErrorKind::PermissionDenied,

@@ -19,7 +19,8 @@ use super::permissions;
 pub const FILE: &str = "journal.jsonl";
 /// Name of the file that the writer locks.
 const LOCK: &str = "lock";
-/// Format version. Version 2 records the value that a GPU made of the requested one.
+/// Format version. Version 2 also records the resulting value, because GPUs round some requested
+/// values.
 const VERSION: u32 = 2;
 /// Maximum size of the file. A change has about a kilobyte, so a larger file is not a journal.
 const FILE_BYTES_MAX: u64 = 64 << 20;

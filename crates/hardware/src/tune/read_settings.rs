@@ -15,7 +15,7 @@ use crate::{containers, driver, packages};
 const CPUS: &str = "/sys/devices/system/cpu";
 const APT: &str = "/etc/apt/apt.conf.d";
 
-/// Reads the values that the settings of a profile need. `is_machine` says that services can be
+/// Reads the values that the settings of a profile need. `is_machine` says whether services can be
 /// started.
 pub fn read_settings(
     root: &Root,
@@ -28,7 +28,8 @@ pub fn read_settings(
         profile.setting.iter().filter_map(|setting| SettingKind::from_name(&setting.name).ok());
     let paths = kinds.filter_map(|kind| kind.file());
     let file = |path: String| {
-        // The environment files for jobs may be the container's own.
+        // Read the environment files for jobs even in a container, because its jobs use the
+        // container's own.
         let read = if path.starts_with(ENVIRONMENTS) || hidden.is_none() {
             files::read(root, &path)
         } else {
@@ -54,7 +55,8 @@ pub fn read_settings(
     }
 }
 
-/// Why the host's files are not visible, if this is a container, which has its own files.
+/// Why the host's files are not visible: a container has its own files. `None` outside of a
+/// container.
 fn host_hidden_reason(root: &Root) -> Option<&'static str> {
     (containers::inside(root) == Reading::Value(true)).then_some(
         "this is a container, the host's files are not visible; pass the host's root with --root",

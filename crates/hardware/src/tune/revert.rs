@@ -54,7 +54,7 @@ pub fn revert(
         };
         reverted.push(RevertedChange { change, outcome });
     }
-    // Ignore an error, because the file only keeps its size.
+    // Ignore an error, because a journal that is not compacted is only larger than needed.
     let _ = journal.compact();
     reverted
 }

@@ -1,4 +1,4 @@
-//! Changes, crashes and reverts on files below a directory, with GPUs in memory.
+//! Changes, crashes and reverts on files below a directory, with fake GPUs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,14 +23,14 @@ use crate::root::Root;
 
 type Gpus = Rc<RefCell<BTreeMap<Target, Value>>>;
 
-/// Why a GPU in memory refuses.
+/// Why a fake GPU refuses a change.
 #[derive(Clone, Copy, PartialEq)]
 enum GpuRefusal {
     NoPermission,
     Lost,
 }
 
-/// A real actuator for files, with GPUs in memory. The GPUs survive a crash, as real ones do.
+/// A real actuator for files, with fake GPUs in memory. The GPUs survive a crash, as real ones do.
 struct FakeActuator {
     node: NodeSettingActuator,
     gpus: Gpus,
@@ -402,7 +402,7 @@ fn failed_step_does_not_prevent_the_others() {
     let why = "NVML refused: NVML_ERROR_NO_PERMISSION".to_owned();
     assert_eq!(outcomes[0], StepOutcome::Failed { why, permission: true });
     assert_eq!(outcomes[1..], [StepOutcome::Done, StepOutcome::Done]);
-    // What was not changed is not reverted.
+    // Settings that were not changed are not reverted.
     assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
 }
 

@@ -95,7 +95,7 @@ impl TypedValue {
     }
 }
 
-/// Why a field has no value, and the type that NVML reports in spite of that.
+/// Why a field has no value, and the type that NVML still reports for it.
 struct FieldError {
     kind: u32,
     code: ErrorCode,

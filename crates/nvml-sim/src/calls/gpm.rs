@@ -39,7 +39,7 @@ struct GpmSample {
     links: Vec<(f64, f64)>,
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate needs no fifty-third bit")]
+#[expect(clippy::cast_precision_loss, reason = "a rate does not need the lowest bits")]
 fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / 1_048_576.0
 }

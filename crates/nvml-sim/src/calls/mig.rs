@@ -26,7 +26,8 @@ device_calls! {
         if gpu.mig.is_some() { count.put(0) } else { Err(ErrorCode::NOT_SUPPORTED) }
     };
     nvmlDeviceGetGpuInstanceRemainingCapacity(id: c_uint, count: OutPtr<c_uint>) |gpu| count.put(layout_by_id(gpu, id)?.instances);
-    // A call of version 1 without a buffer fails. The simulation rejects every call of version 1.
+    // On a real GPU, a call of version 1 without a buffer fails. The simulation rejects every call
+    // of version 1.
     nvmlDeviceGetGpuInstancePossiblePlacements(_id: c_uint, _placements: OutArray<[u32; 2]>, _count: OutPtr<c_uint>) |_gpu| {
         Err(ErrorCode::INVALID_ARGUMENT)
     };
@@ -84,8 +85,9 @@ fn layout_by_id(gpu: &GpuView, id: u32) -> Result<&'static ProfileLayout, ErrorC
         .ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// Multiprocessors of a profile. A slice has an eighth of them. Profiles whose share of the memory
-/// is larger than their number of slices also get some of the remainder.
+/// Multiprocessors of a profile. A slice has an eighth of the GPU's multiprocessors. A profile with
+/// more eighths of the memory than slices also gets part of another slice. The profile with seven
+/// slices gets all multiprocessors.
 fn multiprocessors(all: u32, layout: &ProfileLayout) -> u32 {
     let slice = all / 8;
     match (layout.slices, layout.eighths) {

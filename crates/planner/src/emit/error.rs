@@ -1,4 +1,4 @@
-//! Why a launch script cannot be written, and what would be possible.
+//! Why a launch script cannot be written, and which settings would be possible.
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {

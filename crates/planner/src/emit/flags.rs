@@ -47,7 +47,7 @@ impl FlagGroup {
     }
 }
 
-/// A launch command, and what the user must set and know.
+/// A launch command, the variables that the user must set, and notes for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LaunchCommand {
     /// Entry point that `torchrun` starts.
@@ -61,7 +61,7 @@ pub(super) struct LaunchCommand {
     pub(super) unset: Vec<(&'static str, &'static str)>,
     /// Variables that the user must set: name, description.
     pub(super) required_variables: Vec<(&'static str, &'static str)>,
-    /// Deviations of the flags from the plan, and what the user must check.
+    /// Notes for the user: deviations of the flags from the plan, and points to check.
     pub(super) notes: Vec<String>,
 }
 

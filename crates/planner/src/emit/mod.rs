@@ -25,9 +25,9 @@ use crate::run::{Framework, TrainingRun, TrainingTask};
 /// How the processes are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Launcher {
-    /// `torchrun` once per node, by hand or by another scheduler.
+    /// The user or a scheduler runs the script, which starts `torchrun`, once per node.
     Torchrun,
-    /// One `sbatch`.
+    /// The user submits the script once with `sbatch`.
     Slurm,
 }
 

@@ -30,9 +30,9 @@ pub(super) struct ModelFlags {
 /// How well `pretrain_gpt.py` can build a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ModelSupport {
-    /// Completely.
+    /// There are flags for every feature of the model.
     Full(ModelFlags),
-    /// Only the shape is known here.
+    /// Only the shape of the model is known, so its other flags may be wrong or missing.
     ShapeOnly(ModelFlags),
     /// There is no flag for this feature.
     Unsupported(&'static str),

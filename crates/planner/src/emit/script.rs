@@ -74,7 +74,8 @@ fn sbatch_header(text: &mut String, plan: &TrainingPlan, nodes: Nodes) {
     line(text, &format!("#SBATCH --gpus-per-node={}", nodes.gpus_used));
     line(text, "#SBATCH --exclusive");
     if let Some(days) = plan.time_days {
-        // Headroom for a slow run (P10) and for failures, which cost large runs a tenth and more.
+        // Headroom for a slow run (P10) and for failures, which cost large runs a tenth of their
+        // time or more.
         let slow = plan.estimate.tokens_per_s_per_gpu / plan.estimate.tokens_per_s_per_gpu_p10;
         let hours = to_u64((days * 24.0 * slow / 0.85).ceil().max(1.0));
         line(text, &format!("#SBATCH --time={}-{:02}:00:00", hours / 24, hours % 24));

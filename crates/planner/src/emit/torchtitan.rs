@@ -86,7 +86,7 @@ pub(super) fn command(plan: &TrainingPlan, run: &TrainingRun) -> Result<LaunchCo
         unset: Vec::new(),
         required_variables: vec![(
             "DATA_PATH",
-            "the dataset, as Hugging Face load_dataset reads DATASET (c4)",
+            "path of the dataset that DATASET names (default c4), for Hugging Face load_dataset",
         )],
         notes: Vec::new(),
     };

@@ -7,7 +7,7 @@ use super::least_squares;
 #[derive(Debug, Clone, Copy)]
 pub struct CollectiveSample {
     pub gpus: f64,
-    /// Total over all ranks.
+    /// Size of the message, over all ranks.
     pub bytes: f64,
     pub seconds: f64,
 }

@@ -34,11 +34,12 @@ pub struct GemmFit {
 const MIN_ROWS: f64 = 512.0;
 const MIN_COLUMNS: f64 = 512.0;
 
-/// Launch overhead, as the smallest GEMMs show.
+/// Launch overhead, measured as the time of the smallest GEMMs.
 const LAUNCH_S: f64 = 4e-6;
 
 /// Fits the curve to GEMMs on a GPU with the given peak. `scaling_s` is the time to quantize one
-/// element of the first operand, if the table includes that: 0 for 16 bits.
+/// element of the first operand. It is 0 if the table does not include quantization, as for 16
+/// bits.
 pub fn fit_gemm(gemms: &[GemmSample], peak_flops: f64, scaling_s: f64) -> GemmFit {
     let samples: Vec<&GemmSample> = gemms
         .iter()

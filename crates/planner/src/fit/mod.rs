@@ -90,9 +90,9 @@ pub fn group(row: &PublishedRun) -> String {
 /// Error of an estimate on a published run, in the logarithm of step time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictionError {
-    /// By the coefficients alone.
+    /// Error of the fitted coefficients alone.
     pub uncorrected: f64,
-    /// With the residual model's correction.
+    /// Error with the residual model's correction.
     pub corrected: f64,
     /// Predicted standard deviation of `corrected`.
     pub std_dev: f64,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{GoodputError, at_least_zero, positive, share};
 
-/// What a checkpoint blocks, and which failures it survives.
+/// How long a checkpoint stalls training, and which failures it survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointKind {
@@ -34,7 +34,7 @@ impl CheckpointKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub kind: CheckpointKind,
-    /// Total over all GPUs.
+    /// Size of the checkpoint, over all GPUs.
     pub bytes: f64,
     /// Write bandwidth of storage, for the whole cluster.
     pub storage_bytes_per_s: f64,

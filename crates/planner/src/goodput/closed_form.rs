@@ -1,10 +1,10 @@
 //! Exact time breakdown for exponentially distributed times between failures.
 //!
-//! After a restart a run trains for `interval`, stalls for `stall`, and repeats; a checkpoint can
-//! be restored once it has settled. With λ failures per second, the work up to the first checkpoint
-//! after a restart is kept if nothing fails for `interval + stall + settle`, and each further
-//! interval is kept if nothing fails for another `interval + stall`. A run trains for 1/λ seconds
-//! between two failures on average. The part of this work that is kept is
+//! After a restart a run trains for `interval`, stalls for `stall`, and repeats. A checkpoint can
+//! be restored `settle` seconds after its stall. With λ failures per second, the work up to the
+//! first checkpoint after a restart is kept if nothing fails for `interval + stall + settle`, and
+//! each further interval is kept if nothing fails for another `interval + stall`. A run trains for
+//! 1/λ seconds between two failures on average. The part of this work that is kept is
 //!
 //! ```text
 //! interval · e^(-λ·settle) / (e^(λ·(interval + stall)) - 1)
@@ -12,13 +12,13 @@
 //!
 //! A failure costs detection and the wait for a node, during which nothing else can fail, and a
 //! recovery R that another failure can interrupt: (e^(λR) - 1)/λ on average. With settle = 0 this
-//! is the expected time of Daly (2006) and of Bougeret et al. (2011),
-//! `e^(λR) (1/λ + D) (e^(λ(τ+δ)) - 1)`.
+//! is the expected time of Daly (2006) and of Bougeret et al. (2011), which is
+//! `e^(λR) (1/λ + D) (e^(λ(τ+δ)) - 1)` with downtime D, interval τ and stall δ.
 //!
-//! With in-memory checkpoints, a share of failures falls back to storage. From the view of storage,
-//! work progresses at the pace of the in-memory checkpoints and is rolled back at a rate per second
-//! of work. The same formula holds, with the interval of storage writes in place of the in-memory
-//! interval.
+//! With in-memory checkpoints, a share of failures falls back to storage. Between two fallbacks,
+//! the run progresses at the pace that the in-memory checkpoints allow. Fallbacks roll this work
+//! back as failures do above, so the same formula holds, with the interval of storage writes in
+//! place of the in-memory interval.
 
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ pub struct TimeBreakdown {
     pub checkpoint_stalls_share: f64,
     /// Training rolled back and repeated, including its checkpoints.
     pub lost_work_share: f64,
-    /// From failure to detection.
+    /// Time from a failure to its detection.
     pub detection_share: f64,
     pub recovery_share: f64,
     /// Waiting for a spare or repaired node.
@@ -66,7 +66,7 @@ pub(super) fn kept_share(timing: &RunTiming, interval_s: f64) -> f64 {
         * (-timing.failures_per_s * timing.settle_s).exp()
 }
 
-/// Recovery time per second of training, and the share of failures that end in storage.
+/// Recovery time per second of training, and the share of failures that are restored from storage.
 fn recovery(timing: &RunTiming) -> (f64, f64) {
     let memory = (timing.failures_per_s * timing.recovery_s).exp_m1();
     let Some(storage_tier) = timing.storage_tier else { return (memory, 0.0) };
@@ -99,11 +99,12 @@ fn kept_by_storage(
         return 1.0;
     }
     let per_work_s = fallback * timing.failures_per_s / kept;
-    // Work comes in whole intervals, each kept until the next fallback with equal probability.
+    // In-memory checkpoints keep work in whole intervals. Every interval has the same probability
+    // that no fallback follows before the next one.
     let every = storage_every(timing, storage_tier, interval_s);
     let log_chance = (per_work_s * interval_s).ln_1p();
     let kept_intervals = per_work_s * interval_s * every / (log_chance * every).exp_m1();
-    // Storage is written while the run trains.
+    // A write continues only while the run trains, and a fallback during the write loses it.
     kept_intervals * (-fallback * timing.failures_per_s * storage_tier.write_s).exp()
 }
 
@@ -119,7 +120,7 @@ pub(super) fn storage_every(
 
 /// Time breakdown with a checkpoint interval.
 pub(super) fn steady_state(timing: &RunTiming, interval_s: f64) -> SteadyState {
-    // All in seconds per second of training, kept or not.
+    // All times are in seconds per second of training, whether or not the training is kept.
     let (recovering, fallback) = recovery(timing);
     let exposed = 1.0 + recovering;
     let detection = timing.failures_per_s * exposed * timing.detection_s;

@@ -1,15 +1,15 @@
 //! Invalid inputs of a goodput estimate.
 
-/// Why an input is invalid, and what would be possible.
+/// Why an input is invalid, and which values would be possible.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GoodputError {
     /// A count is 0.
     #[error("`{what}` is 0; it must be at least 1")]
     Zero { what: &'static str },
-    /// Negative or not finite.
+    /// A number is negative or not finite.
     #[error("`{what}` is {value}; possible: a finite number of at least 0")]
     Negative { what: &'static str, value: f64 },
-    /// Zero, negative or not finite.
+    /// A number is zero, negative or not finite.
     #[error("`{what}` is {value}; possible: a finite number above 0")]
     NotPositive { what: &'static str, value: f64 },
     #[error("`{what}` is {value}; possible: 0 to {max}")]

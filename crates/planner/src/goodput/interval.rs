@@ -18,7 +18,7 @@ pub fn daly_s(stall_s: f64, mtbf_s: f64) -> f64 {
     young_s(stall_s, mtbf_s) * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - stall_s
 }
 
-/// The optimal interval, ignoring whole steps and lower bounds.
+/// The optimal interval, without rounding to whole steps and without a lower bound.
 ///
 /// τ/(e^(λ(τ+δ)) - 1) is largest where ln(1 - λτ) + λτ + λδ = 0. Recovery and settling only scale
 /// the kept work and do not move the optimum.
@@ -34,7 +34,8 @@ fn unbounded_s(failures_per_s: f64, stall_s: f64) -> f64 {
         // 1 - λτ is below e^-31.
         return 1.0 / failures_per_s;
     }
-    // Both bounds are above the root, and Newton's method converges monotonically from there.
+    // Both arguments of `min` are above the root, and Newton's method converges monotonically from
+    // there.
     let mut share = (2.0 * stall).sqrt().min(1.0 - (-1.0 - stall).exp());
     for _ in 0..32 {
         let step = ((-share).ln_1p() + share + stall) * (1.0 - share) / share;
@@ -55,8 +56,8 @@ pub(super) fn min_s(timing: &RunTiming) -> f64 {
 pub(super) fn best_s(timing: &RunTiming) -> f64 {
     let min_s = min_s(timing);
     let all_s = unbounded_s(timing.failures_per_s, timing.stall_s);
-    // A fallback to storage loses the same at any interval that storage keeps up with, so it does
-    // not favour shorter intervals.
+    // If storage keeps up with the checkpoints, the loss of a fallback to storage does not depend
+    // on the interval. So fallbacks do not favour shorter intervals.
     let unconstrained_s = timing.storage_tier.map_or(all_s, |storage_tier| {
         let memory_s =
             unbounded_s(timing.failures_per_s * (1.0 - storage_tier.share), timing.stall_s);
@@ -78,8 +79,8 @@ pub(super) fn best_s(timing: &RunTiming) -> f64 {
     consider(below_s);
     consider(below_s + timing.step_s);
     if let Some(storage_tier) = timing.storage_tier {
-        // Storage takes one of several in-memory checkpoints; the loss is smallest if the next one
-        // comes exactly when storage is ready.
+        // While storage writes one checkpoint, several in-memory checkpoints pass. The loss is
+        // smallest if a checkpoint is taken exactly when storage becomes ready.
         let per_write =
             (storage_tier.write_s / (unconstrained_s.max(min_s) + timing.stall_s)).floor();
         for per_write in [per_write, per_write + 1.0, per_write + 2.0] {

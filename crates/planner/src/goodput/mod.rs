@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`Goodput::best`] and [`Goodput::at`] are closed forms and take well below 20 µs, so that a
-//! search can call them for every config; [`GoodputReport::new`] adds what a reader wants to know.
-//! Failures are assumed to be independent of each other and of the age of the run.
+//! search can call them for every config; [`GoodputReport::new`] adds hours, cost, spares and
+//! marginal values. Failures are assumed to be independent of each other and of the age of the run.
 mod checkpoint;
 mod closed_form;
 mod conditions;
@@ -48,8 +48,8 @@ pub const MIN_PROGRESS_SHARE: f64 = 0.1;
 /// ETTR of a run at a checkpoint interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goodput {
-    /// Training between two checkpoints; infinite (`null`) if nothing fails or the run ends before
-    /// a checkpoint pays off.
+    /// Training time between two checkpoints; infinite (`null`) if nothing fails or the run ends
+    /// before a checkpoint pays off.
     pub interval_s: f64,
     pub interval_steps: f64,
     /// ETTR: share of time spent on training that is kept.
@@ -62,9 +62,10 @@ pub struct Goodput {
     pub failures_per_day: f64,
     /// Stall of training per checkpoint.
     pub stall_s: f64,
-    /// From the end of the stall until the checkpoint can be restored.
+    /// Time from the end of the stall until the checkpoint can be restored.
     pub settle_s: f64,
-    /// From a failure to training again, if nothing else fails and a node is available.
+    /// Time from a failure until the run trains again, if nothing else fails and a node is
+    /// available.
     pub down_s: f64,
     /// Mean wait for a node, over all failures.
     pub wait_s: f64,
@@ -73,14 +74,14 @@ pub struct Goodput {
 }
 
 impl Goodput {
-    /// At the best interval.
+    /// Goodput at the best interval.
     pub fn best(conditions: &Conditions) -> Result<Self, GoodputError> {
         conditions.check()?;
         let timing = RunTiming::new(conditions);
         Ok(Self::new(&timing, interval::best_s(&timing)))
     }
 
-    /// At an interval, in seconds of training between two checkpoints.
+    /// Goodput at an interval, in seconds of training between two checkpoints.
     pub fn at(conditions: &Conditions, interval_s: f64) -> Result<Self, GoodputError> {
         conditions.check()?;
         let timing = RunTiming::new(conditions);

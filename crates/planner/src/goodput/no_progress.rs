@@ -12,7 +12,7 @@ pub struct NoProgress {
     /// ETTR.
     pub share: f64,
     pub mtbf_s: f64,
-    /// From a failure to training again.
+    /// Time from a failure until the run trains again.
     pub down_s: f64,
     /// Mean wait for a node.
     pub wait_s: f64,
@@ -33,7 +33,7 @@ pub struct WrongInterval {
     pub requested_s: f64,
     /// Stall of training per checkpoint.
     pub stall_s: f64,
-    /// Infinite (`null`) if the run ends before a checkpoint pays off.
+    /// The best interval; infinite (`null`) if the run ends before a checkpoint pays off.
     pub best_s: f64,
     /// ETTR at the best interval.
     pub best_share: f64,

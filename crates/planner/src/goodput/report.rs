@@ -15,11 +15,11 @@ use super::{Goodput, closed_form};
 /// Amount and speed of training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Training {
-    /// `None` if not requested.
+    /// Tokens to train on. `None` if not requested.
     pub tokens: Option<f64>,
-    /// Of the whole cluster, while it trains.
+    /// Throughput of the whole cluster while it trains.
     pub tokens_per_s: f64,
-    /// `None` if the speed was measured.
+    /// P10 and P90 of `tokens_per_s`. `None` if the speed was measured.
     pub tokens_per_s_p10_p90: Option<[f64; 2]>,
     pub usd_per_gpu_hour: Option<f64>,
 }
@@ -39,9 +39,9 @@ impl Training {
 /// Goodput of a run, with cost, spares and marginal values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GoodputReport {
-    /// At the best interval.
+    /// Goodput at the best interval.
     pub best: Goodput,
-    /// At the requested interval.
+    /// Goodput at the requested interval.
     #[serde(rename = "given")]
     pub requested: Option<Goodput>,
     /// Young's interval for the same stall; `null` if nothing fails.
@@ -50,8 +50,8 @@ pub struct GoodputReport {
     pub daly_interval_s: f64,
     /// The best interval, if the run ends before it and therefore needs no checkpoint.
     pub interval_beyond_run_s: Option<f64>,
-    /// At the requested interval, or else at the best. `None` if the run makes no progress or no
-    /// tokens were requested.
+    /// Duration and cost at the requested interval, or else at the best one. `None` if the run
+    /// makes no progress or no tokens were requested.
     pub run: Option<RunCost>,
     #[serde(rename = "no_headway")]
     pub no_progress: Option<NoProgress>,
@@ -64,17 +64,17 @@ pub struct GoodputReport {
 /// Duration and cost of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RunCost {
-    /// Without any loss.
+    /// Duration without failures, checkpoints and planned stops.
     pub productive_h: f64,
     pub hours: f64,
     pub days: f64,
-    /// Range due to the uncertainty of the speed; `None` if it was measured.
+    /// Range due to the uncertainty of the speed; `None` if the speed was measured.
     pub days_p10: Option<f64>,
     pub days_p90: Option<f64>,
     /// Expected number of failures.
     pub failures: f64,
     pub lost: LostTime,
-    /// Including spares.
+    /// Cost of the run, including spares.
     pub usd: Option<f64>,
     pub usd_p10: Option<f64>,
     pub usd_p90: Option<f64>,
@@ -82,7 +82,7 @@ pub struct RunCost {
     pub usd_per_million_tokens: Option<f64>,
 }
 
-/// Hours of a run that are not kept training.
+/// Hours of a run that are not spent on kept training.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LostTime {
     pub checkpoint_stalls_h: f64,

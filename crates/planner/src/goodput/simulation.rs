@@ -15,7 +15,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// In (0, 1].
+    /// A random number in (0, 1].
     fn share(&mut self) -> f64 {
         let bits = u32::try_from(self.next() >> 32).unwrap();
         (f64::from(bits) + 1.0) / 4_294_967_296.0
@@ -68,7 +68,7 @@ impl SimulatedRun<'_> {
         }
     }
 
-    /// Trains until the next failure and sets the position to what memory restores.
+    /// Trains until the next failure and sets the position to the one that memory restores.
     fn train(&mut self) {
         let restored = self.position;
         let period_s = self.interval_s + self.timing.stall_s;
@@ -94,7 +94,7 @@ impl SimulatedRun<'_> {
         }
     }
 
-    /// From a failure to training again.
+    /// Advances the time from a failure until the run trains again.
     fn recover(&mut self) {
         let mut from_storage = false;
         loop {

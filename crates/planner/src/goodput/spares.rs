@@ -66,7 +66,7 @@ impl Outage {
     /// The number of spares with the lowest cost.
     ///
     /// A run takes `1 + λ·(detection + wait)` times as long as without both, and pays for the
-    /// spares all along. Tries at most [`MAX_SPARES`].
+    /// spares the whole time. Tries at most [`MAX_SPARES`].
     pub(super) fn cheapest(&self, conditions: &Conditions) -> u32 {
         let failures_per_s = conditions.hazard.per_hour(conditions.gpus) / 3_600.0;
         let cost = |spares: u32, wait_s: f64| {

@@ -38,15 +38,15 @@ fn meta_share(failures_per_s: f64, start_s: f64, stall_s: f64, interval_s: f64) 
 
 #[test]
 fn llama_3_ettr_is_above_90_per_cent() {
-    // Detection and restart times were not published. With our defaults, the slow end of what
-    // others report, ETTR is nearly 90 %; with half the detection time, plausible for automated
-    // detection (people had to intervene in three of 419 cases), it is above.
+    // Detection and restart times were not published. Our defaults, with 10 min for detection, give
+    // an ETTR of about 90 %. Half the detection time gives more than 90 %. That is plausible,
+    // because detection was automated: people had to intervene in only three of 419 cases.
     let goodput = Goodput::best(&llama_3()).unwrap();
     assert!(goodput.share > 0.88 && goodput.share < 0.92, "{goodput:?}");
     let sooner = Conditions { detection_s: 300.0, ..llama_3() };
     let sooner = Goodput::best(&sooner).unwrap().share;
     assert!(sooner > 0.90 && sooner < 0.94, "{sooner}");
-    // 419 in 54 days, counted by wall-clock days and not by training time.
+    // The published 419 failures in 54 days are per wall-clock time, not per training time.
     let failures = goodput.failures_per_day * 54.0;
     assert!(failures > 0.92 * 419.0 && failures < 419.0, "{failures}");
     assert!(goodput.breakdown.planned_share > 0.002 && goodput.breakdown.planned_share < 0.01);
@@ -62,7 +62,7 @@ fn megascale_ettr_is_above_90_per_cent() {
     conditions.recovery = RecoveryTimes { restart_s: 900.0, load_s: Some(0.0), warm_up_s: 0.0 };
     let goodput = Goodput::best(&conditions).unwrap();
     assert!(goodput.share > 0.90 && goodput.share < 0.96, "{goodput:?}");
-    // With the failure rate of Llama 3 it would have been less.
+    // With the failure rate of Llama 3, ETTR would have been lower.
     conditions.hazard = Hazard::DEDICATED;
     assert!(Goodput::best(&conditions).unwrap().share < goodput.share);
 }
@@ -170,7 +170,8 @@ fn failing_faster_than_recovering_makes_no_progress() {
 
 #[test]
 fn ettr_decides_whether_there_is_progress() {
-    // Failures come faster than recovery, but more than a tenth is kept: slow, but it ends.
+    // The MTBF is shorter than a recovery, but more than a tenth of the time is kept, so the run
+    // ends.
     let mut conditions = llama_3();
     conditions.detection_s = 0.0;
     conditions.hazard = Hazard::with_mtbf(0.08).unwrap();
@@ -211,7 +212,7 @@ fn short_run_needs_no_checkpoint() {
     assert!(report.best.interval_s.is_infinite() && report.best.share > 0.999, "{report:?}");
     assert!(report.interval_beyond_run_s.unwrap() > 3_600.0);
     assert!((report.run.unwrap().lost.checkpoint_stalls_h).abs() < 1e-12);
-    // An interval as long as the run or longer gives the same.
+    // An interval as long as the run or longer gives the same result.
     let requested = GoodputReport::new(&conditions, &short, Some(1e9)).unwrap();
     assert!(
         (requested.requested.unwrap().share - report.best.share).abs() < 1e-12,
@@ -285,7 +286,8 @@ fn invalid_inputs_are_named() {
 fn value_of_a_minute_follows_from_the_failures() {
     let report = GoodputReport::new(&llama_3(), &training(), None).unwrap();
     let (run, marginal_value) = (report.run.unwrap(), report.value_of_a_minute.unwrap());
-    // To first order one minute per failure; the time saved avoids failures too.
+    // To first order, the run is one minute shorter per failure. A shorter run also has fewer
+    // failures.
     let minutes = marginal_value.detection.hours * 60.0;
     assert!(minutes > run.failures * 0.95 && minutes < run.failures * 1.15, "{minutes} {run:?}");
     assert!(marginal_value.recovery.hours > marginal_value.detection.hours);

@@ -6,17 +6,17 @@ use super::spares;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RunTiming {
-    /// While the run trains or recovers.
+    /// Failure rate while the run trains or recovers.
     pub(super) failures_per_s: f64,
-    /// Nothing else can fail during detection.
+    /// Time from a failure to its detection. Nothing else can fail in this time.
     pub(super) detection_s: f64,
     /// Mean wait for a node, over all failures.
     pub(super) wait_s: f64,
-    /// From an available node to training again, from the latest checkpoint.
+    /// Time from when a node is available until the run trains again from the latest checkpoint.
     pub(super) recovery_s: f64,
     /// Stall of training per checkpoint.
     pub(super) stall_s: f64,
-    /// From the end of the stall until the checkpoint can be restored.
+    /// Time from the end of the stall until the checkpoint can be restored.
     pub(super) settle_s: f64,
     pub(super) step_s: f64,
     pub(super) planned_per_s: f64,
@@ -30,7 +30,7 @@ pub(super) struct StorageTier {
     /// Share of failures that need it.
     pub(super) share: f64,
     pub(super) write_s: f64,
-    /// From detection to training again.
+    /// Like [`RunTiming::recovery_s`], for a restore from storage.
     pub(super) recovery_s: f64,
     /// Minimum interval between writes.
     pub(super) interval_s: f64,
@@ -93,7 +93,8 @@ impl RunTiming {
         self.planned_per_s * self.stop_s()
     }
 
-    /// From a failure to training again if nothing else fails, without the wait for a node.
+    /// Time from a failure until the run trains again, if nothing else fails, without the wait for
+    /// a node.
     pub(super) fn down_s(&self) -> f64 {
         self.detection_s + self.recovery_s
     }

@@ -1,4 +1,5 @@
-//! Activation memory: what a micro-batch stores for the backward pass, and transient buffers.
+//! Activation memory: activations that a micro-batch stores for the backward pass, and transient
+//! buffers.
 //!
 //! Counted after arXiv:2205.05198 (Table 2), updated to current kernels: flash attention stores no
 //! scores; norms, activation functions and GEMMs store their inputs.
@@ -24,17 +25,17 @@ const LOGIT_BYTES_COMPILED: (f64, f64) = (12.0, 12.0);
 /// Activations of one layer and one micro-batch on one GPU, bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BlockActivations {
-    /// Everything the backward pass reads.
+    /// All inputs of the backward pass. They are stored if the layer is not recomputed.
     full: f64,
-    /// Only the layer's input.
+    /// The layer's input. Only this is stored if the whole layer is recomputed.
     input: f64,
-    /// Stored under the run's recompute mode.
+    /// Activations stored under the run's recompute mode.
     stored: f64,
     /// Gradients of the backward pass, and all-gathered GEMM inputs.
     transient: f64,
 }
 
-/// Bytes per token.
+/// Activation bytes per token, by the parallelism that splits them.
 #[derive(Debug, Clone, Copy, Default)]
 struct TokenBytes {
     /// Split only by sequence parallelism.
@@ -183,7 +184,7 @@ fn feed_forward(run: &TrainingRun, mode: Recompute, width: f64) -> TokenBytes {
     }
 }
 
-/// One token routed to one expert.
+/// Stored bytes of one token that is routed to one expert.
 fn routed(run: &TrainingRun, mode: Recompute, experts: Experts) -> f64 {
     let input = operand_bytes(run) * f64::from(run.model.hidden);
     // torchtitan's selective mode does not store expert GEMMs.

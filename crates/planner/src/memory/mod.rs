@@ -6,8 +6,8 @@
 //! activations: stored activations, by recompute mode
 //! ```
 //!
-//! Parts are added even if their peaks do not coincide: the caching allocator keeps freed blocks
-//! for their own size class, and what it reserves is what a GPU must have.
+//! Parts are added even if their peaks do not coincide, because the caching allocator keeps freed
+//! blocks for their own size class, and everything that it reserves must fit into the GPU.
 
 mod activations;
 mod stage;
@@ -37,7 +37,7 @@ pub struct MemoryEstimate {
 /// Memory of a GPU of one pipeline stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageMemory {
-    /// From 0.
+    /// Index of the stage, starting at 0.
     pub stage: u32,
     pub blocks: u32,
     /// Micro-batches whose activations are stored at once.
@@ -74,7 +74,7 @@ impl MemoryBreakdown {
         self.allocator_gib() + self.runtime_gib
     }
 
-    /// What the caching allocator reserves: everything but the runtime.
+    /// Memory that the caching allocator reserves: everything but the runtime.
     pub fn allocator_gib(&self) -> f64 {
         self.tensors() + self.margin_gib
     }

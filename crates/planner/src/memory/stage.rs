@@ -13,7 +13,7 @@ pub(super) struct PipelineStage {
     pub(super) first: bool,
     /// Whether it holds the output projection and the loss.
     pub(super) last: bool,
-    /// Micro-batches whose activations, of all its layers, are stored at once.
+    /// Number of micro-batches whose activations are stored at once, for all layers of the stage.
     pub(super) in_flight: f64,
 }
 
@@ -28,7 +28,8 @@ impl PipelineStage {
             stage.expert_blocks += mirror.expert_blocks;
             stage.first |= mirror.first;
             stage.last |= mirror.last;
-            // PP + 1 in total, each of half of the GPU's layers (arXiv:2412.19437, Table 2).
+            // PP + 1 micro-batches, each stored for half of the GPU's layers (arXiv:2412.19437,
+            // Table 2).
             stage.in_flight = f64::from((pp + 1).min(run.micro_batches())) / 2.0;
         }
         stage
@@ -66,21 +67,22 @@ fn experts_before(model: &TransformerConfig, blocks: u32) -> u32 {
         .map_or(0, |experts| blocks.saturating_sub(experts.dense_layers) / experts.every.max(1))
 }
 
-/// Micro-batches whose activations, of all layers of a stage, are stored at once.
+/// Number of micro-batches whose activations are stored at once, for all layers of the stage. It is
+/// a fraction if they are stored for some layers only.
 fn in_flight(run: &TrainingRun, number: u32) -> f64 {
     let (pp, vp) = (f64::from(run.parallelism.pp.max(1)), f64::from(run.parallelism.vp.max(1)));
     let stages_left = pp - f64::from(number);
     let all = f64::from(run.micro_batches());
     match run.parallelism.schedule {
         Schedule::OneForwardOneBackward if vp > 1.0 => {
-            // Virtual stages that Megatron runs before its first backward pass, and the one then in
-            // progress (`get_pp_rank_microbatches`; on the first stage p (1 + (p - 1) / (p v)),
-            // arXiv:2205.05198).
+            // Number of virtual stages that Megatron runs forward before its first backward pass,
+            // plus the one in progress (`get_pp_rank_microbatches`). On the first stage the result
+            // is p (1 + (p - 1) / (p v)), as in arXiv:2205.05198.
             let chunks = 2.0 * (stages_left - 1.0) + (vp - 1.0) * pp + 1.0;
             chunks.min(all * vp) / vp
         }
         Schedule::OneForwardOneBackward => stages_left.min(all),
-        // Inputs of the delayed weight gradients stay (arXiv:2401.10241).
+        // The inputs of the delayed weight gradients stay in memory (arXiv:2401.10241).
         Schedule::ZeroBubble | Schedule::DualPipe => pp.min(all),
     }
 }

@@ -116,8 +116,8 @@ impl ModelStates {
         states
     }
 
-    /// Unsharded buffers: weights of the current layer and the prefetched next one, embedding and
-    /// output projection, which stay gathered, and the gradient of one of them before its
+    /// Unsharded buffers: the weights of the current layer and of the prefetched next one, the
+    /// embedding and output projection, which stay gathered, and the largest gradient before its
     /// reduction.
     fn unsharded(&self, stage: &PipelineStage, run: &TrainingRun, ends: f64) -> f64 {
         let block = |block: &BlockParams, blocks: u32| {
@@ -178,9 +178,9 @@ fn adapter_bytes(run: &TrainingRun, replicas: u32) -> BytesPerParam {
 /// Quantized copies of a weight.
 #[derive(Debug, Clone, Copy)]
 struct QuantizedWeights {
-    /// Bytes per weight.
+    /// Bytes per weight, over all quantized copies.
     bytes: f64,
-    /// Whether there is no 16-bit copy besides.
+    /// Whether there is no 16-bit copy of the weight in addition.
     replaces_16bit: bool,
 }
 
@@ -203,7 +203,8 @@ fn quantized(run: &TrainingRun) -> QuantizedWeights {
         Precision::Mxfp8 => 33.0 / 32.0,
         other => other.operand_bytes(),
     };
-    // Megatron Bridge keeps weights only in these formats (`fp8_param_gather` in its recipes).
+    // Megatron Bridge stores FP8 and MXFP8 weights without a 16-bit copy (`fp8_param_gather` in its
+    // recipes).
     let replaces_16bit = run.framework == Framework::Bridge
         && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8);
     QuantizedWeights { bytes: bytes * copies, replaces_16bit }

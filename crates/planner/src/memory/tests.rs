@@ -30,12 +30,12 @@ fn published_peaks_are_met() {
         let Some(peak) = row.peak_gib else { continue };
         let memory = estimate(&row.run);
         let stage = &memory.stages[memory.worst_stage];
-        // Published peaks are what the allocator reserved.
+        // Published peaks are the memory that the allocator reserved.
         let estimated = stage.p50.allocator_gib();
         let error = estimated / peak - 1.0;
         println!("{:+.1} % {estimated:.1} {peak} {:.1?}", 100.0 * error, stage.p50);
-        // One run used a loss that a later compiler fuses: 48 GiB on 32 GPUs, where the same run
-        // took 77 on 8 and 62 on 128.
+        // The H200 run used a newer compiler, which fuses the loss. It took 48 GiB on 32 GPUs,
+        // where the same model took 77 GiB on 8 GPUs and 62 GiB on 128.
         let fused = row.run.gpu.id.starts_with("H200");
         assert!(error.abs() < 0.1 || fused, "{error:+.3} {}", row.run.model.name);
         assert!(stage.p95.allocator_gib() > peak * 0.93, "{}", row.run.model.name);
@@ -239,7 +239,8 @@ fn published_runs_fit_their_gpus() {
         let (p50, _) = peak_gib(&row.run);
         // Many of these runs used the largest micro-batch that fits.
         let capacity = usable_gib(&row.run.gpu);
-        // Nemotron 4 340B, which NeMo trained with two replicas, and the ZeRO-3 of 2021.
+        // The estimates of two runs exceed the capacity: Nemotron 4 340B, which NeMo trained with
+        // two replicas, and the ZeRO-3 run of 2021.
         let tolerance = if ["Nemotron-340B", "GPT-529.6B"].contains(&row.run.model.name.as_str()) {
             1.13
         } else {

@@ -14,7 +14,7 @@ pub struct BuiltinModel {
     pub name: String,
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// For example `llama`.
+    /// Model family, such as `llama`.
     pub family: String,
     layers: u32,
     hidden: u32,

@@ -35,14 +35,14 @@ const EVERY: &[&str] = &["decoder_sparse_step", "moe_layer_freq", "interleave_mo
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedConfig {
     pub model: TransformerConfig,
-    /// Fields that the file lacks and that were assumed, or that were ignored.
+    /// Values assumed for fields that the file lacks, and features that were ignored.
     pub assumed: Vec<String>,
 }
 
 /// Why a `config.json` cannot be planned with.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelConfigError {
-    /// Not JSON.
+    /// The text is not JSON.
     #[error("the config is not valid JSON; expected a Hugging Face `config.json`")]
     Json(#[from] serde_json::Error),
     /// JSON, but not an object.
@@ -51,7 +51,7 @@ pub enum ModelConfigError {
          fields"
     )]
     NotAnObject,
-    /// Not a decoder-only language model.
+    /// The model is not a decoder-only language model.
     #[error(
         "`{architecture}` is {kind}; supported: decoder-only transformers such as {}",
         family::names()

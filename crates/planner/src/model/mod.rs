@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Shape of a transformer, as far as its size and FLOPs depend on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TransformerConfig {
-    /// As requested, or as the config file states.
+    /// Name as requested, or from the config file.
     pub name: String,
     pub layers: u32,
     pub hidden: u32,
@@ -183,14 +183,14 @@ pub enum Norm {
 pub struct Experts {
     /// Routed experts.
     pub count: u32,
-    /// Top-k.
+    /// Routed experts per token (top-k).
     pub per_token: u32,
     pub ffn: u32,
     /// Inner width of all shared experts together.
     pub shared_ffn: u32,
     /// Dense layers at the start of the model.
     pub dense_layers: u32,
-    /// After those, every `every`-th layer is a `MoE` layer.
+    /// After the dense layers, every `every`-th layer is a `MoE` layer.
     pub every: u32,
 }
 

@@ -46,7 +46,7 @@ pub enum RowError {
     )]
     ShapeMismatch {
         model: String,
-        /// Of the built-in model.
+        /// Layers of the built-in model.
         layers: u32,
         hidden: u32,
         vocab: u32,

@@ -121,8 +121,8 @@ fn from_modules(modules: &str) -> Option<Recompute> {
     modules.split('+').all(|module| CHEAP_MODULES.contains(&module)).then_some(Recompute::Modules)
 }
 
-/// Whether experts run in fused kernels, according to the column. If the table has no such column:
-/// recipes of Megatron Bridge use them on Blackwell since June 2026.
+/// Whether experts run in fused kernels, according to the column. If the table has no such column,
+/// rows since June 2026 are assumed to use them where [`TrainingRun::fuses_experts`] says so.
 pub(super) fn fused_experts(row: &RawRow, run: &TrainingRun) -> Result<bool, RowError> {
     match row.fused_experts.as_deref() {
         Some("yes") => Ok(run.model.experts.is_some()),

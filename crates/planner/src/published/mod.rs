@@ -19,14 +19,14 @@ use crate::run::TrainingRun;
 pub struct PublishedRun {
     pub source: String,
     pub date: String,
-    /// As the source names it.
+    /// Name of the GPU in the source.
     pub gpu: String,
     pub run: TrainingRun,
     /// Measured step time.
     pub step_s: f64,
     /// Published peak memory of a GPU.
     pub peak_gib: Option<f64>,
-    /// Why the row must not be fitted to, if it must not.
+    /// Why the row is excluded from the fit. `None` for a row that is part of it.
     pub caution: Option<String>,
     /// Assumptions about unstated settings; empty for a complete row.
     pub assumed: Vec<&'static str>,
@@ -55,7 +55,7 @@ pub enum TableError {
         .columns.join(", ")
     )]
     MissingColumns {
-        /// In backticks.
+        /// Column names, in backticks.
         columns: Vec<String>,
     },
     #[error("the table has no rows")]

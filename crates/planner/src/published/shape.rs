@@ -6,7 +6,7 @@ use crate::model::{
     Attention, AttentionWindow, Bias, Experts, Norm, ParameterCounts, TransformerConfig, builtin,
 };
 
-/// Far larger than any model: a typo.
+/// Upper limit of a count. It is far larger than in any model, so a larger number is a typo.
 const MAX: u32 = 1 << 24;
 
 /// The built-in model if it matches the row's columns, else a model from the columns.
@@ -42,7 +42,7 @@ pub(super) fn model(
 }
 
 fn named(row: &RawRow) -> Option<TransformerConfig> {
-    // Two papers have models of their own under names that others use too.
+    // Two papers use well-known names for models of their own.
     let own = match () {
         () if row.source.contains("MegaScale") => " (MegaScale)",
         () if row.source.contains("Megatron-LM images") => " (Megatron-LM 2024)",
@@ -56,7 +56,7 @@ fn fits(model: &TransformerConfig, row: &RawRow) -> bool {
     let is = |cell: &str, expected: u32| count(cell).is_none_or(|stated| stated == expected);
     is(&row.layers, model.layers)
         && is(&row.hidden, model.hidden)
-        // Vocabularies are padded.
+        // Some sources state the padded vocabulary.
         && count(&row.vocab).is_none_or(|vocab| vocab.abs_diff(model.vocab) < 2048)
 }
 

@@ -29,7 +29,7 @@ pub(super) struct GoalResult<'a> {
 pub(super) const INSIDE_MIN: f64 = 0.8;
 /// Minimum share of complete rows that can be estimated.
 pub(super) const COVERED_MIN: f64 = 0.95;
-/// Minimum share of complete rows that must be predicted to fit; all of them did.
+/// Minimum share of complete rows that must be predicted to fit. All of these runs did fit.
 pub(super) const FITS_MIN: f64 = 0.95;
 /// Maximum mean memory error.
 pub(super) const MEMORY_MEAN_MAX: f64 = 0.08;

@@ -26,7 +26,7 @@ impl<'a> MemoryScore<'a> {
     pub(super) fn new(score: &'a Score) -> Self {
         let peaks = |scored: &'a ScoredRow| {
             let memory = memory::estimate(&scored.row.run);
-            // Published peaks are what the allocator reserved, without the runtime.
+            // Published peaks are the memory that the allocator reserved, without the runtime.
             let estimated = memory.stages.get(memory.worst_stage)?.p50.allocator_gib();
             Some((&scored.row, scored.row.peak_gib?, estimated))
         };

@@ -152,8 +152,8 @@ impl SearchReport {
         let (count, common_text) =
             self.impossible.entry(err.rule()).or_insert_with(|| (0, Some(text.clone())));
         *count += 1;
-        // If the message differs between configs, a value that the user pinned is not the cause.
-        // Nor is it for the batch rule, because DP follows from the other axes.
+        // Drop the message if it differs between configs, because then a value that the user pinned
+        // is not the cause. Drop it for the batch rule too, because DP follows from the other axes.
         let is_batch_rule = matches!(err, ImpossibleRun::Batch { .. });
         if is_batch_rule || common_text.as_ref().is_some_and(|common| *common != text) {
             *common_text = None;

@@ -17,11 +17,11 @@ pub struct Constraints {
     pub recompute: Option<Recompute>,
     pub micro_batch: Option<u32>,
     pub dp: Option<u32>,
-    /// Not searched: 1F1B if `None`.
+    /// The search does not vary the schedule. `None` stands for 1F1B.
     pub schedule: Option<Schedule>,
-    /// The default framework of each config if `None`.
+    /// `None` stands for the default framework of each config.
     pub framework: Option<Framework>,
-    /// The framework's default if `None`.
+    /// `None` stands for the framework's default.
     pub reduce_bytes: Option<u8>,
 }
 

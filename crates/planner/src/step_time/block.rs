@@ -229,7 +229,7 @@ fn routed(
     sink.record(StepPhase::Pointwise, OpKind::Pointwise, moved);
 }
 
-/// Remaining share of the work around experts with fused kernels.
+/// Share of the work around experts that remains with fused kernels. 1 without them.
 pub(super) fn fused_factor(run: &TrainingRun, coefficients: &Coefficients) -> f64 {
     if run.fused_experts { coefficients.experts_fused } else { 1.0 }
 }
@@ -250,8 +250,9 @@ fn pointwise(
     let shape = run.model.attention;
     let heads = shape.query_width() / tp + shape.key_value_width_of_rank(parallelism.tp);
     let gates = if run.model.gated { 3.0 } else { 2.0 };
-    // Two norms and two residual sums read and write the residual stream, position embeddings the
-    // heads, the activation function its inputs and output; backward does about twice that.
+    // Two norms and two residual sums read and write the residual stream. Position embeddings read
+    // and write the heads. The activation function reads its inputs and writes its output. The
+    // backward pass moves about twice as much.
     let passes = 3.0 + parallelism.recompute.recomputed_pointwise_share(run.layers_per_stage());
     let elements = tokens * (10.0 * residual + 2.0 * heads + gates * ffn_width / tp) * passes;
     let mut bytes = 2.0 * elements * rates.pointwise;

@@ -262,9 +262,9 @@ fn all_gather_bytes_per_weight(run: &TrainingRun) -> f64 {
     if narrow && run.framework == Framework::Bridge { 1.0 } else { 2.0 }
 }
 
-/// Exposed communication of ZeRO-3 / FSDP: in every micro-batch an all-gather of weights forward
-/// and another backward, and a reduce-scatter of gradients. `bytes` are per all-gathered weight and
-/// per reduced gradient.
+/// Exposed communication of ZeRO-3 / FSDP: every micro-batch all-gathers the weights in the forward
+/// pass and again in the backward pass, and reduce-scatters the gradients. `bytes` is the size of
+/// an all-gathered weight and of a reduced gradient.
 fn zero3(
     run: &TrainingRun,
     rates: &AchievedRates,

@@ -23,20 +23,20 @@ use crate::clock::WallClock;
 use crate::log::Hash;
 use crate::run::log_path;
 
-/// The start of validity that agents see is this long before the issue.
+/// Agents get a start of validity that is this long before the time of issue.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
-/// 2026-01-01T00:00:00Z. The authority and node certificates are valid from this time, and not from
-/// their issue, so they stay valid if the clock was ahead at the issue. A clock that shows an
-/// earlier time is wrong, because no version of this program is that old.
+/// 2026-01-01T00:00:00Z. Certificates of the authority and of nodes are valid from this time, and
+/// not from the time of issue. So they stay valid if the clock was ahead when they were issued. A
+/// clock that shows an earlier time is wrong, because no version of this program is that old.
 const VALID_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
 /// Default validity of a node's certificate. A node renews its certificate after two thirds of this
 /// time. A node that was off until its certificate expired has to enrol again.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// The server issues itself a new certificate at each start, each week, and after a clock step. The
-/// certificate is valid this long into the past and the future, so that clients with clock skew
-/// accept it. Some clients, such as Apple's, refuse more than 825 days.
+/// Validity of the server's certificate into the past and into the future, so that clients with
+/// clock skew accept it. The server issues itself a new certificate at each start, each week, and
+/// after a clock step. Some clients, such as Apple's, refuse more than 825 days.
 const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// When the authority is replaced, every node has to enrol again.
+/// Validity of the authority. When it is replaced, every node has to enrol again.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 
 /// An authority needs both files.
@@ -219,8 +219,8 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        // Agents of earlier versions compute when to renew from the start of validity, so
-        // `not_before` is close to the issue.
+        // Agents of earlier versions compute the time of renewal from the start of validity, so
+        // `not_before` is close to the time of issue.
         let (not_before, not_after) = (now - BACKDATED, now + life);
         set_validity(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();

@@ -40,7 +40,7 @@ pub enum LocationUpdate {
     Keep,
     /// Everything but the pool.
     WithinPool,
-    /// Everything, with the pool.
+    /// Everything, including the pool.
     Full,
 }
 
@@ -49,9 +49,9 @@ impl AccessStore {
     /// enrolled.
     ///
     /// A repeated request with the same key gets the same result, because the first reply may have
-    /// been lost. Another key gets the name of an enrolled node only with a token for that node, or
-    /// after a revocation. The token must also be of the node's own pool, unless it is a token for
-    /// that node whose creator has the whole fleet as scope.
+    /// been lost. A request with another key gets the name of an enrolled node only with a token
+    /// for that node, or after a revocation. The token must also belong to the node's pool. The
+    /// exception is a token for that node whose creator has the whole fleet as scope.
     pub fn join(
         &self,
         token: &TokenDigest,
@@ -236,7 +236,7 @@ mod tests {
         let token = store.create(&request(2), now()).unwrap().digest();
         let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
         assert_eq!((first.location.pool.as_str(), first.identity.generation), ("train", 1));
-        // The same request again costs no use, even after a restart.
+        // A repeated request does not use up the token, even after a restart.
         drop(store);
         let store = AccessStore::open(folder.path()).unwrap();
         let again = store.join(&token, &node("a"), b"key a", Some(&train()), now()).unwrap();

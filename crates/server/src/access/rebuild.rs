@@ -11,8 +11,8 @@ use super::last_start::clear_log;
 use super::store::{AccessError, AccessStore, failed};
 use crate::log::{Log, LogError};
 
-/// The generation after a revocation whose enrolment the log lacks. It is higher than any issued
-/// generation.
+/// The generation after a revocation, if the log lacks the enrolment that was revoked. It is higher
+/// than any issued generation.
 const AFTER_UNKNOWN: u64 = 1 << 32;
 /// Entries per read.
 const PAGE: usize = 4096;

@@ -29,10 +29,10 @@ const PART_TIMEOUT: Duration = Duration::from_secs(30);
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often the server checks whether the node may still send.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Chunks that may wait for the disk.
+/// Maximum chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
-/// Attempts to send the artifact of one order. Failed attempts count too: an agent whose attempts
-/// all fail makes about twenty within its lease.
+/// Maximum attempts to send the artifact of one order. Failed attempts count too: an agent whose
+/// attempts all fail makes about twenty within its lease.
 const ATTEMPTS_MAX: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -198,8 +198,8 @@ impl Receiver {
         self.receive_requested(node, parts, requested_by).await
     }
 
-    /// `requested_by` returns the record for the order with a generation, if that order requests an
-    /// artifact.
+    /// `requested_by` returns the record for the order with the given generation, or a refusal if
+    /// that order requests no artifact.
     async fn receive_requested<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,

@@ -26,9 +26,9 @@ pub(crate) enum ReportAdmission {
     LowValue,
 }
 
-/// Whether a report affects no decision: it changes no critical or service-affecting finding, and
-/// not the boot, the GPUs or the driver of the node. A new text or count of a known finding affects
-/// no decision.
+/// Whether a report affects no decision: it changes neither a critical or service-affecting
+/// finding, nor the boot, the GPUs or the driver of the node. A new text or count of a known
+/// finding affects no decision.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let matters =
         |finding: &Finding| finding.severity >= Severity::Critical || affects_service(finding);
@@ -470,7 +470,8 @@ mod tests {
             }))
             .unwrap()
         };
-        // The most evidence, each of minimal size: the estimate is furthest off for this.
+        // Findings with the most items of evidence, each of minimal size. The estimate is least
+        // accurate for these.
         let each = finding(99, EVIDENCE_MAX).estimated_bytes();
         let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
         let open = convert::open_findings(convert::findings_message(1, open)).unwrap();

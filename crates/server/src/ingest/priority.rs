@@ -8,7 +8,7 @@ use farrier_fleet::fleet::event::Event;
 use farrier_fleet::health::{Finding, Severity};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most bytes of an urgent report. A finding has about a kilobyte.
+/// Maximum bytes of an urgent report. A finding has about a kilobyte.
 const URGENT_BYTES_MAX: usize = 16 << 10;
 /// A report is large from this size on. Decoding one takes milliseconds.
 pub(crate) const LARGE_BYTES: usize = 64 << 10;

@@ -1,6 +1,6 @@
 //! Report quota: each node has a token bucket for log bytes and one for log entries. A message may
-//! overdraw a bucket, so that the largest allowed message passes. The server then reads from the
-//! node again when the debt is paid. Until then, reports wait on the node, so nothing is lost.
+//! overdraw a bucket, so that the largest allowed message passes. The server then stops reading
+//! from the node until the debt is paid. Meanwhile reports wait on the node, so nothing is lost.
 
 use std::time::{Duration, Instant};
 

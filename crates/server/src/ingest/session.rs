@@ -65,7 +65,7 @@ impl SessionContext {
 
 pub(crate) type Outbound = mpsc::Sender<Box<OutboundMessage>>;
 
-/// A channel sends this boxed, because it allocates room for 32 messages at once.
+/// Boxed in the channel, because a channel allocates room for 32 messages at once.
 pub(crate) type OutboundMessage = Result<ServerMessage, Status>;
 
 /// Serves a session until it ends.
@@ -187,8 +187,8 @@ struct Session<'d> {
     quota: Arc<Mutex<NodeQuota>>,
     /// Whether reports wait for the quota.
     is_throttled: bool,
-    /// How many changes in flight to skip. They were sent before the server asked for all open
-    /// findings, and the report of these will include them.
+    /// Number of change messages in flight to skip. The node sent them before the server asked for
+    /// all open findings, and the report of all open findings will include them.
     changes_to_skip: usize,
     /// Size of the last report of all open findings.
     snapshot_bytes: usize,
@@ -208,7 +208,7 @@ struct Session<'d> {
     last_sent_order: u64,
 }
 
-/// Conditions that the log currently has for the reports of a node.
+/// Conditions of a node's reports that are in effect according to the log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Logged {
     is_over_quota: bool,
@@ -235,8 +235,7 @@ impl Session<'_> {
         inbound: &mut Streaming<AgentMessage>,
         mut orders: mpsc::Receiver<Box<Order>>,
     ) -> Result<(), SessionEnd> {
-        // Boxed, like the futures below: this keeps idle sessions small, of which there may be
-        // 100,000.
+        // Boxed, like the futures below, to keep idle sessions small: there may be 100,000 of them.
         Box::pin(self.handshake(*hello)).await?;
         let end = self.read(inbound, &mut orders).await;
         if end.as_ref().is_err_and(SessionEnd::is_unreadable_report) {

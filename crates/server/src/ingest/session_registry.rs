@@ -15,11 +15,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::quota::{NodeQuota, ReportQuota};
 
-/// Orders that may wait per session. A node normally has one at a time.
+/// Maximum orders that wait per session. A node normally has one at a time.
 const ORDERS_MAX: usize = 4;
 
-/// A heartbeat counts as lost after this fraction of the heartbeat timeout. The node then becomes
-/// suspect before the timeout ends, which leaves time to detect a common cause, such as a switch.
+/// A heartbeat counts as lost after the heartbeat timeout divided by this number. The node then
+/// becomes suspect before the timeout ends, which leaves time to detect a common cause, such as a
+/// switch.
 const HEARTBEAT_LOST_DIVISOR: u32 = 3;
 
 /// Why the server ends a session.
@@ -41,8 +42,8 @@ pub(crate) enum DisconnectReason {
 pub(crate) struct LastSeen {
     /// When the last message arrived, in milliseconds since the server started.
     last_message_ms: AtomicU64,
-    /// When the server last could not observe the node, in milliseconds since the server started.
-    /// If this is later than the last message, the heartbeat timeout starts here.
+    /// The last time at which the server could not observe the node, in milliseconds since the
+    /// server started. If this is later than the last message, the heartbeat timeout starts here.
     observed_ms: AtomicU64,
     /// Whether the log has a lost heartbeat for the node.
     is_heartbeat_lost: AtomicBool,
@@ -205,7 +206,7 @@ impl SessionRegistry {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Records a message. If the log has a lost heartbeat, returns true for the first message only.
+    /// Records a message. Returns true if this is the first message after a lost heartbeat.
     pub(crate) fn record_message(&self, last_seen: &LastSeen) -> bool {
         last_seen.last_message_ms.store(self.uptime_ms(), Ordering::Relaxed);
         last_seen.is_heartbeat_lost.load(Ordering::Relaxed)
@@ -294,8 +295,8 @@ impl SessionRegistry {
 
     /// Returns an event for each node whose heartbeat is lost, unless the log already has it.
     ///
-    /// The controller waits for this. In a large fleet, nearly all nodes were seen recently, and
-    /// this reads only `last_seen` of these nodes.
+    /// The controller blocks on this call, so it has to be fast in a large fleet. For nodes that
+    /// were seen recently, which are nearly all nodes, it reads only `last_seen`.
     pub(crate) fn heartbeat_losses(&self, state: &FleetState, now: Timestamp) -> Vec<Event> {
         let timeout_ms = |heartbeat_timeout_s: u32| {
             u64::from((heartbeat_timeout_s / HEARTBEAT_LOST_DIVISOR).max(1)) * 1000

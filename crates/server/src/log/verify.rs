@@ -58,8 +58,8 @@ fn verify_against(
     if let Some(error) = check_head(seq, hash) {
         return Ok(Err(error));
     }
-    // Where a page was empty although the log was longer. A second empty page there means that
-    // entries are missing.
+    // The entry after which a page was empty although the log was longer. A second empty page there
+    // means that entries are missing.
     let mut ended = None;
     let head = loop {
         let page = log.read(seq, PAGE_ENTRIES)?;

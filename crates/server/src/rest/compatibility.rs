@@ -1,6 +1,6 @@
-//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. Nodes choose the
-//! names, and so the number of combinations. The verdicts are therefore computed on a blocking
-//! thread and for one request at a time.
+//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. Nodes report the
+//! names, and so determine the number of combinations. The verdicts are therefore computed on a
+//! blocking thread and for one request at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -146,7 +146,8 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &verdict_on(day.tomorrow().unwrap())));
     }
 
-    /// The runtime has a single thread. It must stay free while the work waits for it.
+    /// The runtime of this test has a single thread. The test can release the work only if the work
+    /// does not block this thread.
     #[tokio::test]
     async fn blocking_work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
         let shared = Arc::new(Mutex::new(Vec::new()));

@@ -11,7 +11,7 @@ use super::reply::{Reply, json_bytes};
 use super::{AppState, Call, redact};
 
 const PAGE: usize = 100;
-/// Most bytes of a page. A single event may be larger.
+/// Maximum bytes of a page. A single event may be larger.
 const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Entries per read.
 const STEP_ENTRIES: u64 = 1000;

@@ -1,5 +1,5 @@
-//! Exports everything that the caller may see as JSON lines, at the reader's pace: the nodes or the
-//! log.
+//! Exports the nodes or the log as JSON lines, at the reader's pace. The export has only what the
+//! caller may see.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -51,8 +51,8 @@ impl Extent {
         Ok(extent)
     }
 
-    /// Whether the caller may see this domain: it has one of their nodes, or is their scope or the
-    /// fleet.
+    /// Whether the caller may see this domain: it contains one of the caller's nodes, or it is the
+    /// caller's scope or the fleet.
     pub(super) fn touches(&self, domain: &Domain) -> bool {
         self.scope == Domain::Fleet
             || *domain == Domain::Fleet

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::Failure;
 
-/// Most bytes of a request body. The largest is a policy with many pools.
+/// Maximum bytes of a request body. The largest is a policy with many pools.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -16,16 +16,16 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the token of a stream, an export or a download is checked.
 pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Most bytes of the path and the query together.
+/// Maximum bytes of the path and the query together.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
-/// Concurrent answers per token.
+/// Maximum concurrent answers per token.
 const CONCURRENT_MAX: usize = 16;
-/// Concurrent streams and exports per token. They last long, so they do not count as concurrent
-/// answers.
+/// Maximum concurrent streams and exports per token. They last long, so they do not count as
+/// concurrent answers.
 const STREAMS_PER_TOKEN_MAX: usize = 16;
-/// Concurrent streams and exports of all tokens together.
+/// Maximum concurrent streams and exports of all tokens together.
 const STREAMS_MAX: usize = 1024;
-/// Tokens whose usage is tracked. At the limit, the least recently used token is dropped.
+/// Maximum tokens whose usage is tracked. At the limit, the least recently used token is dropped.
 const TOKENS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,8 +6,8 @@
 //!         and FRAMEWORKS_MAX frameworks              each combination once      at most ROWS_MAX
 //! ```
 //!
-//! Nodes choose how much there is to collect. The server therefore collects and evaluates for one
-//! request at a time.
+//! The nodes' reports determine how much there is to collect and evaluate. The server therefore
+//! does this for one request at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

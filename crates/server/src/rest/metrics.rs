@@ -30,7 +30,8 @@ struct NodeMetrics {
     findings: Vec<Severity>,
 }
 
-/// How often the controller is checked at most. `/healthz` needs no token, so anyone could ask.
+/// Minimum time between two checks of the controller. `/healthz` needs no token, so anyone can send
+/// many requests.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When the controller was last checked, and the result.

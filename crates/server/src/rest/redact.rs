@@ -1,8 +1,8 @@
 //! Redacts the log for a caller. The caller sees only events about their nodes. In an event about
 //! several nodes, they see only their own.
 //!
-//! What a caller sees depends on the current location of a node: if that location is in their
-//! scope, they see the node's history since its enrolment. Retired nodes have no location. Only
+//! Visibility depends on the current location of a node: if that location is in the caller's scope,
+//! the caller sees the node's history since its enrolment. Retired nodes have no location. Only
 //! callers with the whole fleet as scope see them, even after another node got the same name.
 
 use farrier_fleet::fleet::event::OperatorRequest;

@@ -95,7 +95,8 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
 }
 
-/// Refuses an approval in advance, because a later repair would then run without waiting.
+/// Refuses an approval if no repair waits for one, because a later repair would then run without
+/// waiting.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let refuse = |node: &Node| {

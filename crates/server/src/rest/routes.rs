@@ -232,7 +232,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/freezes", "listFreezes", READ, &[], None, json!(FreezeList), fleet::freezes,
         "Lists freezes."),
     route!(POST "/api/v1/freezes", "freeze", OPERATE, &[], body!(FreezeRequest), json!(Done), requests::freeze,
-        "Freezes a domain: no disruptive repairs for a time."),
+        "Freezes a domain: no repair or tuning orders for a time."),
     route!(POST "/api/v1/unfreezes", "unfreeze", OPERATE, &[], body!(UnfreezeRequest), json!(Done), requests::unfreeze,
         "Ends a freeze."),
     route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,

@@ -31,7 +31,7 @@ impl ConnectionActivity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns when no authenticated request was in progress for `limit`.
+    /// Returns once no authenticated request has been in progress for `limit`.
     pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);

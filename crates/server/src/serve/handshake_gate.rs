@@ -1,5 +1,5 @@
-//! TLS handshakes. Connections that wait for the client share a pool of 4,096 slots, which evicts
-//! the oldest. At most 256 handshakes compute at the same time.
+//! TLS handshakes. Connections that wait for the client share a pool of 4,096 slots. When the pool
+//! is full, the oldest connection is evicted. At most 256 handshakes compute at the same time.
 
 use std::io;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::counters::HandshakeFailure;
 const WAITING_MAX: usize = 4096;
 /// Handshakes that may compute at the same time. Each costs a millisecond of one core.
 const COMPUTE_MAX: usize = 256;
-/// A handshake gives its compute permit back after this time. A client on another continent needs
-/// half of it.
+/// A handshake releases its compute permit after this time at the latest. A client on another
+/// continent needs half of this time.
 const COMPUTE_TIMEOUT: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]

@@ -41,22 +41,22 @@ use crate::agents::Service as Agents;
 use crate::counters::Counters;
 use crate::rest::Rest;
 
-/// Concurrent connections. Each takes tens of kilobytes of memory.
+/// Maximum concurrent connections. Each takes tens of kilobytes of memory.
 const CONNECTIONS_MAX: usize = 20_000;
 /// Timeout of a handshake, and of the headers of the first request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default idle timeout for connections without an authenticated request.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Concurrent unauthenticated connections: a fifth of all connections.
+/// Maximum concurrent unauthenticated connections: a fifth of all connections.
 const UNAUTHENTICATED_MAX: usize = 4096;
-/// Concurrent connections per node. A node needs one, but after a network failure its old
+/// Maximum concurrent connections per node. A node needs one, but after a network failure its old
 /// connections remain until their pings time out.
 const NODE_CONNECTIONS_MAX: usize = 4;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTTP/2 receive window of a stream.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// HTTP/2 send buffer of an unauthenticated connection. When a reply fits into it, the reply no
+/// HTTP/2 send buffer of an unauthenticated connection. A reply that fits into this buffer no
 /// longer holds a slot of its token.
 const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
@@ -190,8 +190,9 @@ impl SharedLimits {
         self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
     }
 
-    /// Returns when a connection has to close. A node without an open stream is closed when it is
-    /// idle, like any other peer. A revoked node counts as unauthenticated.
+    /// Returns when a connection has to close. The connection of a node without an open stream is
+    /// closed when it is idle, like that of any other peer. A revoked node counts as
+    /// unauthenticated.
     async fn until_closed(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
             let mut slot = self.nodes.acquire(node);

@@ -115,8 +115,8 @@ fn peer_from_certificate(certificate: &CertificateDer<'_>) -> Peer {
     }
 }
 
-/// The expiry date. The verifier returns it in its error for a time far in the future, so no ASN.1
-/// has to be parsed here.
+/// The expiry date. To avoid parsing ASN.1 here, this verifies the certificate at a time far in the
+/// future: the error contains the expiry date.
 fn not_after(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let far_future = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));

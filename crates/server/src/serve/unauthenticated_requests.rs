@@ -15,11 +15,11 @@ use tonic::Status;
 use super::slot_pool::SlotPool;
 use crate::counters::RequestFailure;
 
-/// Most bytes of a message. An enrolment has some hundred bytes.
+/// Maximum bytes of a message. An enrolment has some hundred bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// gRPC's prefix of a message: the compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Concurrent requests. Together they hold up to 64 MiB.
+/// Maximum concurrent requests. Together they hold up to 64 MiB.
 const REQUESTS_MAX: usize = 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 

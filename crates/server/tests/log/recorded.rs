@@ -513,8 +513,9 @@ fn check_converted_node(node: &Node, then: &Value) {
     assert_eq!(required, required_then.map(|(_, level)| level).collect::<Vec<_>>());
 }
 
-/// Earlier formats name the faults that a repair was for only in a sentence, which the server does
-/// not parse. It therefore assumes that the repair was for any fault, and does not repeat it.
+/// In earlier formats, only a sentence names the faults that a repair was for, and the server does
+/// not parse this sentence. It therefore assumes that the repair was for any fault, and does not
+/// repeat the repair.
 #[test]
 fn a_repair_of_an_earlier_format_is_not_repeated() {
     let mut line: Value = serde_json::from_str(RECORDED_V2.lines().last().unwrap()).unwrap();

@@ -12,9 +12,9 @@ use crate::test_server::{finding, node};
 const LARGE: u64 = 40;
 /// Size of a large entry.
 const LARGE_BYTES: usize = 200 << 10;
-/// Most bytes of a page with more than one entry.
+/// Maximum bytes of a page with more than one entry.
 const PAGE_BYTES: usize = 2 << 20;
-/// Most bytes of the JSON around the events of a page.
+/// Maximum bytes of the JSON around the events of a page.
 const ENVELOPE_BYTES: usize = 1 << 10;
 
 /// A fleet whose log has large entries between small ones.

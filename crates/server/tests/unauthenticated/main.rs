@@ -30,7 +30,7 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 64;
-/// One chunk fewer than the largest message from an enrolled node, 1 MiB.
+/// One chunk less than 1 MiB, the largest message from an enrolled node.
 const CHUNKS: usize = 63;
 const CHUNK: &[u8] = &[0; 16 << 10];
 /// Far below the 378 MiB that the requests hold together, and far above what the process otherwise

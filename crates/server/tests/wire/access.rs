@@ -317,7 +317,7 @@ async fn a_session_ends_with_its_certificate() {
     }
 }
 
-/// Whether a client can connect that checks the validity period of the server's certificate.
+/// Whether a client that checks the validity period of the server's certificate can connect.
 async fn is_trusted(server: &TestServer, agent: &TestNode) -> bool {
     client::connect(&server.url().parse().unwrap(), trusting(agent)).await.is_ok()
 }

@@ -81,7 +81,7 @@ impl Raw {
         }
     }
 
-    /// Like `acked`. If `expects_resync`, the server asks for a snapshot of the findings before,
+    /// Like `acked`. If `expects_resync`, the server first asks for a snapshot of the findings,
     /// because the last report was unreadable.
     async fn acked_after_resync(&mut self, expects_resync: bool) -> u64 {
         if expects_resync {
@@ -147,7 +147,7 @@ async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_messages_end_the_session_and_log_nothing() {
+async fn malformed_messages_end_the_session_and_log_no_finding() {
     let server = TestServer::plain().await;
     let changes = |change: &[u8]| {
         let changes = vec![change.to_vec().into()];
@@ -199,7 +199,8 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
     // An unreadable report is logged unless the report before it was unreadable too. Each of the
-    // seven cases follows a readable snapshot, and six of these snapshots follow a case.
+    // seven cases follows a readable snapshot, so each is logged. Six of these snapshots follow an
+    // unreadable report, so each of the six is logged as readable again.
     assert_eq!(server.count(|event| matches!(event, Event::ReportsUnreadable { .. })), 7);
     assert_eq!(server.count(|event| matches!(event, Event::ReportsReadable { .. })), 6);
     // The server ignores messages of unknown kinds, which a newer agent may send.

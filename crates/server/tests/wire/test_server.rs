@@ -355,7 +355,8 @@ impl TestNode {
         let mut connection_status = self.uplink.as_ref().unwrap().connection_status();
         connection_status.mark_unchanged();
         self.find_urgent(id);
-        // The link changes twice: the uplink presents its certificate, and then the server responds.
+        // The connection status changes twice: the uplink presents its certificate, and then the
+        // server responds.
         for _ in 0..2 {
             let change = tokio::time::timeout(PATIENCE, connection_status.changed()).await;
             change.expect("an attempt to connect").unwrap();

@@ -1,4 +1,4 @@
-//! A minimal agent: it introduces itself, reports, resumes after the last acknowledged record and
+//! A minimal agent: it opens a session, reports, resumes after the last acknowledged record and
 //! completes orders at once.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,7 +32,7 @@ const RECONNECT_SPREAD_MS: u64 = 250;
 /// What an agent sends each heartbeat interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportMode {
-    /// A heartbeat, as real agents do while nothing changes.
+    /// A heartbeat. Real agents send one while nothing changes.
     Heartbeat,
     /// The full inventory.
     Inventory,

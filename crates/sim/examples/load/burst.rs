@@ -1,5 +1,5 @@
-//! A quarter of a fleet fails within a second: latency until each decision is in the log and
-//! streamed.
+//! A quarter of a fleet fails within a second. Measures the latency until each decision is in the
+//! log and streamed.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

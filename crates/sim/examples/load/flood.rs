@@ -47,7 +47,7 @@ pub(crate) async fn run(url: &ServerUrl, sizes: FloodSizes) -> anyhow::Result<()
         let flood = flood(agents, sizes.nodes + index, reports.clone(), Arc::clone(&sent));
         tokio::spawn(flood);
     }
-    // Every flooding agent has sent at least one report on average.
+    // Wait until the flooding agents have sent one report each on average.
     coordinator.wait_until(|_| sent.load(Ordering::Relaxed) >= sizes.flooding as u64).await?;
     print_metric("mark", "begin");
     print_latencies("flooded", fatal_findings(&coordinator, sizes, fatal).await?);

@@ -1,6 +1,6 @@
-//! Generates a long log of a simulated fleet: nodes join, fail by a seed, and are quarantined,
-//! repaired, verified and returned to service, over weeks of simulated time. The snapshot is placed
-//! as if the server had died just before the next one.
+//! Generates a long log of a simulated fleet over weeks of simulated time. Nodes join, fail at
+//! seeded random times, and are quarantined, repaired, verified and returned to service. The log
+//! ends as if the server had died just before it wrote the next snapshot.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,8 @@ struct HistoryGenerator {
 const ENTRIES_PER_NODE: usize = 50;
 
 /// Writes `folder/log` with `entries` entries, the last `after_snapshot` of them after the
-/// snapshot. Also creates the fleet's authority, without which a server does not start on a log.
+/// snapshot. Also creates the fleet's certificate authority, without which a server refuses to
+/// start on an existing log.
 pub(crate) fn write(folder: &Path, entries: usize, after_snapshot: usize) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let now: Timestamp = "2026-10-01T00:00:00Z".parse()?;

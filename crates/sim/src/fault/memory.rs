@@ -9,9 +9,9 @@ use super::{FaultError, add};
 pub struct EccErrors {
     pub corrected: u64,
     pub uncorrected: u64,
-    /// In caches and register files.
+    /// Corrected errors in caches and register files.
     pub sram_corrected: u64,
-    /// In caches and register files.
+    /// Uncorrected errors in caches and register files.
     pub sram_uncorrected: u64,
     /// Whether the errors exceed the SRAM threshold, so that the GPU should be replaced.
     pub sram_threshold: bool,

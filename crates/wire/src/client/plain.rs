@@ -11,8 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Record type of a TLS alert. A TLS server sends an alert for input that it cannot parse (RFC
-/// 8446, section 5.1). An HTTP/2 connection starts with the length of a frame, and no SETTINGS
-/// frame is a megabyte long.
+/// 8446, section 5.1). HTTP/2 cannot start with this byte: its first byte is the high byte of the
+/// length of a SETTINGS frame, and no such frame is a megabyte long.
 const TLS_ALERT: u8 = 0x15;
 
 /// Whether the peer speaks TLS. It is set when the peer has answered.

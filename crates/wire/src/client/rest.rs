@@ -18,7 +18,7 @@ use crate::rest::Problem;
 
 /// Timeout until a response begins. The timeout of the server is shorter.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
-/// Most bytes of a response that is not a stream.
+/// Maximum bytes of a response that is not a stream.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]

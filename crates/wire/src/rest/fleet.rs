@@ -66,7 +66,7 @@ view! { lenient
 }
 
 view! { lenient
-    /// A freeze: no order may change nodes of the domain.
+    /// A freeze: no repair or tuning order runs in the domain until it ends.
     FreezeRow {
         domain: Domain,
         until: Timestamp,
@@ -83,7 +83,7 @@ view! { lenient
 }
 
 view! { lenient
-    /// A domain fault: a shared failure domain explains a symptom, and not its nodes.
+    /// A domain fault: the cause of a symptom is a failure domain, and not its nodes.
     DomainFaultRow {
         /// The failure domain.
         domain: Domain,

@@ -248,7 +248,7 @@ view! { lenient
         since: Timestamp,
         /// Why the node is in this phase, and what would change that.
         rationale: RationaleView,
-        /// The findings that caused it and other problems, as text.
+        /// The findings that caused the phase, and other problems, as text.
         findings: Vec<String>,
         /// The pending order. If none is pending, how the last one failed.
         order: Option<String>,

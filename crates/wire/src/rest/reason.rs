@@ -34,8 +34,7 @@ impl ReasonView {
         Self { code: code.to_owned(), params: Some(params), text }
     }
 
-    /// Whether the reason is a lost heartbeat, or something that is not allowed and was caused by
-    /// one.
+    /// Whether the reason or its parameter `cause` is a lost heartbeat.
     pub fn is_heartbeat_lost(&self) -> bool {
         let cause = self.params.as_ref().and_then(|params| params.pointer("/cause/code"));
         self.code == HEARTBEAT_LOST || cause.is_some_and(|code| code == HEARTBEAT_LOST)

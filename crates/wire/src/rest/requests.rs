@@ -20,7 +20,7 @@ pub struct BoundedText(String);
 pub struct BoundedTextError;
 
 impl BoundedText {
-    /// Most characters.
+    /// Maximum characters.
     pub const MAX: usize = 1000;
 
     pub fn into_text(self) -> String {
@@ -179,7 +179,7 @@ view! { strict
 }
 
 view! { strict
-    /// Stops repairs and other changes for a time.
+    /// Stops repair and tuning orders in a domain for a time.
     FreezeRequest {
         domain: Domain,
         /// Duration in seconds. Give either this or `until`.

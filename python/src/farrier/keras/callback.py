@@ -52,8 +52,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             tokens: tokens per step on this rank.
             save: how to save when the agent requests a checkpoint. Rank 0 writes a path; if the
                 path contains `{rank}`, every rank writes its own.
-            save_every: also saves whenever this many steps were made, and at the end of training if
-                the last step is not saved yet.
+            save_every: number of steps between periodic saves. If the last step of training is not
+                saved by then, it is saved too.
             stop_after_checkpoint: ends training after a checkpoint that the agent requested, so
                 that a scheduler can restart it elsewhere.
             agree: with several ranks, a function that returns True on all ranks if any rank called

@@ -82,7 +82,8 @@ class AttemptRunner:
     def catch_oom(self, attempt: Callable[[], Result]) -> Result | OomFailure:
         """Returns the attempt's result, or the out-of-memory failure."""
         self._versions_before_sync = None
-        if self._config.parallel is not None:  # A forward pass with reduction sets it: see `broadcast_buffers_once`.
+        if self._config.parallel is not None:
+            # A failed attempt's forward pass may have set it, but the buffers are already broadcast.
             self._config.parallel.require_forward_param_sync = False
         try:
             return attempt()

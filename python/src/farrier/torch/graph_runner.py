@@ -313,7 +313,7 @@ class GraphRunner:
         return self._verify_and_replay(graph, batch, padded_batch)
 
     def _evict(self, key: Key) -> None:
-        replaced = self._graphs.pop(key)  # Set if another rank had to recapture this shape.
+        replaced = self._graphs.pop(key)  # Not None if another rank had to recapture this shape.
         victim = self._eviction_candidate() if self._graphs.full else None
         for graph in (replaced, self._graphs.pop(victim) if victim is not None else None):
             if graph is not None:

@@ -133,8 +133,8 @@ def guard(
 
     Rounding: micro-batches accumulate in the gradients' own dtype. With bfloat16 gradients each
     micro-batch adds a rounding of 2^-9, as in any gradient accumulation. Dropout draws other masks
-    for micro-batches than for the whole batch. A retry draws the masks that it would have drawn as
-    the first attempt. A call with a shape that is not measured yet resets
+    for micro-batches than for the whole batch. A retry draws the same masks as if it had been the
+    first attempt. A call with a shape that is not measured yet resets
     `torch.cuda.max_memory_allocated`.
 
     FSDP is rejected. Each forward and backward pass of a sharded model runs collectives over all

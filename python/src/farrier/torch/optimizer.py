@@ -189,9 +189,9 @@ def has_gate(optimizer: Optimizer) -> bool:
 def _init_momentum(optimizer: Optimizer, predicate: Callable[[Tensor], bool]) -> None:
     """Gives SGD parameters without momentum a zero momentum.
 
-    Without dampening, a step with zero momentum equals a first step. Without this, the fused kernel
-    would create the momentum as uninitialised memory and not write it in a skipped step. It also
-    fails if only some of the parameters have a momentum.
+    Without dampening, a step with zero momentum equals a first step. If the momentum were missing,
+    the fused kernel would create it as uninitialised memory, and a skipped step would not write it.
+    The kernel also fails if only some of the parameters have a momentum.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():

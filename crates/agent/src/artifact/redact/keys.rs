@@ -27,8 +27,8 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
         return Some(0);
     }
     // In a log, each line has a timestamp and other prefixes, so redact all lines up to the end
-    // marker. A line that only mentions a key has no end marker: one that follows another begin
-    // marker belongs to that other key.
+    // marker. A line that only mentions a key has no end marker of its own: an end marker after
+    // another begin marker belongs to the other key.
     let mut own = lines.clone().take_while(|line| !has_marker(line, BEGIN));
     let is_complete = line.contains("KEY-----") || line.contains("BLOCK-----");
     if let Some(end) = own.position(|line| has_marker(line, END)).filter(|_| is_complete) {

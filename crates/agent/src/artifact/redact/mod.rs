@@ -1,10 +1,10 @@
 //! Removes secrets from text before it leaves the node.
 //!
 //! Logs contain what programs print: command lines with passwords, URLs with credentials, tokens.
-//! Each rule has hints: short fixed strings, of which one must occur where the rule can match. Logs
-//! are long, so a single search finds the hints of all rules, and a rule inspects only the text
-//! around its hint. If in doubt, a rule removes too much rather than too little. Redaction is a
-//! safety net: it does not remove a secret that has neither a known name nor a known format.
+//! Each rule has hints: short fixed strings. A rule can match only where one of its hints occurs.
+//! Logs are long, so a single search finds the hints of all rules, and a rule inspects only the
+//! text around its hint. If in doubt, a rule removes too much rather than too little. Redaction is
+//! a safety net: it does not remove a secret that has neither a known name nor a known format.
 
 mod keys;
 mod names;

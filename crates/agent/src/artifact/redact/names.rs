@@ -3,8 +3,8 @@
 /// How many bytes before and after its hint a rule examines.
 const NEAR_BYTES: usize = 1024;
 
-/// After these words, `key` names a secret even with a space or nothing in between: `api key`,
-/// `apikey`. After other words it needs `_`, `-` or camel case: `jwt_key`, `jwtKey`.
+/// After these words, `key` names a secret even without a separator or with a space: `apikey`,
+/// `api key`. After other words it needs `_`, `-` or camel case: `jwt_key`, `jwtKey`.
 const SPOKEN_KEYS: &[&str] =
     &["api", "access", "account", "auth", "encryption", "private", "secret", "signing"];
 
@@ -101,9 +101,9 @@ pub(super) fn is_flag(before: &str) -> bool {
     near(before).bytes().rev().take_while(is_name_byte).last() == Some(b'-')
 }
 
-/// `true` if the word after a name is likely its value, although only a space separates them. That
-/// is so if the name is a flag, as in `--password abc`, or the word looks random, as in
-/// `passphrase ab12cd`.
+/// `true` if the word after a name is likely its value, although only a space separates them. The
+/// word is likely the value if the name is a flag, as in `--password abc`, or if the word looks
+/// random, as in `passphrase ab12cd`.
 pub(super) fn is_likely(is_flag: bool, value: &str) -> bool {
     let has = |is: fn(&u8) -> bool| value.as_bytes().iter().any(is);
     let is_random = value.len() > NEAR_BYTES

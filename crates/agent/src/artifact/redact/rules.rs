@@ -30,7 +30,8 @@ const SECRETS: &[&str] = &[
     "private-mac",
 ];
 
-/// The regex group that matches only after a name with a qualifier.
+/// Name of the regex group that matches only after a name with a qualifier, such as
+/// `GITHUB_TOKEN_RO`.
 const QUALIFIED: &str = "qualified";
 
 /// Secrets that are recognised by their format, without a name: the hints and the pattern of each.
@@ -63,9 +64,9 @@ pub(super) struct RedactionRule {
     /// Decides whether to try the pattern, given the text before the hint and the text that starts
     /// at the hint.
     applies: fn(&str, &str) -> bool,
-    /// Matches the text that starts at the hint. The first group is kept, and the secret follows
-    /// it. Repetitions are bounded in a pattern that can fail late, because a line can be as long
-    /// as a file.
+    /// Matches the text that starts at the hint. The first capture group is the text before the
+    /// secret, which is kept. Every repetition that more of the pattern follows has an upper bound,
+    /// because a line can be as long as a file and a match may be tried at every hint in it.
     pattern: Regex,
     extent: Extent,
 }
@@ -74,9 +75,10 @@ pub(super) struct RedactionRule {
 enum Extent {
     /// At the end of the pattern, or where its second group begins.
     Pattern,
-    /// At the end of a word or quoted string. If the second group matches a weak separator such as
-    /// a space, the text is a secret only if its name is a flag or the text looks random. If the
-    /// group [`QUALIFIED`] matches, the text must look random.
+    /// At the end of the value after the name, which is a word or a quoted string. If the second
+    /// group matches, name and value are separated only weakly, such as by a space. The value then
+    /// counts as a secret only if the name is a command-line flag or the value looks random. If the
+    /// group [`QUALIFIED`] matches, the value counts as a secret only if it looks random.
     Value,
     /// At the end of the line, or of the string that contains the header.
     Header,
@@ -173,8 +175,8 @@ fn rules() -> Vec<RedactionRule> {
             Extent::Pattern,
         ),
         // The secret ends at the last `@` before the path, because a password may contain an `@`. A
-        // password may also contain a `/`. It then differs from a port in that it is not all
-        // digits.
+        // password may also contain a `/`. If the text between `:` and `/` is all digits, it is a
+        // port and not part of a password.
         rule(
             &["://", r":\/\/"],
             has_at,

@@ -22,7 +22,7 @@ pub(super) fn value_len(name: &str, value: &str) -> usize {
         open == 0
     });
     let Some(from) = list_end else { return value.len() };
-    // A quoted name means JSON, and the value is a number or a literal.
+    // If the name is quoted, the text is JSON, and this value is a number or a literal.
     let is_json = name.contains(is_quote);
     let end = value[from..].char_indices().find(|&(at, letter)| {
         letter.is_whitespace()
@@ -43,7 +43,7 @@ pub(super) fn header_len(before: &str, name: &str, value: &str) -> usize {
         _ if before.starts_with('{') => ('"', 0),
         _ => return value.len(),
     };
-    // The quote before the name closes after the name, as in JSON, and the value has its own.
+    // As in JSON, the name and the value are quoted separately.
     if name.contains(quote) && value.trim_start_matches('\\').starts_with([quote, '[', '{']) {
         return value_len(name, value);
     }

@@ -12,7 +12,7 @@ use crate::run::boot_time;
 /// Maximum bytes before compression. Even incompressible content stays below the server's limit.
 const CONTENT_BYTES_MAX: u64 = 30 << 20;
 
-/// Polling intervals between upload attempts, at first and at most. The wait doubles with each
+/// First and longest wait between upload attempts, in polling intervals. The wait doubles with each
 /// attempt.
 const RETRY_POLLS: (u32, u32) = (1, 32);
 

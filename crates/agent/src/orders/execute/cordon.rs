@@ -60,7 +60,7 @@ pub(super) fn read_cordon(task: &OrderTask<'_>) -> Result<Cordon, Abort> {
 
 fn external_cordon(scheduler: &str, owner: &str, reason: &str) -> Abort {
     Abort::CannotExecute(format!(
-        "cordoned by {owner} ({scheduler}); farrier does not remove an external cordon: {reason}"
+        "cordoned by {owner} ({scheduler}): {reason}; farrier does not change an external cordon"
     ))
 }
 

@@ -1,8 +1,8 @@
 //! Execution of an order: inspect, check the precondition, act, inspect again.
 //!
 //! ```text
-//! inspect ─ already so ──> Done
-//!    │ not allowed ──────> Refused
+//! inspect ─ nothing to do ──> Done
+//!    │ not allowed ─────────> Refused
 //!    └─ started on disk ─ act ─ ended on disk ─ inspect ─> Done with evidence, or Failed
 //! ```
 //!

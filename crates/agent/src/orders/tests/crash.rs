@@ -95,7 +95,7 @@ fn an_order_survives_a_crash_at_every_step_and_runs_once() {
     assert!(crashes > 100, "{crashes}");
 }
 
-/// Checks what must hold for the node and the status, wherever the crash was.
+/// Checks the invariants of the node and the status, wherever the crash happened.
 fn check(node: &TestNode, status: &OrderStatus, at: &str) {
     let state = node.state().clone();
     assert_eq!(state.violated, None, "{at}");

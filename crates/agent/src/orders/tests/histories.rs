@@ -10,8 +10,7 @@ use crate::failpoint::Point;
 
 #[derive(Debug, Clone)]
 enum Action {
-    /// The server sends an order. The agent crashes when it reaches this failpoint for the n-th
-    /// time, if it does.
+    /// The server sends an order. The agent crashes if it reaches this failpoint for the n-th time.
     Order {
         kind: usize,
         point: usize,

@@ -60,7 +60,7 @@ fn an_external_cordon_is_left_alone() {
         let text = reason(node.run_order(kind));
         assert_eq!(
             text,
-            "refused: cordoned by alice (test); farrier does not remove an external cordon: disk"
+            "refused: cordoned by alice (test): disk; farrier does not change an external cordon"
         );
     }
     // Our cordon becomes external once a person edits its reason.
@@ -68,7 +68,7 @@ fn an_external_cordon_is_left_alone() {
     evidence(node.run_order(OrderKind::Cordon));
     node.state().cordon.as_mut().unwrap().1.push_str("; and the disk");
     assert!(
-        reason(node.run_order(OrderKind::Uncordon)).contains("does not remove an external cordon")
+        reason(node.run_order(OrderKind::Uncordon)).contains("does not change an external cordon")
     );
     let state = node.state();
     assert!(state.cordon.is_some() && state.uncordons == 0);

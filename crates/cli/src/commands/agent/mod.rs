@@ -99,7 +99,6 @@ pub(crate) fn facts() -> &'static FactSet {
     }
 }
 
-/// An error with a hint.
 fn with_hint(err: AgentError) -> anyhow::Error {
     use farrier_agent::journal::JournalError;
 

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// GPU index, in CUDA's order
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     gpu: usize,
-    /// Launches between two synchronisations, and kernels in the graph
+    /// Launches in one measurement of `stream`, and kernels in the graph of `graph`
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     launches: u32,
     /// Number of measurements of each kind
@@ -125,7 +125,7 @@ fn print(report: &LaunchReport<'_>, printer: &mut Printer) -> anyhow::Result<()>
                 cost.name.to_owned(),
                 cost.submit_us.map_or_else(synchronous, |stats| stats.format_with(significant)),
                 cost.total_us.format_with(significant),
-                format!("{}, {} per synchronisation", cost.what, cost.pieces),
+                format!("{}, {} per measurement", cost.what, cost.pieces),
             ]
         })
         .collect();

@@ -81,7 +81,7 @@ pub(super) fn notices(
     }
     let heading = match detail {
         Detail::Strict => "Notices",
-        Detail::Counts | Detail::Listed => "Notices (with --strict they decide too)",
+        Detail::Counts | Detail::Listed => "Notices (they affect the verdict only with --strict)",
     };
     printer.line(&printer.toned(Tone::Strong, heading))?;
     let (exposed, listed): (Vec<&Notice>, Vec<&Notice>) =
@@ -134,8 +134,7 @@ fn advisories(
     if let (Some(fixed), Some(worst)) = (fixed, exposed.first()) {
         let count = exposed.len();
         let text = format!(
-            "security advisories with a fix in the branch, all of them in {fixed}: {count}, the worst {}; --output json \
-             lists them",
+            "security advisories fixed by an update to {fixed}: {count}, the worst {}; --output json lists them",
             label(worst)
         );
         printer.paragraph("  -", 4, &text)?;

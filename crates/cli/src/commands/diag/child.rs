@@ -20,7 +20,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone)]
 pub(super) struct GpuOpenError {
     pub(super) why: String,
-    /// Whether the GPU is at fault.
     pub(super) is_gpu_fault: bool,
 }
 
@@ -180,8 +179,8 @@ const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// Describes an exit, and says whether the GPU is at fault. A child that was killed or exited by
-/// itself says nothing about the GPU; a child that crashed inside the driver does.
+/// Describes an exit, and returns whether the GPU is at fault. The GPU is not at fault if the child
+/// was killed or exited by itself. Any other signal is taken for a crash inside the driver.
 fn describe_exit(status: ExitStatus) -> (String, bool) {
     let why = format!("the test process exited ({status})");
     match status.signal() {

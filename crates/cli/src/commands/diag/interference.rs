@@ -27,7 +27,7 @@ const THROTTLE_COUNTERS: [(Signal, &str); 3] = [
 /// Minimum throttling that counts: shorter throttling does not show in any measurement.
 const THROTTLED_MIN_S: f64 = 0.5;
 
-/// The row for what NVML reported during the tests and for the findings `before` them. A GPU that
+/// The row for NVML's reports during the tests, and for the findings `before` the tests. A GPU that
 /// needed a reset before the tests is not fit for work, even if it passes them.
 pub(super) fn row(telemetry: &GpuTelemetry, before: &[PriorFinding]) -> TestRow {
     let mut wrong: Vec<String> =

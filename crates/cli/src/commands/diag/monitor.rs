@@ -29,7 +29,6 @@ pub(super) const COUNTERS: [Signal; 4] = [
     Signal::GpuThrottlePowerBrake,
 ];
 
-/// Telemetry of one GPU.
 #[derive(Debug, Clone, Default)]
 pub(super) struct GpuTelemetry {
     /// Seconds since the start, and value.
@@ -38,7 +37,7 @@ pub(super) struct GpuTelemetry {
     pub(super) grown: BTreeMap<Signal, f64>,
     first: BTreeMap<Signal, f64>,
     pub(super) xids: Vec<u64>,
-    /// Processes on the GPU at any time.
+    /// All processes that were on the GPU during the tests.
     users: BTreeSet<u32>,
     /// Processes on the GPU after the tests; `None` if unknown.
     users_after: Option<BTreeSet<u32>>,
@@ -50,8 +49,8 @@ impl GpuTelemetry {
         let after =
             self.users_after.as_ref().ok_or("NVML did not report the processes at the end")?;
         let mut others: BTreeSet<u32> = after.difference(ours).copied().collect();
-        // In a container NVML may report PIDs of another namespace. The PIDs are comparable, and
-        // the other processes count, only if one of our PIDs is listed.
+        // In a container, NVML may report PIDs of another namespace, and then our own processes
+        // look like others. Count processes during the tests only if NVML listed one of our PIDs.
         if !self.users.is_disjoint(ours) {
             others.extend(self.users.difference(ours));
         }
@@ -195,8 +194,8 @@ impl MonitorState {
         let Some(engine) = engine.filter(|_| self.before.is_none()) else { return };
         let inventory = report.inventory.as_ref();
         engine.observe(Timestamp::now(), inventory, &report.samples, &report.xids);
-        // The inventory arrives before the first samples, so a report without samples of a GPU does
-        // not count.
+        // The inventory arrives before the first samples, so a report without GPU samples does not
+        // mean that its tier was read.
         if report.samples.iter().any(|sample| sample.subject.gpu().is_some()) {
             self.tiers[report.tier as usize] = true;
         }

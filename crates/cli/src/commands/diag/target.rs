@@ -124,8 +124,8 @@ fn from_device(set: &FactSet, device: &NvmlDevice) -> DiagTarget {
     }
 }
 
-/// A GPU in a fabric with active links reaches all others through NVSwitch. NVLink bridges connect
-/// only some pairs of GPUs, with some of the links; which pairs is not read from NVML.
+/// A GPU with active links that has joined a fabric reaches all other GPUs through NVSwitch. NVLink
+/// bridges connect only some pairs of GPUs, and NVML is not queried for these pairs.
 fn peers(device: &NvmlDevice) -> PeerPath {
     let links = device.now.as_ref().and_then(|now| now.links.value());
     let has_links = links.is_some_and(|links| links.up > 0);

@@ -60,7 +60,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
                     branch.first_release.to_string(),
                     branch.latest.to_string(),
                     branch.end_of_support.map_or_else(
-                        || "not printed".to_owned(),
+                        || "not stated".to_owned(),
                         |end| format!("{end}{}", mark("end_of_support")),
                     ),
                     branch.support(today).name().to_owned(),

@@ -72,7 +72,7 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
                 if row.unverified.iter().any(|name| name == field) { " *" } else { "" }
             };
             let end =
-                row.end_of_support.map_or_else(|| "not printed".to_owned(), |end| end.to_string());
+                row.end_of_support.map_or_else(|| "not stated".to_owned(), |end| end.to_string());
             let end = format!("{end}{}", mark("end_of_support"));
             vec![
                 row.branch.to_string(),
@@ -88,9 +88,9 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
         .collect();
     printer.table(&headings, &lines)?;
     printer.line("")?;
-    let legend = "CUDA: the branch's native version (PTX too). Runs to: the newest CUDA whose programs it runs \
-                  by minor-version compatibility (not PTX); every older CUDA runs as well. Drives: the oldest \
-                  to the newest supported generation, none left out. * unverified.";
+    let legend = "CUDA: the branch's native version, including its PTX. Runs to: the newest CUDA whose \
+                  programs, but not PTX, the branch runs by minor-version compatibility; every older CUDA runs \
+                  as well. Drives: the supported GPU generations, without gaps. * unverified.";
     printer.paragraph("", 0, legend)?;
     fact_sets::print(&set.set, printer)?;
     Ok(())

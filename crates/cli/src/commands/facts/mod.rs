@@ -48,7 +48,7 @@ pub(crate) enum FactsCommand {
 /// Looks up all records of one kind, or one record.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lookup {
-    /// Record to print; all without it
+    /// Record to print [default: all]
     name: Option<String>,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]

@@ -75,7 +75,7 @@ pub(super) fn run(
 fn omitted_text(omitted: &MatrixOmitted) -> String {
     let MatrixOmitted { rows, gpus, nodes } = omitted;
     format!(
-        "{gpus} GPUs: {rows} rows beyond the limit, and on {nodes} nodes the GPUs beyond the 16 most frequent names"
+        "{gpus} GPUs: {rows} rows are beyond the limit, and {nodes} nodes have more than 16 different GPU names"
     )
 }
 

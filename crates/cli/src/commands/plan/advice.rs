@@ -31,13 +31,13 @@ pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
     }
 }
 
-/// How many node counts above the requested one are tried one by one. Above them, only powers of
+/// How many node counts above the requested one are tried one by one. Beyond these, only powers of
 /// two are tried.
 const NODES: u32 = 64;
 /// Most GPUs to suggest: half the largest cluster that can be planned.
 const MAX_GPUS: u32 = 1 << 21;
 
-/// Alternatives that fit where nothing fits on `few` GPUs.
+/// Suggests alternatives that fit, for a request that does not fit on `few` GPUs.
 pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few: u32) -> String {
     let run = &request.run;
     let found: Vec<String> = [
@@ -58,7 +58,7 @@ pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few
     }
 }
 
-/// Hint at what a search would find.
+/// A hint to use `--search`, if a search would find a config.
 pub(super) fn search_hint(
     run: &TrainingRun,
     constraints: &Constraints,

@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     ];
     printer.table(&["Test", "Measured", "Speed relative to the reference"], &rows)?;
     printer.line(
-        "Above 100 %, the GPU is faster than the reference of its SKU; a launch takes less time.",
+        "Above 100 %, the GPU is faster than the reference of its SKU, and a launch takes less time.",
     )?;
     let saved = match &args.keep {
         Some(path) => format!(

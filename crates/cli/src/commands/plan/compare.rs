@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Equal number of GPUs
     #[arg(long, value_name = "N", value_parser = whole, group = "equal", allow_negative_numbers = true)]
     gpus: Option<u32>,
-    /// Equal cost: the number of whole nodes within this many dollars per hour with the highest
+    /// Equal cost: up to this many dollars per hour, the number of whole nodes with the highest
     /// throughput
     #[arg(long, value_name = "USD", value_parser = up_to(1e9), group = "equal", allow_negative_numbers = true)]
     usd_per_hour: Option<f64>,

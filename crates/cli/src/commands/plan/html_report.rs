@@ -27,7 +27,6 @@ pub(crate) struct CostPoint {
     pub(crate) usd: Option<f64>,
 }
 
-/// Renders the page.
 pub(crate) fn render(
     plan: &TrainingPlan,
     search_report: Option<&search::SearchReport>,

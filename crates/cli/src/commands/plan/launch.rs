@@ -1,4 +1,4 @@
-//! Emission of a launch script.
+//! Prints launch scripts.
 
 use clap::ValueEnum;
 use farrier_planner::Planner;

@@ -128,11 +128,11 @@ fn print(
     Ok(())
 }
 
-/// How the shipped rows were estimated.
+/// Describes how the shipped rows were estimated.
 fn held_out(score: &Score) -> String {
     let cautioned = score.held_out - score.fitted_rows;
     let notes = if cautioned > 0 {
-        format!(", {cautioned} others carry a caution and were not")
+        format!("; {cautioned} others were not, because the table has a caution for them")
     } else {
         String::new()
     };

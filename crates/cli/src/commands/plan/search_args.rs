@@ -4,8 +4,8 @@ use clap::ValueEnum;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct SearchArgs {
-    /// Search the best parallelism config (see docs/plan.md for the search space); given values are
-    /// kept
+    /// Search for the best parallelism config (see docs/plan.md for the search space); given values
+    /// are kept
     #[arg(long)]
     pub(super) search: bool,
     /// Criterion to choose among several GPU counts: throughput, cost per token, or tokens per

@@ -95,7 +95,6 @@ fn check_faults(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Reports that nothing fits.
 fn report_nothing_fits(
     nothing_fits: &NothingFits,
     args: &Args,
@@ -196,7 +195,6 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<TrainAnswer, No
     Ok(Ok(TrainAnswer { planner, run, plan, search_report: Some(search_report), counts, assumed }))
 }
 
-/// The HTML report.
 fn report(answer: &TrainAnswer, args: &Args) -> anyhow::Result<String> {
     let plan = &answer.plan;
     let points = match plan.tokens {
@@ -300,8 +298,8 @@ pub(super) fn best(
                 counts.push(GpuCountResult::rejected(*gpus, &err));
                 let priority =
                     |gpus, err: &SearchError| (matches!(err, SearchError::TooLarge { .. }), gpus);
-                // Keep the most useful error: configs that only need too much memory come first,
-                // then the largest number of GPUs.
+                // Keep the most useful error: prefer a count where only memory is missing, then the
+                // largest count.
                 if rejected
                     .as_ref()
                     .is_none_or(|(count, last)| priority(*gpus, &err) > priority(*count, last))

@@ -1,4 +1,5 @@
-//! `farrier server accept-log`: continues with a log other than the acknowledged one.
+//! `farrier server accept-log`: lets the server continue with a log that differs from the one whose
+//! entries it has acknowledged, such as a restored older copy.
 
 use farrier_server::access::AccessStore;
 use farrier_server::log::{Accepted, FormatMismatch, LogError, accept};

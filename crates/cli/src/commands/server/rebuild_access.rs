@@ -125,7 +125,7 @@ fn replacement(lost: &LostToken, dir: &Path) -> String {
                 Domain::Fleet => String::new(),
                 Domain::Pool(pool) => format!(" --pool {pool}"),
                 Domain::Tenant(tenant) => format!(" --tenant {tenant}"),
-                // Roles have no scope of this kind: the operator chooses a pool.
+                // No flag limits a user to such a domain, so the operator has to choose a pool.
                 Domain::Site(_) | Domain::Leaf(_) | Domain::Rack(_) | Domain::Nvlink(_) => {
                     " --pool POOL".to_owned()
                 }
@@ -134,8 +134,8 @@ fn replacement(lost: &LostToken, dir: &Path) -> String {
                 "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{scope_flag} --dir {dir}`"
             )
         }
-        // A token that this command creates has the whole fleet as its scope. A token for one node
-        // could take that node from another pool.
+        // A token that is created on the command line has the scope of the whole fleet, so a token
+        // for a single node could take that node from another pool.
         LostToken::Join { location, node: Some(node), by, .. } if !is_local(by) => {
             let pool = &location.pool;
             format!(
@@ -179,7 +179,7 @@ mod tests {
     fn no_command_grants_more_than_the_lost_token_did() {
         let command = "`farrier server token create --pool train --node a --dir /srv`";
         assert!(join(Some("a"), "local:root").ends_with(command));
-        // ann's scope is one pool; a token made by the command would have the whole fleet.
+        // ann's scope is one pool, but a token from the command line has the scope of the fleet.
         let by_ann = join(Some("a"), "ann");
         assert!(!by_ann.contains("token create"), "{by_ann}");
         assert!(by_ann.contains("ann") && by_ann.contains("scope"), "{by_ann}");

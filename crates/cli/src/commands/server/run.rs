@@ -29,8 +29,7 @@ pub(crate) struct Args {
     /// joins this pool
     #[arg(long, value_name = "POOL")]
     plain: Option<Pool>,
-    /// Heartbeat interval of agents, in seconds; at least three fit into the shortest heartbeat
-    /// timeout
+    /// Heartbeat interval of agents, from 1 to 10 seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
     heartbeat_interval: u32,
     /// Lifetime of node certificates, from 10s to 365d; nodes renew after two thirds of it
@@ -92,15 +91,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn explained(err: ServerError) -> anyhow::Error {
     let hint = match &err {
-        ServerError::DataDir { .. } => "--dir names another directory",
-        ServerError::InUse(_) => "each server needs its own data directory; --dir names another",
+        ServerError::DataDir { .. } => "choose another directory with --dir",
+        ServerError::InUse(_) => {
+            "each server needs its own data directory; choose another with --dir"
+        }
         ServerError::Access(AccessError::Behind { .. }) => OUTDATED_ACCESS_HINT,
         ServerError::Log(LogError::UnknownFormat { what, .. }) => accept_log::hint(*what),
         ServerError::Log(err) if err.is_loss() => {
-            "restore the previous log, with its `-wal`; or move this one away and `farrier server restore` a backup. To continue with this log: `farrier server accept-log --dir DIR`"
+            "restore the previous log, with its `-wal`; or move this one away and restore a backup with `farrier server restore`. To continue with this log: `farrier server accept-log --dir DIR`"
         }
         ServerError::Log(err) if err.is_damage() => {
-            "the server does not write to it. Move `log` and the files `log-*` and `log.*` away, and `farrier server restore` the newest backup"
+            "the server does not write to it. Move `log` and the files `log-*` and `log.*` away, and restore the newest backup with `farrier server restore`"
         }
         ServerError::Log(_) => {
             "is the disk full? Every acknowledged entry is in the log; start the server again when there is space"
@@ -114,7 +115,7 @@ fn explained(err: ServerError) -> anyhow::Error {
         ServerError::Authority(AuthorityError::Missing(_)) => {
             "restore both from your copy; or, if they are lost, start with `--new-authority`: every node then has to enrol again, and all users have to log in again"
         }
-        ServerError::Listen { .. } => "--listen names another address",
+        ServerError::Listen { .. } => "choose another address with --listen",
         ServerError::PlaintextAddress(_) => "use --listen 127.0.0.1:PORT, or omit --plain",
         _ => return err.into(),
     };

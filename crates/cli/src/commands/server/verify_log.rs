@@ -168,9 +168,9 @@ fn check_contents(
                         return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
                     }
                 };
-                // Decisions of another version of the decision logic are not derived again, so the
-                // replay may end in another state than the snapshot. The server continued from the
-                // snapshot.
+                // A replay does not repeat decisions of another version of the decision logic, so
+                // its state may differ from the snapshot. That is no error: the replay continues
+                // from the snapshot, as the server did.
                 let has_other_version = replayed.not_rederived() > *not_rederived;
                 if args.replay && !is_same && !has_other_version {
                     return Ok(Some(VerifyError::IntegrityError(

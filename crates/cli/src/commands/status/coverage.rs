@@ -1,4 +1,4 @@
-//! Prints coverage gaps, what is not active yet (collectors, the node check, rules), and the
+//! Prints coverage gaps, parts that are still warming up (collectors, the node check, rules), and
 //! signals that this node's hardware does not support.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,6 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     Ok(printer.line(&format!("Not supported by this node's hardware: {what}"))?)
 }
 
-/// Number of coverage gaps.
 pub(super) fn gap_count(status: &Status) -> usize {
     gaps(status).len()
 }

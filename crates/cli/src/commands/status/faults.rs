@@ -12,7 +12,7 @@ use farrier_fleet::runbook::page_code;
 use super::print::second;
 use crate::printer::{Printer, Tone};
 
-/// The width of `do first` or the longest severity plus spaces, as in `farrier decode`.
+/// Column where texts start, as in `farrier decode`: after `do first` or the longest severity.
 const INDENT: usize = 12;
 
 /// Newest evidence entries shown per finding.

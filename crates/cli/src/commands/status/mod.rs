@@ -95,7 +95,6 @@ pub(crate) fn query(socket: &Path) -> anyhow::Result<Option<Status>> {
     Ok(None)
 }
 
-/// Outcome of querying an agent.
 pub(crate) enum QueryOutcome {
     Answer(Box<Status>),
     /// The socket does not exist or refuses connections.

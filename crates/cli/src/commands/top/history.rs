@@ -78,7 +78,6 @@ impl GpuHistory {
     }
 }
 
-/// History of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NodeHistory {
     /// Shares of the host's CPU time and memory in use.

@@ -19,11 +19,11 @@ const SW_THERMAL: u64 = 0x20;
 const HW_THERMAL: u64 = 0x40;
 const POWER_BRAKE: u64 = 0x80;
 
-/// Below this utilisation the GPU waits for the host. NVML measures over 1/6 s to 1 s, and the last
-/// per cent is noise.
+/// Below this utilisation, the GPU is host-bound. NVML samples over only 1/6 s to 1 s, so the last
+/// few per cent are noise.
 const FULL_UTILISATION: f64 = 0.95;
 
-/// Below this utilisation the GPU counts as idle: sampling alone can show as one per cent.
+/// Below this utilisation, the GPU counts as idle: sampling alone can cause one per cent.
 const IDLE_UTILISATION: f64 = 0.02;
 
 /// From this share of the bandwidth on, a link or memory is the bottleneck; protocol overhead takes
@@ -268,8 +268,8 @@ fn bandwidth_bound(gpu: &GpuSample) -> Option<LimitingFactor> {
     Some(LimitingFactor::new(LimitKind::Pcie, text))
 }
 
-/// Bandwidth of the PCIe link in one direction at full speed: an idle link trains down to save
-/// power and keeps its width.
+/// Bandwidth of the PCIe link in one direction, with the maximum generation and the current width.
+/// An idle link drops to a lower generation to save power, but keeps its width.
 pub(super) fn pcie_bytes_per_s(gpu: &GpuSample) -> Option<f64> {
     let either = |preferred, other| gpu.value(preferred).or_else(|| gpu.value(other));
     let generation = either(Signal::GpuPcieGenerationMax, Signal::GpuPcieGeneration)?;
@@ -277,8 +277,9 @@ pub(super) fn pcie_bytes_per_s(gpu: &GpuSample) -> Option<f64> {
     Some(lane_bytes_per_s(generation) * width).filter(|rate| *rate > 0.0)
 }
 
-/// Bandwidth of one lane after encoding (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, from gen 3
-/// on 128b/130b, gen 6 242/256 in flits).
+/// Bandwidth of one lane after encoding. PCI-SIG: generations 1 to 6 have 2.5, 5, 8, 16, 32 and
+/// 64 GT/s. The encoding is 8b/10b up to generation 2 and 128b/130b up to generation 5. In
+/// generation 6, packets take 242 of the 256 bytes of a flit.
 fn lane_bytes_per_s(generation: f64) -> f64 {
     match generation {
         generation if generation < 1.0 => 0.0,

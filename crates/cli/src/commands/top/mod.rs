@@ -1,9 +1,9 @@
 //! `farrier top`: a live view of GPUs.
 //!
-//! Sources send samples; `model` keeps the last sample and its history; `view_state` holds what the
-//! user looks at and maps keys to commands; `draw` renders both into a frame; `event_loop` writes
-//! frames to the terminal, `once` prints one sample. Everything except the sources, `terminal` and
-//! `event_loop` is pure.
+//! Sources send samples. `model` stores the last sample and its history. `view_state` stores page,
+//! sort order, filter and selection, and maps keys to commands. `draw` renders both into a frame,
+//! and `event_loop` writes frames to the terminal. `once` prints one sample. Everything except the
+//! sources, `terminal` and `event_loop` is pure.
 
 mod draw;
 mod event_loop;
@@ -50,8 +50,9 @@ const ONCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Monitors GPUs live: utilisation, bottleneck, findings and processes.
 ///
-/// Without flags it queries this node's agent or, if none answers, NVML. Exit code 0; with --once 1
-/// if the source does not answer or a node of the fleet is out of service; 2: an error.
+/// Without flags it queries this node's agent or, if none answers, NVML. Exit code 0: no problem; 1
+/// (only with --once): the source does not answer, or a node of the fleet is out of service; 2: an
+/// error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one sample and exit, for pipes
@@ -109,7 +110,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut read_host = move || host.as_mut().map(source::host::HostReader::sample);
     let shown = event_loop::run(page, options, (&events, &received), &queries, &mut read_host);
     stop.store(true, Ordering::Relaxed);
-    // The source thread stops the NVML child. If it waits for a server instead, it is abandoned.
+    // Give the source thread a second to stop its NVML child. A thread that waits for a server is
+    // abandoned after that.
     drop(queries);
     let started = Instant::now();
     while !source_thread.is_finished() && started.elapsed() < Duration::from_secs(1) {
@@ -151,14 +153,14 @@ impl Source {
             Some(library) => library.clone(),
             None if args.root.is_none() => OsString::from(LIBRARY),
             None => {
-                // This machine's own NVML would report other GPUs.
+                // The NVML library of this machine would report this machine's GPUs.
                 return Err(Hinted::error("--root needs an NVML library", "add --nvml PATH"));
             }
         };
         Ok(Self::Nvml(source::nvml::NvmlSettings { library, root, interval }))
     }
 
-    /// The reader of the host's files for the time in which NVML does not answer.
+    /// Reads the host's files while NVML does not answer. `None` for the other sources.
     fn host(&self) -> Option<source::host::HostReader> {
         match self {
             Self::Nvml(settings) => {

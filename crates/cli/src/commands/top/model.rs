@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use super::history::NodeHistory;
 use super::sample::{HostSample, NodeSample, SourceOutage};
 
-/// An update from a source.
 #[derive(Debug)]
 pub(super) enum SourceUpdate {
     Node(Box<NodeSample>),

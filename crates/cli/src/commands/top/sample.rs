@@ -49,7 +49,6 @@ pub(super) struct NodeSample {
     /// `None` if the source evaluates no rules.
     pub(super) findings: Option<Vec<FindingSample>>,
     pub(super) jobs: Vec<JobSample>,
-    /// Coverage gaps.
     pub(super) coverage_gaps: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! View state: page, sort order, filter and selection. Keys in, commands out; draws nothing.
+//! View state: page, sort order, filter and selection. Maps key presses to commands.
 
 use farrier_fleet::health::{GpuUuid, Signal};
 
@@ -81,7 +81,7 @@ impl Sort {
 pub(super) enum UiCommand {
     None,
     Quit,
-    /// Redraw everything.
+    /// Redraw the whole screen, not only the changed cells.
     Redraw,
     /// Send another query to the server.
     Query(ServerQuery),
@@ -129,7 +129,6 @@ impl ViewState {
         }
     }
 
-    /// Handles a key press.
     pub(super) fn press(&mut self, key: Key, model: &TopModel) -> UiCommand {
         match self.overlay {
             Some(Overlay::Filter) => return self.type_filter(key),

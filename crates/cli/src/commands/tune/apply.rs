@@ -38,8 +38,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
     let refused =
         steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
-    // Drift is measured against the node's profile. The profile becomes the node's profile if it is
-    // applied without --only, unless the node refuses some settings and needs no other change.
+    // The agent reports drift from the node's profile. An apply without --only makes this profile
+    // the node's profile, unless nothing would change because the node refuses settings.
     let becomes_node_profile = args.selection.only.is_empty() && (changes > 0 || refused == 0);
     let kept_profile =
         if becomes_node_profile { None } else { args.node.other_node_profile(&profile) };
@@ -73,8 +73,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let now = Timestamp::now();
         applied = tune::apply(&profile.name, &steps, &mut actuator, &mut journal, now);
     }
-    // Written after the changes, so that the agent reports no drift while they are made. Written
-    // even if there was nothing to change, because from now on drift from this profile is reported.
+    // Write the profile after the changes, so that the agent reports no drift while they are made.
+    // Write it even if there was nothing to change: from now on the agent reports drift from it.
     let applied_profile = AppliedProfile { profile: profile.into_owned(), unverified };
     let written =
         if becomes_node_profile { applied_profile.write(&args.node.state()) } else { Ok(()) };

@@ -14,7 +14,7 @@ pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a
     let bare = text.strip_prefix(['R', 'r']).unwrap_or(text);
     let (version, precision) = if let Some(number) = number(bare) {
         let latest = set.drivers.branch(Branch(number)).map(|facts| facts.latest.clone());
-        // Outside the data only the branch number is known.
+        // If the data lacks the branch, use release 0 as a placeholder.
         let version = latest.map_or_else(|| format!("{number}.0").parse(), Ok);
         (version.map_err(|err| error(err.to_string()))?, DriverPrecision::Branch)
     } else {

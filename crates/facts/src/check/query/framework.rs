@@ -99,8 +99,8 @@ fn minor(version: &PackageVersion) -> String {
     format!("{major}.{minor}")
 }
 
-/// Finds a build. A tag with a nonexistent CUDA version is an error; for a real CUDA version
-/// without a build in the data the result is `None`.
+/// Finds a build. A tag that names a nonexistent CUDA version is an error. `None` if the CUDA
+/// version exists but the data has no such build.
 fn find_build<'a>(
     set: &'a FactSet,
     package: &FrameworkPackage,

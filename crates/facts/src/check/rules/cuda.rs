@@ -32,7 +32,7 @@ pub(super) struct CudaRequirement<'a> {
     pub(super) family: &'a CudaFamily,
     /// `None` if only the major version was given.
     pub(super) cuda: Option<CudaVersion>,
-    /// The driver that ships with it.
+    /// The driver that the toolkit of this CUDA version includes.
     pub(super) shipped: Option<&'a DriverVersion>,
     pub(super) origin: &'a Origin,
     /// Always `Usage::Run` for a framework.
@@ -85,7 +85,7 @@ impl<'a> CudaRequirement<'a> {
         })
     }
 
-    /// For compilation, a driver that cannot run the result is only a caveat.
+    /// Verdict if the driver is too old: only a caveat for compilation, which needs no driver.
     fn blocked(&self) -> Verdict {
         match self.usage {
             Usage::Run => Verdict::Blocked,
@@ -96,15 +96,16 @@ impl<'a> CudaRequirement<'a> {
 
 /// How the user-space driver supports the required CUDA.
 enum CudaSupport {
-    /// Newer major version.
+    /// The driver supports a newer major version.
     NewerFamily(CudaVersion),
-    /// Too old for the major version.
+    /// The driver is too old for the required major version, or outside the data.
     TooOld,
-    /// Same major version; no minor was requested.
+    /// The driver supports the major version, and no minor was requested.
     Family(CudaVersion),
-    /// Native support; the toolkit may ship with a later release of the branch.
+    /// The driver supports the required minor. `update_is_newer` if the toolkit ships with a later
+    /// release of the driver's branch.
     Native { max_cuda: CudaVersion, update_is_newer: bool },
-    /// Same major version, older minor.
+    /// The driver supports the major version, but only older minors.
     OlderMinor(CudaVersion),
 }
 
@@ -114,8 +115,8 @@ fn cuda_support(
     need: &CudaRequirement<'_>,
 ) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver that ships with a CUDA release runs it even if it is older than the family's
-    // minimum, which was raised later (450.51.05 and CUDA 11.0).
+    // The driver that ships with a CUDA release runs that release. It may be older than the
+    // minimum of the major version, which NVIDIA raised later (450.51.05 ships with CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
     let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };
@@ -146,8 +147,10 @@ pub(super) fn driver_supports(
 ) -> bool {
     let subject = &need.subject;
     let family = &need.family.origin;
-    let ships =
-        need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
+    let ships = need
+        .shipped
+        .map(|shipped| format!("; the toolkit of this CUDA version includes driver {shipped}"))
+        .unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
     let (verdict, code, text, origin) = match cuda_support(query, user_space, need) {
         CudaSupport::TooOld => return report_driver_too_old(set, query, need, findings),
@@ -161,8 +164,8 @@ pub(super) fn driver_supports(
             Verdict::Caveat,
             "cuda-minor-missing",
             format!(
-                "{subject} was given without its minor: up to {max_cuda} {via} runs it as it is, later \
-                 minors by minor-version compatibility (not PTX)"
+                "{subject} was given without its minor: {via} supports up to {max_cuda} natively; later \
+                 minors run by minor-version compatibility (not PTX)"
             ),
             family,
         ),
@@ -213,7 +216,7 @@ fn report_driver_too_old(
     let floor = &need.family.driver_min;
     let verb = match need.usage {
         Usage::Run => "needs",
-        Usage::Compile => "builds, and what it builds needs",
+        Usage::Compile => "compiles, but its programs need",
     };
     findings.reason(
         need.blocked(),
@@ -239,7 +242,8 @@ fn advise_newer(
     advise_branch(set, query, findings, &format!("for {}", need.subject), |branch| {
         qualifies(branch.native_cuda)
     });
-    // A cuda-compat package helps if its base is supported and its branch still supports the GPU.
+    // A cuda-compat package helps if it supports the current branch as its base, and if the branch
+    // of the package still supports the GPU.
     let Some(cuda) = need.cuda else { return };
     let facts = &set.cuda.forward_compatibility;
     let branch = query.driver.version.branch();
@@ -376,7 +380,7 @@ fn major_supports_gpu(
             Verdict::Caveat,
             "cuda-minor-decides-target",
             format!(
-                "{} knows {} ({}) only from CUDA {} on",
+                "{} supports {} ({}) only from CUDA {} on",
                 need.subject,
                 query.gpu.compute_capability.sm(),
                 query.gpu.id,

@@ -31,8 +31,8 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     };
     let name = package.name();
 
-    // The package bundles the user space of the first branch with its CUDA; that branch must still
-    // support the GPU.
+    // The package bundles the user-space driver of the first branch that supports its CUDA
+    // natively. That branch must still support the GPU.
     let bundled = set.drivers.branch.iter().find(|branch| branch.native_cuda == cuda);
     let architecture = architecture_of(set, query.gpu);
     if let (Some(bundled), Some(last)) = (bundled, architecture.last_branch)

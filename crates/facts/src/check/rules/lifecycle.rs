@@ -1,4 +1,4 @@
-//! Is the branch supported on that day?
+//! Is the branch supported on the day of the query?
 
 use super::advise_branch;
 use crate::check::findings::Findings;
@@ -7,7 +7,7 @@ use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::set::FactSet;
 
-/// Notice period before the end of support: a quarter, in which most fleets have a change window.
+/// Notice period before the end of support: most fleets have a change window in each quarter.
 const SOON_DAYS: i32 = 90;
 
 pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {

@@ -27,8 +27,7 @@ fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
     architecture.expect("a valid set has the architecture of every GPU")
 }
 
-/// Kernel modules that support a GPU: those of its generation, and only the open ones next to a
-/// Grace CPU.
+/// Kernel modules that support a GPU. For a GPU next to a Grace CPU, only the open ones do.
 pub(crate) fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
     if gpu.coherent { Modules::Open } else { architecture_of(set, gpu).modules }
 }
@@ -94,7 +93,7 @@ fn advise_branch(
     findings.remedy(
         why,
         format!(
-            "move to {} ({}{}), at best {}",
+            "move to {} ({}{}), ideally {}",
             branch.branch,
             branch.lifecycle.name(),
             until.unwrap_or_default(),

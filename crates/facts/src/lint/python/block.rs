@@ -59,11 +59,11 @@ fn head_end(source: &Source<'_>, line: LogicalLine) -> Option<usize> {
 /// The blocks of a source.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// Head line of the block around each line.
+    /// For each line, the head of the block that contains it.
     pub(super) parent: Vec<Option<usize>>,
-    /// One past the last line of each line's block.
+    /// For each line, the end (exclusive) of the block that it heads.
     pub(super) end: Vec<usize>,
-    /// Whether a line is conditional, except on `__name__`.
+    /// Whether a line is inside a conditional block. `if __name__ == ..` does not count.
     pub(super) conditional: Vec<bool>,
 }
 

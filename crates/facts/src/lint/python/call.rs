@@ -90,7 +90,7 @@ struct Mistake {
     line: u32,
 }
 
-/// Mistakes in the argument that a test covers.
+/// Mistakes in the argument that `test` checks.
 fn mistakes_in(
     module: &PythonModule<'_>,
     test: &ArgumentTest,

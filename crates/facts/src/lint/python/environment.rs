@@ -88,7 +88,7 @@ fn names_environment(name: &str) -> bool {
     })
 }
 
-/// `{**os.environ, ..}`: checks only the first item, where it usually is.
+/// Whether a dictionary starts with `**os.environ`. Later items are not checked.
 fn inherits(module: &PythonModule<'_>, open: usize) -> bool {
     module.is(open + 1, "**")
         && module.token(open + 2).is_some_and(|token| token.kind == TokenKind::Name)

@@ -45,7 +45,7 @@ pub(super) struct Argument<'t> {
 pub(super) enum ArgumentValue {
     /// A string.
     Text(String),
-    /// A dotted name in full, or a number.
+    /// A fully qualified name, or a number.
     Word(String),
     /// Anything else.
     Unknown,

@@ -117,7 +117,8 @@ fn takes_next_item(
         return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
     }
     // `for attempt in range(3)` and `for batch_size in [64, 32]` are retry loops that end on
-    // success. Only the loop variable counts: a loader has a batch size too.
+    // success. Look only at the loop variable, because the arguments of a data loader may also
+    // contain `batch_size`.
     let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
     let words = module.line(around);
     let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
@@ -219,7 +220,7 @@ fn only_logs(module: &PythonModule<'_>, line: usize) -> bool {
     if module.source.tokens[line.start].kind != TokenKind::Name {
         return false;
     }
-    // Calls inside the message only read values.
+    // Look only at the outer call, because calls inside the message only read values.
     let name_use = module.use_at(line.start, line.end);
     let method = name_use.path.rsplit('.').next().unwrap_or(&name_use.path);
     module.is(name_use.end, "(") && HARMLESS.contains(&method)

@@ -1,4 +1,4 @@
-//! Handlers of out-of-memory errors, under any of their names.
+//! Finds handlers of out-of-memory errors, including local aliases of the error.
 
 use std::collections::HashSet;
 
@@ -97,8 +97,8 @@ pub(super) fn handler(
     if !module.line(body[at]).iter().any(|token| token.is_name("not")) {
         return non_empty(branch);
     }
-    // `if "out of memory" not in str(error): raise`: the rest handles out-of-memory; an empty rest
-    // is a pass.
+    // After `if "out of memory" not in str(error): raise`, the remaining lines handle
+    // out-of-memory. If there are none, the handler ignores the error.
     let raises = branch.last().is_some_and(|&line| module.line(line)[0].is_name("raise"));
     raises.then(|| body[at + 1..].to_vec())
 }

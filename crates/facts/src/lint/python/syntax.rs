@@ -1,5 +1,5 @@
-//! Detects text that is not Python, as far as possible without a grammar: a clean result requires
-//! that the text was understood.
+//! Detects text that is not Python, as far as possible without a grammar. A text that was not
+//! understood must not get a clean result.
 
 use super::token::{Source, TokenKind, tokens};
 
@@ -63,8 +63,8 @@ mod tests {
     fn reports_syntax_errors_with_line() {
         for (text, what) in [
             ("x = 1\ndef f(:\n    pass\n", "2: `(` is not closed"),
-            ("x = (1]\n", "1: `]` closes nothing that is open"),
-            ("x = 1)\n", "1: `)` closes nothing that is open"),
+            ("x = (1]\n", "1: `]` has no matching open bracket"),
+            ("x = 1)\n", "1: `)` has no matching open bracket"),
             ("x = 'a\ny = 2\n", "1: a string is not closed"),
             ("x = 1\ny = \"\"\"a\n", "2: a string is not closed"),
             ("pip install $NAME\n", "1: `$` is not Python syntax"),

@@ -234,7 +234,7 @@ impl<'t> Lexer<'t> {
                 let opened = open.map_or("", |open| self.source.tokens[open].text);
                 if !matches!((opened, text), ("(", ")") | ("[", "]") | ("{", "}")) {
                     self.syntax_error(self.line, || {
-                        format!("`{text}` closes nothing that is open")
+                        format!("`{text}` has no matching open bracket")
                     });
                 }
             }

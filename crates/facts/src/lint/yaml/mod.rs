@@ -131,7 +131,7 @@ impl SourceReader<'_, '_> {
         COMMANDS.contains(&self.parent())
     }
 
-    /// Scans a block scalar: a script, or a file by its name.
+    /// Scans a block scalar: a script, or a file whose name is the key.
     fn block(&mut self, line: &YamlLine<'_>, body: &str, number: u32) {
         if line.key.is_none() && self.in_words() {
             self.words.push((body.to_owned(), number));

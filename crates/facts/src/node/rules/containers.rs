@@ -1,5 +1,5 @@
-//! The container toolkit: installed if there is a container runtime, without known vulnerabilities,
-//! and with CDI specifications for this driver.
+//! If there is a container runtime: is the container toolkit installed, is it free of known
+//! vulnerabilities, and are its CDI specifications for this driver?
 
 use crate::advisory::{Advisory, Product};
 use crate::check::Verdict;

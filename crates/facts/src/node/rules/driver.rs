@@ -87,9 +87,9 @@ fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
 /// Remedy if the driver on disk differs from the loaded one.
 pub(super) fn remedy_one_driver_version(findings: &mut NodeFindings) {
     findings.remedy(
-        "for a driver of one version",
-        "drain the node and reboot it, or stop all users of the GPUs and reload the modules; and \
-         hold the packages",
+        "for matching driver versions",
+        "drain the node and reboot it, or stop all users of the GPUs and reload the modules; then \
+         hold the driver's packages",
         None,
     );
 }

@@ -88,8 +88,8 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             "fabric-manager-ahead",
             SUBJECT,
             format!(
-                "fabric manager {} matches the driver on disk, but not the loaded one, and does not \
-                 start; after a reboot they match",
+                "fabric manager {} matches the driver on disk, but not the loaded driver: the \
+                 service cannot start or restart before the node reboots",
                 package.upstream()
             ),
             node.set.drivers.fabric_manager.origin.line(),
@@ -123,7 +123,11 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             );
         }
         Reading::Value(true) => {
-            item(Verdict::Ok, "fabric-manager-running", "fabric manager runs".to_owned());
+            item(
+                Verdict::Ok,
+                "fabric-manager-running",
+                "the fabric manager service is running".to_owned(),
+            );
         }
         Reading::Value(false) | Reading::Absent => {
             item(
@@ -161,7 +165,7 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
-            // A library without the call is older than the fabrics that GPUs must join.
+            // If the library lacks the call, it is older than the GPUs that have to join a fabric.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
     }

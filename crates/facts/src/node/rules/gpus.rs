@@ -78,8 +78,7 @@ fn unread(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !node.devices().is_empty() && !unread.is_empty() {
         let which = gpus(&unread, 0);
         let were = if unread.len() == 1 { "was" } else { "were" };
-        let text =
-            format!("{which} {were} not read; all statements about GPUs are only about the others");
+        let text = format!("{which} {were} not read; the results cover only the other GPUs");
         findings.item(Verdict::Unknown, "gpus-unread", which, text, "NVML");
     }
 }

@@ -258,8 +258,9 @@ fn evaluate_next_module(
     }
 }
 
-/// Checks the module of the kernel that boots next: that firmware of its version is installed, and
-/// that the GPUs support it if it is open instead of proprietary or the reverse.
+/// Checks the module of the kernel that boots next. The open module needs GSP firmware of its
+/// version. If the next boot switches between the open and the proprietary module, the GPUs must
+/// support the new one.
 fn evaluate_next_load(
     node: &NodeContext<'_>,
     kernel: &InstalledKernel,

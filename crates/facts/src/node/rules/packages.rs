@@ -151,7 +151,7 @@ fn one_version(node: &NodeContext<'_>, driver: &[&Package], findings: &mut NodeF
             SOURCE,
         );
         findings.remedy(
-            "for a driver of one version",
+            "for matching driver versions",
             "install all packages of the driver in one version",
             None,
         );
@@ -215,7 +215,7 @@ fn evaluate_holds(
         );
         let command = format!("apt-mark hold {}", free.join(" "));
         findings.remedy(
-            "for a driver that no upgrade replaces",
+            "to keep upgrades from replacing the driver",
             "hold its packages",
             Some(&command),
         );

@@ -138,7 +138,8 @@ fn describe_desired(want: &DesiredValue) -> String {
     }
 }
 
-/// Evaluates the daemon if installed: NVIDIA calls the driver's own persistence mode legacy.
+/// Evaluates the persistence daemon if it is installed. NVIDIA calls the driver's own persistence
+/// mode legacy.
 fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Evaluation> {
     let subject = StepSubject::Host(format!("{PERSISTENCED}.service"));
     let on = *want == DesiredValue::Switch(true);
@@ -257,7 +258,9 @@ fn mig(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
             "{} instances exist: drain and destroy them first",
             instances.len()
         )),
-        Reading::Unreadable(why) => StepStatus::Unknown(format!("whether instances exist: {why}")),
+        Reading::Unreadable(why) => {
+            StepStatus::Unknown(format!("cannot read whether instances exist: {why}"))
+        }
         // Without MIG there are no instances.
         Reading::Value(_) | Reading::Absent => return evaluation,
     };
@@ -328,9 +331,7 @@ fn clocks(reading: &Reading<ApplicationClocks>, want: ClockTarget) -> GpuEvaluat
             let why = match (supported.last(), supported.first()) {
                 (Some(least), Some(most)) => {
                     let below = supported.iter().find(|rate| **rate <= mhz).unwrap_or(least);
-                    format!(
-                        "the GPU accepts {least} to {most} MHz in steps, {below} MHz among them"
-                    )
+                    format!("the GPU accepts {least} to {most} MHz in steps, such as {below} MHz")
                 }
                 _ => "the GPU lists no clocks".to_owned(),
             };

@@ -9,9 +9,10 @@ use crate::tune::setting::{DesiredValue, HUGEPAGES_FILE, SettingKind};
 
 /// Reason if there are no governor files.
 const NO_GOVERNORS: &str =
-    "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
+    "the kernel does not control CPU clocks here (a virtual machine, or the firmware does)";
 
-/// Module parameter that selects who manages GPU memory on coherent platforms.
+/// Module parameter that selects whether the driver or the kernel manages GPU memory on coherent
+/// platforms.
 const COHERENT: &str = "CoherentGPUMemoryMode";
 
 pub(super) fn evaluate(
@@ -102,7 +103,7 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
         && !available.iter().any(|known| known == word)
     {
         evaluation.standing =
-            StepStatus::Refused(format!("the kernel takes {}", available.join(", ")));
+            StepStatus::Refused(format!("the kernel accepts {}", available.join(", ")));
         return evaluation;
     }
     let target = Target::Kernel { path: path.to_owned() };
@@ -142,14 +143,14 @@ pub(super) fn file(
 
 fn guard(kind: &SettingKind, readings: &Readings) -> Evaluation {
     let path = kind.file().unwrap_or_default();
-    let wanted = "nvidia-, libnvidia-, linux- left alone";
+    let wanted = "nvidia-, libnvidia-, linux- excluded";
     match &readings.has_apt {
         Reading::Value(true) => {}
         Reading::Unreadable(why) => {
             return without_current(&path, wanted, StepStatus::Unknown(why.to_string()));
         }
         Reading::Value(false) | Reading::Absent => {
-            let why = "there is no /etc/apt/apt.conf.d here, so that nothing upgrades unattended";
+            let why = "there is no /etc/apt/apt.conf.d here, so nothing upgrades unattended";
             return without_current(&path, wanted, StepStatus::DoesNotApply(why.to_owned()));
         }
     }
@@ -216,7 +217,9 @@ fn parameter(
     let is_loaded = loaded.value().is_some_and(|value| value.as_deref() == Some(word));
     if evaluation.standing == StepStatus::AsWanted && !is_loaded {
         evaluation.standing = match loaded {
-            Reading::Unreadable(why) => StepStatus::Unknown(format!("what is loaded: {why}")),
+            Reading::Unreadable(why) => {
+                StepStatus::Unknown(format!("cannot read the loaded parameters: {why}"))
+            }
             _ => StepStatus::Waits(vec![Need::ModuleReload]),
         };
     }
@@ -238,7 +241,7 @@ fn not_coherent(set: &FactSet, readings: &Readings) -> Option<StepStatus> {
                 None => unknown = Some(format!("`{name}` is not a GPU in the data")),
             },
             Reading::Absent => unknown = Some("a GPU has no name".to_owned()),
-            Reading::Unreadable(why) => unknown = Some(format!("a GPU's name: {why}")),
+            Reading::Unreadable(why) => unknown = Some(format!("cannot read a GPU's name: {why}")),
         }
     }
     Some(unknown.map_or_else(

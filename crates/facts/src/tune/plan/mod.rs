@@ -62,9 +62,9 @@ pub enum StepSubject {
 pub enum StepStatus {
     /// Already has the desired value.
     AsWanted,
-    /// Set, but takes effect only after this.
+    /// The value is set, but does not take effect before these needs are met.
     Waits(Vec<Need>),
-    /// To be changed, takes effect after this.
+    /// The value has to be changed. The needs say when it takes effect, or how long it lasts.
     Change(Vec<Need>),
     /// Needs manual work, described here.
     ByHand(String),

@@ -88,7 +88,7 @@ def train(loader):
             loss = model(batch)
             loss.backward()
         except torch.cuda.OutOfMemoryError:
-            # The retry stands outside, as PyTorch's FAQ says.
+            # The retry is outside the handler, as PyTorch's FAQ recommends.
             oom = True
         if oom:
             run_in_micro_batches(batch)

@@ -10,10 +10,10 @@ use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
 use crate::fleet::state::{FleetState, Node, Symptom};
 
-/// The domain faults that are active when this decision is in the log.
+/// The domain faults that are active once the events of this decision are applied.
 pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
 
-/// Detects faults of the domains that changed nodes are in. Clears faults that no longer hold.
+/// Detects faults in the domains of changed nodes. Clears faults that too few nodes still show.
 pub(super) fn detect_faults(
     state: &FleetState,
     dirty: &BTreeSet<NodeId>,
@@ -22,7 +22,7 @@ pub(super) fn detect_faults(
     let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
     let mut affected: BTreeSet<Domain> =
         nodes.flat_map(|node| node.location.domains()).filter(Domain::fails_as_one).collect();
-    // Nodes may have left a faulty domain although no node that is still in it changed.
+    // Also check faulty domains without changed nodes: nodes may have left them.
     affected.extend(state.domain_faults.keys().cloned());
     let mut events = Vec::new();
     let mut suspects: Vec<Suspect> = Vec::new();
@@ -119,8 +119,8 @@ fn affected_nodes(
         .unwrap_or_default()
 }
 
-/// Whether enough nodes still show the symptom. Half the share of the detection is enough, so that
-/// the fault does not flap.
+/// Whether enough nodes still show the symptom. Half the share that detection requires is enough,
+/// so that the fault does not flap.
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
     let count = u32::try_from(affected_nodes(state, domain, symptom).len()).unwrap_or(u32::MAX);

@@ -7,7 +7,7 @@ use crate::fleet::identity::Domain;
 use crate::fleet::reason::{BudgetCounts, Rationale, Reason, UnblockedBy};
 use crate::fleet::state::{DomainCounts, FleetState, Node};
 
-/// How much of each budget is used, including what this decision has used so far.
+/// Usage of each budget, including the nodes that this decision has taken out of service so far.
 pub(super) struct BudgetUsage<'a> {
     state: &'a FleetState,
     used: BTreeMap<Domain, u32>,

@@ -25,7 +25,7 @@ use health_assessment::HealthAssessment;
 pub use health_assessment::{Impact, affects_service, impact};
 
 /// Version of the decision logic. Raise it whenever the same inputs lead to other decisions. A
-/// replay decides again only what its own version decided (`docs/adr/0020-reasons-are-values.md`).
+/// replay checks only decisions of its own version (`docs/adr/0020-reasons-are-values.md`).
 ///
 /// 2: a drain that is reported after the cordon was removed does not count. A state from before
 /// format 3 does not record the faults of a repair attempt, so such an attempt counts for all
@@ -35,12 +35,12 @@ pub use health_assessment::{Impact, affects_service, impact};
 /// it, and its orders still expire.
 ///
 /// 4: if the disruption budget keeps a joining node from quarantine, the node is cordoned if its
-/// pool has `cordon_joining`. A requested verification of a suspect node that stays in service
-/// runs.
+/// pool has `cordon_joining`. A requested verification also runs on a suspect node that stays in
+/// service.
 pub const LOGIC_VERSION: u32 = 4;
 
-/// More steps than any node takes at once. A node that reaches this limit has two rules that undo
-/// each other's work.
+/// More steps than any node takes at once. If a node reaches this limit, two rules undo each
+/// other's work.
 const STEPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Default, PartialEq)]

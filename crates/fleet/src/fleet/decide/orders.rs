@@ -240,8 +240,8 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
 }
 
-/// The remaining fault belongs to a switch, rack or NVLink domain, so no operator has to inspect the
-/// node itself.
+/// The remaining fault belongs to a site, rack, switch or NVLink domain, so no operator has to
+/// inspect the node itself.
 fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     let (assessment, domains) = (context.assessment, context.node.location.domains());
     let explains = |symptom: Symptom| {
@@ -378,7 +378,7 @@ fn needs_approval(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rat
     })
 }
 
-/// Repairs wait for a repair window of the pool, unless an operator approved them.
+/// Repairs wait for a repair window of the pool, unless an approver approved them.
 fn outside_window(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rationale> {
     if context.node.repairs.is_approved() {
         return None;

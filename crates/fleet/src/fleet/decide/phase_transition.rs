@@ -144,8 +144,8 @@ fn released(context: &DecisionContext<'_>) -> Option<Event> {
     if context.node.requests.hold.is_some() {
         return None;
     }
-    // The hold may have ended while the certificate was revoked. The node is then held for the
-    // revocation.
+    // The hold may have ended while the certificate was revoked. The node then stays held because
+    // of the revocation.
     if let Some(rationale) = certificate_revoked(context) {
         return (*context.node.phase.rationale() != rationale)
             .then(|| context.phase_changed(NodePhase::Held, rationale));

@@ -105,7 +105,7 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counts: Option<BudgetCounts>,
     },
-    /// A failure domain is faulty, and not the node.
+    /// A failure domain is faulty, not the node itself.
     FailureDomainFault {
         domain: Domain,
         /// What the nodes of the domain show.
@@ -181,7 +181,7 @@ pub enum Reason {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
     },
-    /// Text that the server rendered: the reason of an order, on the node.
+    /// The reason of an order, as the agent receives it: text that the server rendered.
     Rendered {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
@@ -517,7 +517,7 @@ impl UnblockedBy {
         )
     }
 
-    /// Whether an operator has to act, or can.
+    /// Whether an operator or approver has to act, or can unblock the node by acting.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self,

@@ -12,7 +12,7 @@ fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
 }
 
 impl Rationale {
-    /// What a caller with this scope sees, if they may see the node.
+    /// Redacts the value for a caller with this scope, who may see the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Rationale {
 }
 
 impl OrderFailure {
-    /// What a caller with this scope sees, if they may see the node.
+    /// Redacts the value for a caller with this scope, who may see the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         match self {
@@ -34,8 +34,8 @@ impl OrderFailure {
 }
 
 impl UnblockedBy {
-    /// What a caller with this scope sees, if they may see the node. Only legacy sentences can
-    /// contain counts.
+    /// Redacts the value for a caller with this scope, who may see the node. Only legacy sentences
+    /// can contain counts.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         let is_foreign = match self {
@@ -58,8 +58,8 @@ impl UnblockedBy {
 }
 
 impl Reason {
-    /// What a caller with this scope sees, if they may see the node. Counts of other nodes are
-    /// removed.
+    /// Redacts the value for a caller with this scope, who may see the node. Removes counts of
+    /// other nodes.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         if *scope == Domain::Fleet {

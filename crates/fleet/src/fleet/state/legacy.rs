@@ -255,9 +255,9 @@ impl From<StateV2> for FleetState {
 
 impl Node {
     /// Adds the fields that format 1 lacks. Format 1 does not record which nodes have been in
-    /// service, so every node that is not joining counts as one that was. If that is wrong, a
-    /// healthy node stays in service. The opposite mistake would take a healthy node out of
-    /// service.
+    /// service, so every node that is not joining counts as having been in service. If that is
+    /// wrong, a healthy node stays in service. The opposite mistake would take a healthy node out
+    /// of service.
     fn upgrade_from_v1(&mut self) {
         if self.phase() != NodePhase::Joining {
             self.first_in_service_at.get_or_insert(self.phase.since());

@@ -7,7 +7,7 @@ use super::timers::{add_seconds, whole_seconds};
 
 /// Whether heartbeats arrive, and whether the certificates of the agent are revoked.
 ///
-/// While heartbeats arrive, there can be no uncounted seconds. All other combinations occur,
+/// The type has no uncounted seconds while heartbeats arrive. It allows all other combinations,
 /// because a certificate can be revoked before or after heartbeats are lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -136,11 +136,11 @@ impl Node {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
-    /// Whether the node counts towards disruption budgets. It does if it was in service before. It
-    /// also does if it was quarantined while it joined, because that takes away whatever ran there
-    /// before Farrier managed the node. Other nodes that were never in service do not count.
-    /// Otherwise a joining node could use up the budget of others by claiming an external cordon
-    /// and then failing its verification.
+    /// Whether disruption budgets count the node as out of service. They count a node that was in
+    /// service before. They also count a node that was quarantined while it joined, because the
+    /// quarantine drains work from before Farrier managed the node. Other nodes that were never in
+    /// service do not count. Otherwise a joining node could use up the budget of others by claiming
+    /// an external cordon and then failing its verification.
     pub(in crate::fleet) fn is_out_of_service(&self) -> bool {
         self.is_out() && (self.first_in_service_at.is_some() || !self.quarantines.is_empty())
     }

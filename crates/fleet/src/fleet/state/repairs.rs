@@ -8,9 +8,8 @@ use crate::fleet::order::OrderKind;
 
 /// Repairs of a node since it was last in service.
 ///
-/// A repair can wait for its verification only if there is an attempt. A fault counts as repaired
-/// before only if such an attempt is recorded, and attempts from before a manual repair do not
-/// count for a fault.
+/// The repair that waits for its verification is always the last attempt. The attempts also record
+/// which orders were already tried for which fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repairs {
     /// Attempts that did not help: the node was taken out of service or repaired again afterwards.
@@ -96,9 +95,9 @@ impl Repairs {
         self.attempts().filter(is_same).count()
     }
 
-    /// Whether the order was attempted for this fault since the last manual repair. An attempt with
-    /// unknown faults counts for every fault. Otherwise a repair would be repeated only because its
-    /// keys were lost. An operator decides instead.
+    /// Whether the order counts as attempted for this fault, so that it is not repeated. Attempts
+    /// since the last manual repair count for the faults that they record. An attempt with unknown
+    /// faults counts for every fault, because an operator should decide whether to repeat it.
     pub(in crate::fleet) fn was_attempted(
         &self,
         kind: &OrderKind,
@@ -118,8 +117,8 @@ impl Repairs {
                 return true;
             }
         }
-        // After a manual repair, orders that were attempted before it are left to operators, until
-        // another repair is ordered.
+        // If no repair for a known fault was ordered since the last manual repair, older attempts
+        // still count.
         !any_fault_recorded && self.times_done(kind) > 0
     }
 
@@ -139,7 +138,7 @@ impl Repairs {
         self.attempt(RepairAttempt::Manual { what: what.to_owned() });
     }
 
-    /// The agent acknowledged the repair, or does not support that.
+    /// The agent acknowledged the repair, or does not support acknowledgements.
     pub(super) fn acknowledge(&mut self) {
         self.pending_ack = None;
     }

@@ -70,7 +70,8 @@ impl Scheduling {
         matches!(self, Self::Cordoned { drained: true, .. })
     }
 
-    /// Applies what the scheduler reports. If the cordon changes its owner, the node stays drained.
+    /// Applies the cordon that the scheduler reports. If the cordon changes its owner, the node
+    /// stays drained.
     pub(super) fn observe(&mut self, cordon: &Cordon) {
         let drained = self.is_drained();
         *self = match cordon {

@@ -27,8 +27,9 @@ impl Node {
         self.orders.extend_lease(by);
     }
 
-    /// Adjusts to a clock that was set back by `back`. No past event may lie in the future. Timers
-    /// keep their remaining time if it is known, and no timer gets longer than its full length.
+    /// Adjusts to a clock that was set back by `back`. Afterwards, no past event has a time in the
+    /// future. Timers keep their remaining time if it is known, and no timer gets longer than its
+    /// full length.
     fn step_back(&mut self, back: SignedDuration, now: Timestamp, policy: &Policy) {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
         self.phase.step_back(back, now);

@@ -9,8 +9,8 @@ use crate::fleet::reason::{Reason, bounded};
 
 /// Verification results of a node, from the current boot and since the last repair.
 ///
-/// A level that has passed is never still required because of an earlier failure. A level that
-/// failed is always required. If a level has passed since, there is no open failure for it.
+/// A level that failed is required until it passes. When it passes, its failure is dismissed as
+/// well.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verification {
     #[serde(default, skip_serializing_if = "Level::is_not_run")]

@@ -24,7 +24,7 @@ pub(super) fn observed(clause: &Clause, measured: Measured) -> String {
         Comparison::AtLeast if limit > 1.0 || is_share(clause) => {
             format!("{observation}, the limit is {limit_text}{limit_source}")
         }
-        // The value alone says enough.
+        // The observed value makes the limit obvious.
         Comparison::AtLeast | Comparison::Equals => observation,
         Comparison::Differs => format!("{observation}, not {}", amount(clause, limit)),
     }
@@ -208,9 +208,10 @@ fn short(signal: Signal) -> String {
         Signal::NicEfaUnresponsiveRemote => "unresponsive EFA peers",
         Signal::NicEfaImpairedRemote => "impaired EFA connections",
         Signal::NicRate => "port rate",
+        Signal::NodeGpusNvml => "the number of GPUs that NVML opened",
         Signal::NodeGpusExpected | Signal::NodeNicsExpected => "the number expected on the node",
         Signal::NodeProbesStuck => "processes stuck in the driver",
-        Signal::AgentClockSteps => "jumps of the wall clock",
+        Signal::AgentClockSteps => "steps of the wall clock",
         signal => return meaning(signal),
     };
     shorter.to_owned()

@@ -20,7 +20,7 @@ const AGENT_ROOM: usize = 64;
 /// Most evidence per finding: the first observation, and the newest of the others.
 const EVIDENCE_MAX: usize = 8;
 
-/// What identifies a finding.
+/// The identity of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FindingKey {
     pub(super) code: String,

@@ -39,8 +39,9 @@ impl Engine {
             let finding = &open.finding;
             self.rules.get(&key.code).is_some_and(|rule| {
                 // A finding of an event is repaired unless the event happened again after the
-                // repair. A value matches all the time, so its last match says nothing. If it still
-                // matches, a new finding opens.
+                // repair. A rule over values matches with every reading, so its first match decides
+                // whether the fault is older than the repair. If the value is still wrong, a new
+                // finding opens.
                 let last = if rule.on.is_some() { finding.last_seen } else { finding.first_seen };
                 last <= at && watch::waits_for_replacement(rule, finding.rule_action)
             })

@@ -219,7 +219,7 @@ impl Engine {
         self.store.iter().map(|(_, open)| &open.finding)
     }
 
-    /// Whether [`Self::take_told`] would return anything.
+    /// Whether [`Self::take_recovery_signals`] would return anything.
     pub fn has_recovery_signals(&self) -> bool {
         self.recovery_signals.has_changes()
     }

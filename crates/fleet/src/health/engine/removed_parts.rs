@@ -8,13 +8,13 @@ use super::super::signal::Signal;
 use super::Engine;
 use super::finding_store::FindingKey;
 
-/// A component that is not detected for this long after a reboot was removed. Every collector has
-/// reported many times by then.
+/// A component that is not detected for this long after a reboot counts as removed. Every collector
+/// has reported many times by then.
 const REMOVED_AFTER_MS: i64 = 600_000;
 
 impl Engine {
-    /// Findings of values about components other than GPUs. There is no inventory of these
-    /// components.
+    /// Findings of rules over values about components other than GPUs. There is no inventory that
+    /// shows whether these components still exist.
     pub(super) fn findings_to_recheck(&self) -> Vec<FindingKey> {
         let is_candidate = |key: &&FindingKey| {
             let has_clauses = self.rules.get(&key.code).is_some_and(|rule| !rule.when.is_empty());

@@ -229,7 +229,7 @@ pub(super) fn evidence(
 }
 
 /// Whether a finding of this rule stays open until the GPU, the driver or the node restarts. An
-/// event is over at once, but its fault is not: a quiet period does not reset a GPU.
+/// event is momentary, but its fault persists: a quiet period does not reset a GPU.
 pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
     let needs_restart = matches!(action, Action::ResetGpu | Action::RebootNode);
     rule.until_recovery || (rule.on.is_some() && needs_restart)

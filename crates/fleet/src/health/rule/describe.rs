@@ -1,5 +1,7 @@
 //! Describes the condition of a rule, for the rules page and the runbooks.
 
+use crate::health::engine::describe_clear_condition;
+
 use super::{Clause, EventPattern, Limit, Rule, Same};
 
 impl Rule {
@@ -20,6 +22,16 @@ impl Rule {
             parts.push(format!("on {}", self.models.join(", ")));
         }
         parts.join("; ")
+    }
+
+    /// When the finding clears, as the end of a sentence.
+    pub fn describe_clearing(&self) -> String {
+        let is_check = self.when.is_empty() && self.on.is_none();
+        if is_check {
+            "when a check of the node no longer reports it".to_owned()
+        } else {
+            describe_clear_condition(self)
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use crate::cuda::error::{CudaError, DriverContext, error_text};
 pub(in crate::cuda) fn open(index: usize) -> Result<Arc<CudaContext>, CudaError> {
     let count = match CudaContext::device_count() {
         Ok(count) => usize::try_from(count).unwrap_or(0),
-        // A driver without a GPU and the toolkit's stub library return different errors.
+        // A driver without a GPU and the toolkit's stub library return different errors here. Both
+        // mean that there is no GPU.
         Err(err) => return Err(CudaError::NoGpu { detail: error_text(err) }),
     };
     if count == 0 {

@@ -7,7 +7,7 @@ use crate::cuda::backend::{GemmPrecision, UnsupportedGemm};
 use crate::cuda::blas::{Blas, BlasUnavailable, GemmPlan};
 use crate::cuda::error::{CudaError, DriverContext};
 
-/// Rows and columns of the GEMM with which a library is tried.
+/// Rows and columns of the GEMM in the trial run of a library.
 const TRIAL_SIDE: u64 = 256;
 
 impl Device {

@@ -1,4 +1,4 @@
-//! Quick tests, which take half a minute, of whether the GPU works at all.
+//! Quick tests of whether the GPU works at all. Together they take half a minute.
 
 use farrier_facts::diag::TestOutcome;
 
@@ -22,7 +22,8 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<TestOutcome, Cuda
         }
     }
     let after = backend.free_bytes()?;
-    // Other processes may allocate meanwhile, so only a missing share of our own memory counts.
+    // Other processes may allocate meanwhile, so it counts as a leak only if more than half of the
+    // test's own allocation is missing.
     if after + bytes / 2 < before {
         let what = format!("{} were allocated and not freed", mib(before - after));
         return Ok(TestOutcome::Wrong { what: vec![what] });

@@ -1,4 +1,4 @@
-//! Minutes of load: sustained speed and silent data corruption.
+//! Tests under minutes of load: sustained speed and silent data corruption.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ fn runs_in(seconds: f64, once_s: f64) -> usize {
     (seconds / once_s.max(1e-6)).clamp(1.0, 5000.0) as usize
 }
 
-/// Thread blocks per SM. They are more than fit at once, so that queued blocks spread over SMs.
+/// Thread blocks per SM: enough of them that every SM gets work.
 const BLOCKS: u32 = 8;
 /// Threads per block in the `hunt` kernel.
 const THREADS: u32 = 256;

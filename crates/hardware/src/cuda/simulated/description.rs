@@ -16,11 +16,11 @@ pub struct SimulatedGpu {
     pub processors: u32,
     /// Memory, in MiB. The host must have as much.
     pub memory_mib: u64,
-    /// One way, decimal GB/s.
+    /// Memory bandwidth in one direction, in decimal GB/s.
     pub memory_gb_per_s: f64,
-    /// One way.
+    /// PCIe bandwidth in one direction.
     pub pcie_gb_per_s: f64,
-    /// One way, to each peer.
+    /// Bandwidth to each peer in one direction.
     pub peer_gb_per_s: f64,
     /// Number of directly accessible GPUs.
     pub peers: usize,

@@ -293,7 +293,7 @@ impl NvmlCaller<'_> {
 }
 
 /// Converts the result of a call that newer libraries lack or stub out. With such a library, the
-/// GPU does not have the setting.
+/// setting is absent.
 fn absent_if_removed<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::DEPRECATED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Reading::Absent,

@@ -1,4 +1,4 @@
-//! GPU values for a person who watches. No rule uses these values, and the agent does not read
+//! GPU values for interactive displays. No rule uses these values, and the agent does not read
 //! them.
 
 use std::ffi::c_uint;
@@ -31,7 +31,7 @@ pub struct DetailedSample {
     pub gpu: GpuUuid,
     /// `P0` is the fastest.
     pub performance_state: Reading<u32>,
-    /// Relative to the fan's maximum speed.
+    /// Fan speed relative to the fan's maximum.
     pub fan_percent: Reading<u32>,
     /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
     pub compute_mode: Reading<u32>,

@@ -49,8 +49,8 @@ impl Gpm {
         self.is_supported = None;
     }
 
-    /// Whether two samples were ever compared. Until then no activity is known, so the first two
-    /// samples are taken at once.
+    /// Whether two samples were ever compared. Until then no activity is known, so every medium
+    /// request takes a sample.
     pub(super) fn has_measured(&self) -> bool {
         self.has_measured
     }
@@ -67,7 +67,7 @@ impl Gpm {
 }
 
 /// Buffer for the metrics of one response, reused for all GPUs.
-#[expect(clippy::large_stack_arrays, reason = "made once, 19 kB, and then on the heap")]
+#[expect(clippy::large_stack_arrays, reason = "19 kB, built once and then moved to the heap")]
 pub(super) fn request() -> Box<GpmMetricsGet> {
     let metric = GpmMetric { id: 0, nvml_return: 0, value: 0.0, names: [ptr::null(); 3] };
     let none = ptr::null_mut();

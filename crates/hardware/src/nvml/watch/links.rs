@@ -96,7 +96,7 @@ impl Reader<'_, '_> {
         // A signal that no link has is unsupported on this GPU.
         for (_, signal) in supported {
             let number = signal as u8;
-            // `LinkActive` is not unsupported, because a link may still come up.
+            // `LinkActive` never counts as unsupported, because a link may still come up.
             let is_lasting = signal != Signal::LinkActive;
             if is_lasting && links.iter().all(|(_, values)| values.absent.contains(&number)) {
                 self.gpu.absent.insert(signal);

@@ -83,8 +83,8 @@ impl Reader<'_, '_> {
             self.device,
             &raw mut memory
         );
-        // The driver of an H200 writes the flag over the version. Bindings expect it after the
-        // version.
+        // The driver of an H200 writes the flag over the version. NVIDIA's bindings expect it after
+        // the version.
         let [first, second] = memory.words;
         let flag = if first == version { second } else { first };
         self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)

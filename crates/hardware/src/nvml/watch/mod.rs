@@ -83,8 +83,8 @@ pub struct ProbeReport {
     pub cpu_us: u64,
     /// The driver version. Present if `inventory` is.
     pub driver: Option<String>,
-    /// The newest CUDA version that the driver supports, in NVML's encoding. Present if `inventory`
-    /// is, in interactive mode only.
+    /// The newest CUDA version that the driver supports, in NVML's encoding. In interactive mode
+    /// only, and only together with `inventory`.
     pub cuda: Option<u32>,
     /// Additional values, in interactive mode only.
     pub detailed: Vec<DetailedSample>,
@@ -96,9 +96,8 @@ pub enum Pace {
     /// The agent's own rate.
     #[default]
     Agent,
-    /// For a person who watches: fast values at this interval, processes and activity every few
-    /// intervals, plus values that only people look at. Calls that take tens of milliseconds are
-    /// left out.
+    /// For interactive displays: fast values at this interval, processes and activity every few
+    /// intervals, plus the values in `detailed`. Calls that take tens of milliseconds are left out.
     Interactive(Duration),
 }
 

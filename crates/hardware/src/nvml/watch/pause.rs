@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How often to check whether a child that was asked to exit is gone.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// Synchronises a task that needs NVML unused with the watch thread.
+/// Lets a task wait until the watch thread has released NVML.
 #[derive(Debug, Default)]
 pub struct ProbePause {
     state: Mutex<PauseState>,
@@ -56,7 +56,7 @@ impl ProbePause {
         let mut state = self.lock();
         state.is_stopped = Some(is_stopped);
         self.changed.notify_all();
-        // An exiting child takes only moments.
+        // A child exits within moments, so check again soon.
         let limit = if is_stopped { limit } else { limit.min(EXIT_POLL) };
         drop(self.changed.wait_timeout_while(state, limit, |state| state.requests > 0));
     }

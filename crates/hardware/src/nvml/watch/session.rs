@@ -51,8 +51,8 @@ pub(super) struct ProbeSession<'a> {
     /// Consecutive slow requests with a lost GPU.
     lost_rounds: u32,
     /// In interactive mode, `true` until the first recount after the start. A GPU that did not open
-    /// a moment ago will not open now, and reinitialising would discard measurements that a single
-    /// display needs.
+    /// a moment ago will not open now. Reinitialising would discard measurements, which a program
+    /// that prints only once needs.
     is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
     process_buffer: Vec<ProcessInfo>,
@@ -98,7 +98,8 @@ impl<'a> ProbeSession<'a> {
         response.inventory = Some(self.gpus.iter().map(|gpu| gpu.identity.clone()).collect());
     }
 
-    /// How many GPUs NVML lists and opens, and which ones do not open.
+    /// The number of GPUs that NVML lists and can open, and a description of those that it cannot
+    /// open.
     fn count_opened(&self) -> (Option<Reading<u32>>, Option<String>) {
         let gpus: Vec<(u32, NvmlStatus)> =
             self.unopened().map(|(index, code)| (index, NvmlStatus(code))).collect();

@@ -76,7 +76,7 @@ pub(super) struct Supervisor<C: ProbeSpawner> {
     stuck_calls: BTreeMap<Option<u32>, String>,
     /// Subjects last reported with a stuck call.
     calls_reported: BTreeSet<Subject>,
-    /// Subjects for which it was reported since the start whether a call is stuck.
+    /// Subjects whose stuck-call signal was reported at least once since the start.
     call_states_reported: BTreeSet<Subject>,
     reported_signals: ReportedSignals,
 }
@@ -102,7 +102,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Does what is due, and sends at most one request.
+    /// Takes all actions that are due, and sends at most one request.
     pub(super) fn step(&mut self, now: Duration, stop: &AtomicBool) -> SupervisorStep {
         let mut events = Vec::new();
         self.exiting.retain_mut(|exiting| exiting.child.exit_status().is_none());
@@ -332,7 +332,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
         self.current = Some(current);
     }
 
-    /// Whether only skipped GPUs are missing, which have a finding and unreadable signals.
+    /// Whether no child is exiting, or all stuck calls are about skipped GPUs. Skipped GPUs already
+    /// have a finding and unreadable signals.
     fn only_avoided_are_missing(&self) -> bool {
         let is_avoided = |gpu: &Option<u32>| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu));
         let only_avoided = !self.stuck_calls.is_empty() && self.stuck_calls.keys().all(is_avoided);

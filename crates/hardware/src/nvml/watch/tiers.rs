@@ -1,8 +1,8 @@
 //! Which call provides which signal, and how often it is made.
 //!
-//! The rate depends on the cost, which is the CPU time of a call at the rate used here, measured on
-//! an H200 with driver 580.159.04. (In a tight loop, most calls cost only 2 us, because a cache
-//! answers them. Polling costs more.)
+//! The rate depends on the cost. The table shows the CPU time per call, measured at these rates on
+//! an H200 with driver 580.159.04. In a tight loop, most calls would cost only 2 us, because a
+//! cache answers them.
 //!
 //! ```text
 //! every second       calls below 50 us
@@ -323,8 +323,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Replays per minute that a healthy link may have: a number per lane at a bit error rate of 1e-12
-/// (NVIDIA/DCGM `DcgmHealthWatch.cpp`), times the lanes.
+/// Replays per minute that a healthy link may have: DCGM's limit per lane, which assumes a bit
+/// error rate of 1e-12 (NVIDIA/DCGM `DcgmHealthWatch.cpp`), times the number of lanes.
 fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
     let per_lane = match generation {
         value if value < 2.0 => return None,

@@ -1,4 +1,5 @@
-//! Protocol between parent and child: the parent sends words, and the child JSON lines.
+//! Protocol between parent and child: the parent sends request lines, and the child responds with
+//! JSON lines.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ pub(super) struct InventoryRequest {
     /// NVML indices of GPUs to skip.
     #[serde(default)]
     pub(super) avoided: Vec<u32>,
-    /// Interactive mode.
+    /// Whether the child runs in interactive mode.
     #[serde(rename = "closely", default)]
     pub(super) interactive: bool,
 }
@@ -91,10 +92,10 @@ pub(super) struct WatchResponse {
     pub(super) unavailable: Option<WireUnavailable>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) driver: Option<String>,
-    /// How many GPUs NVML lists and opens.
+    /// The number of GPUs that NVML lists and can open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<Reading<u32>>,
-    /// Describes the GPUs that NVML lists but does not open.
+    /// Describes the GPUs that NVML lists but cannot open.
     #[serde(rename = "shut", default, skip_serializing_if = "Option::is_none")]
     pub(super) unopened: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -323,7 +324,8 @@ impl ReportedSignals {
                 let reported: Vec<Signal> =
                     samples[from..].iter().map(|sample| sample.signal).collect();
                 if answered.is_down && !was_down {
-                    // Values from the slower tiers are older than the loss of the GPU.
+                    // Values from the slower tiers are older than the loss of the GPU, so they no
+                    // longer count.
                     answered.mark_unreadable(&gpu.gpu, &why, &reported, &mut samples);
                     continue;
                 }
@@ -333,8 +335,8 @@ impl ReportedSignals {
                     answered.mark_links_unreadable(&gpu.gpu, &why, &mut samples);
                 }
             } else if was_unreadable {
-                // The old reason no longer applies. Signals that this response does not have get a
-                // new one.
+                // The old reason no longer applies. Signals that are missing from this response get
+                // a new reason.
                 let reported: Vec<Signal> =
                     samples[from..].iter().map(|sample| sample.signal).collect();
                 let known = answered.tiers[tier as usize];

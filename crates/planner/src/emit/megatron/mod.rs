@@ -139,7 +139,8 @@ fn precision(run: &TrainingRun, command: &mut LaunchCommand) -> Result<FlagGroup
             group.put("--fp4-recipe", "nvfp4");
         }
     }
-    // As the memory estimate assumes: Megatron Bridge keeps weights only in these formats.
+    // Megatron Bridge stores FP8 and MXFP8 weights without a 16-bit copy. The memory estimate
+    // assumes the same.
     let keeps_fp8 =
         run.framework == Framework::Bridge && run.parallelism.sharding != Sharding::None;
     if keeps_fp8 && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8) {

@@ -93,7 +93,8 @@ impl<'a> Fields<'a> {
         Ok(u32::try_from(blocks.len()).unwrap_or(layers))
     }
 
-    /// For each layer whether it has full attention, if the file lists them.
+    /// For each layer, whether it has full attention. `None` if the file does not list the layer
+    /// types.
     pub(super) fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, ModelConfigError> {
         let Some(value) = present(self.object, "layer_types") else { return Ok(None) };
         let expected = || "a list of `full_attention` and `sliding_attention`".to_owned();

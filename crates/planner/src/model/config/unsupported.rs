@@ -48,7 +48,7 @@ const KINDS: &[(&str, &str)] = &[
     (OTHER_ATTENTION, "deepseek_v32 deepseek_v4 glm_moe_dsa minicpm_sala reformer"),
 ];
 
-/// Fields that only models of a kind have.
+/// Fields that only models of one unsupported kind have.
 const SIGNS: &[(&str, &[&str])] = &[
     (DIFFUSION, &["_diffusers_version", "_class_name"]),
     (

@@ -62,7 +62,8 @@ impl Session<'_> {
         &mut self,
         message: proto::Findings,
     ) -> Result<(), SessionEnd> {
-        // Do this for an old report too: it does not include the changes after it.
+        // Stop skipping even if this report is old: an old report does not include the changes
+        // after it.
         self.changes_to_skip = 0;
         if self.last.is_some_and(|last| message.record < last) {
             return self.acknowledge().await;

@@ -22,8 +22,8 @@ struct SessionTimes {
     opened_ms: Option<u64>,
     closed_ms: Option<u64>,
     last_message_ms: u64,
-    /// When the server last read from the session. While it deliberately does not read, this keeps
-    /// moving.
+    /// When the server last read from the session. While the server deliberately does not read,
+    /// this time keeps advancing.
     observed_ms: u64,
     is_delayed: bool,
 }

@@ -209,7 +209,7 @@ fn table(block: &TextTable) -> String {
     html
 }
 
-/// A cell; text in brackets is secondary and follows `separator`.
+/// A table cell. Text in brackets is printed small, after `separator`.
 fn cell(text: &str, separator: &str) -> String {
     if text == "failed" || text.ends_with("failed)") {
         return format!("<td class=\"failed\">{}</td>", escape(text));

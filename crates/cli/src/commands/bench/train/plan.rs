@@ -111,7 +111,7 @@ impl Filter {
     }
 }
 
-/// The shard's name under a flag; `None` if the flag does not apply to it.
+/// The value of a filter flag that selects the shard; `None` if the flag does not apply to it.
 fn name_for_flag(spec: &Spec, flag: &str) -> Option<String> {
     match (spec, flag) {
         (Spec::Steps(steps), "models") => {

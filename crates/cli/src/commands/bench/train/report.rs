@@ -45,7 +45,6 @@ pub(crate) struct ShardCount {
     pub(crate) shards: usize,
 }
 
-/// Options of a report.
 #[derive(Debug, Default)]
 pub(crate) struct ReportOptions {
     /// The plan of this command; `None` with `--merge-only`.

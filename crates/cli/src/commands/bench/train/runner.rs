@@ -142,7 +142,7 @@ fn summarize(spec: &Spec, outcome: &ShardOutcome) -> String {
     }
 }
 
-/// Python preflight: prints everything the shards would miss, one line each. It does not import
+/// Python preflight: prints one line for each missing requirement of the shards. It does not import
 /// torch, which takes seconds; each shard does that itself.
 const PREFLIGHT: &str = "\
 import ctypes, importlib.util, pathlib, runpy, sys

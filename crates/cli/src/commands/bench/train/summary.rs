@@ -81,14 +81,15 @@ pub(crate) fn machine(report: &BenchReport) -> Vec<(&'static str, String)> {
 /// Notes on the method.
 pub(crate) fn notes(report: &BenchReport) -> Vec<String> {
     let mut notes = vec![
-        "Figures are medians over repeats. Each repeat is a separate process, and itself a median over groups of steps; \
-         the range of the repeats is in brackets. Variants are interleaved, so that a slow phase of the machine affects \
-         all of them. Ratios are computed per round before the median is taken, so tokens/s and MFU have the same ratio."
+        "Figures are medians over repeats. Each repeat is a separate process, and its figure is the median over groups of \
+         steps; the range of the repeats is in brackets. Variants are interleaved, so that a slow phase of the machine \
+         affects all of them. Ratios are computed per round before the median is taken, so tokens/s and MFU have the same \
+         ratio."
             .to_owned(),
         "Tokens/s in a long run are those of the median step, reduced by the share of time that comparisons of graph and \
-         eager step take later in a run (`Compared`); variants that compare nothing have none. Ratios, MFU and cost use \
-         them. `All … steps` is the mean including the comparisons in these steps, which are far denser at the start of a \
-         run (after 1, 2, 4, 8 … replays), so it says little about a long run."
+         eager step take later in a run (`Compared`); variants without comparisons are not reduced. Ratios, MFU and cost \
+         use these tokens/s. `All … steps` is the mean including the comparisons in these steps, which are far denser at \
+         the start of a run (after 1, 2, 4, 8 … replays), so it says little about a long run."
             .to_owned(),
     ];
     notes.push(match &report.peak {
@@ -115,9 +116,10 @@ pub(crate) fn notes(report: &BenchReport) -> Vec<String> {
     notes.push(
         "Launches and the time in launch calls are from one step under the profiler, which slows the calls down; a graph \
          counts as one launch. If repeats differ in their launches, both counts are given (`1 or 1,134`), with the time \
-         and idle share of each. GPU idle compares the time with a kernel or copy running in that one step under the \
-         profiler with the median step without it. Memory peaks are from the measured steps. `Ready after` is the time from \
-         process start to the first measured step; results compiled by an earlier run of the variant are cached."
+         and idle share of each. GPU idle is the share of a step in which no kernel or copy runs: the busy time is from \
+         that one step under the profiler, the step time from the median step without it. Memory peaks are from the \
+         measured steps. `Ready after` is the time from process start to the first measured step; results compiled by an \
+         earlier run of the variant are cached."
             .to_owned(),
     );
     if !report.memory.is_empty() {

@@ -28,8 +28,8 @@ pub(in super::super) struct FaultArgs {
     /// Minutes until a failure is detected [default: 10]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     detection: Option<f64>,
-    /// Minutes from detection until the job trains again, without the lost work [default: 5, plus
-    /// loading]
+    /// Minutes from detection until the job trains again, not counting lost work [default: 5, plus
+    /// loading the checkpoint]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     recovery: Option<f64>,
     /// Checkpoint kind [default: asynchronous]
@@ -41,7 +41,7 @@ pub(in super::super) struct FaultArgs {
     /// Minutes between checkpoints [default: the best interval]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     interval: Option<f64>,
-    /// Minutes between storage writes behind in-memory checkpoints [default: continuous]
+    /// Minutes between writes of in-memory checkpoints to storage [default: continuous]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     storage_interval: Option<f64>,
     /// Number of spare nodes [default: the provider replaces nodes immediately]

@@ -137,7 +137,6 @@ pub(super) fn kind_colour(kind: OpKind) -> Colour {
     }
 }
 
-/// Roofline chart.
 pub(super) fn roofline(plan: &TrainingPlan) -> String {
     let roofline = &plan.roofline;
     let (peak, half) = (roofline.peak_flops_per_s / 1e12, roofline.half_peak_flops_per_s / 1e12);

@@ -53,7 +53,7 @@ pub(super) enum GpuCommand {
         #[arg(long, value_name = "BYTES")]
         used_bytes: u64,
     },
-    /// Set the active throttle reasons; none ends throttling
+    /// Set the active throttle reasons; without reasons, throttling ends
     Throttle {
         /// Throttle reasons
         reasons: Vec<ReasonName>,

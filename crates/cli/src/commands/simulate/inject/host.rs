@@ -30,7 +30,7 @@ pub(super) enum HostCommand {
     DriverUnloaded,
     /// Load the driver on disk
     DriverLoaded,
-    /// Upgrade the modules, libraries and packages on disk under the loaded driver
+    /// Upgrade modules, libraries and packages on disk, but not the loaded driver
     ModuleOnDisk {
         /// Driver version
         #[arg(value_name = "VERSION")]

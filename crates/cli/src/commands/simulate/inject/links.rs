@@ -75,7 +75,7 @@ pub(super) struct LinkArgs {
     /// Additional CRC errors in flits
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     crc_flit: u64,
-    /// Additional receive errors; NVLink 5 only, like all below except the speed
+    /// Additional receive errors; NVLink 5 only, as are all options below except --speed
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     receive: u64,
     /// Additional malformed packets

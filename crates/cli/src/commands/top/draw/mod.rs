@@ -18,7 +18,6 @@ use super::sample::SourceOutage;
 use super::view_state::{Overlay, Page, ViewState};
 use frame::{Frame, Style};
 
-/// Draws a frame.
 pub(super) fn draw(
     model: &TopModel,
     state: &ViewState,
@@ -57,7 +56,7 @@ fn waiting_text(requested_at: Option<Timestamp>, now: Timestamp) -> String {
     const USUAL: SignedDuration = SignedDuration::from_secs(3);
     match requested_at.filter(|requested_at| now.duration_since(*requested_at) > USUAL) {
         Some(requested_at) => {
-            format!("no answer for {}: waiting for the first", format::ago(requested_at, now))
+            format!("no answer yet, after {}", format::ago(requested_at, now))
         }
         None => "waiting for the first answer".to_owned(),
     }

@@ -34,7 +34,7 @@ pub(super) fn draw(
     }
     let gpus = state.gpus(node);
     let more = more(node, gpus.len(), below.saturating_sub(row));
-    // The last row counts what does not fit.
+    // The last row shows how many GPUs and findings do not fit.
     let below = if more.is_some() { below - 1 } else { below };
     let room = below.saturating_sub(row);
     let selected = state.selected.as_ref();

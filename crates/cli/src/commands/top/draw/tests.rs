@@ -197,7 +197,7 @@ fn link_sparklines_scale_with_the_bandwidth() {
 fn a_late_first_answer_is_shown() {
     let model = TopModel { requested_at: Some(at(39)), ..TopModel::default() };
     let text = render(&model, &ViewState::new(Page::Node), (80, 24));
-    assert!(text.contains("no answer for 6s: waiting for the first"), "{text}");
+    assert!(text.contains("no answer yet, after 6s"), "{text}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use farrier_hardware::process_owner::{self, OwnerKind};
 
 use crate::commands::top::sample::{HostSample, ProcessSample};
 
-/// What does not change during the lifetime of a process. It is read once, because reading the
-/// files of a process that is stuck in the driver may hang.
+/// Attributes that do not change during the lifetime of a process. They are read only once, because
+/// reading the files of a process that is stuck in the driver may hang.
 #[derive(Debug, Clone, Default)]
 struct ProcessIdentity {
     started_ticks: Option<u64>,

@@ -58,11 +58,11 @@ pub(in crate::commands::top) fn run(
             state.node.findings = Some(findings(engine));
         }
         state.apply(message, at, &mut host);
-        // Without answers no rule is evaluated.
+        // During an outage no rule is evaluated, so old findings are not shown.
         if state.node.outage.is_some() {
             state.node.findings = None;
         }
-        // Slower tiers are sent with the next fast sample.
+        // Once every tier was read, values of slower tiers wait for the next fast sample.
         if is_new || !state.progress.was_complete {
             state.progress.was_complete = state.progress.is_complete();
             send(state.node.clone().with_limits(), state.progress);

@@ -24,7 +24,7 @@ pub(super) fn suggest_other_build(
 ) {
     let package = need.package;
     let builds = || set.frameworks.builds(&package.name);
-    // Newest first, so the search stops at the first match: the test is the expensive part.
+    // Newest first. The search stops at the first match, because testing a build is expensive.
     let mut same: Vec<&Build> = builds().filter(|build| build.version == need.version).collect();
     same.sort_by_key(|build| Reverse(build.cuda));
     if let Some(build) = same.into_iter().find(|build| works(set, query, build)) {

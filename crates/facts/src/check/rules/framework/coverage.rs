@@ -120,13 +120,15 @@ pub(super) fn evaluate(
         GpuCoverage::Nothing => (
             Verdict::Blocked,
             "framework-lacks-gpu",
-            format!("{name} supports {list}; nothing of it runs on {sm} ({gpu})"),
+            format!("{name} supports {list}; none of its code runs on {sm} ({gpu})"),
         ),
     };
     // A dropped generation is certain; coverage assumed from an earlier version is not.
     if assumed && coverage_kind != GpuCoverage::Dropped {
         let verdict = if verdict == Verdict::Blocked { Verdict::Unknown } else { Verdict::Caveat };
-        let text = format!("no source lists the code of {name}; as of an earlier version: {text}");
+        let text = format!(
+            "no source lists the GPU code of {name}; assumed from an earlier version: {text}"
+        );
         findings.reason(verdict, "framework-architectures-assumed", text, &coverage.origin);
     } else {
         findings.reason(verdict, code, text, &coverage.origin);

@@ -69,7 +69,7 @@ impl ProbeSession<'_> {
         }
     }
 
-    /// GPUs that NVML lists but does not open, for a reason that no finding covers. Lost GPUs, GPUs
+    /// GPUs that NVML lists but cannot open, for a reason that no finding covers. Lost GPUs, GPUs
     /// that need a reset and skipped GPUs have findings already if they are identified.
     pub(super) fn unopened(&self) -> impl Iterator<Item = (u32, Return)> {
         let has_finding = |code: Return| is_down(code) || code == AVOIDED;

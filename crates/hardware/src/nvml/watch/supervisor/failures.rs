@@ -165,8 +165,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
         put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)), note);
     }
 
-    /// Reports once, for each GPU that has answered every tier, that no call is stuck. A previous
-    /// agent may have reported a stuck call.
+    /// Reports, once per GPU, that no call about it is stuck. The caller has waited until every tier
+    /// has answered. The report clears a stuck call that the agent reported before a restart.
     pub(super) fn report_no_stuck_calls(&mut self, events: &mut [ProbeEvent]) {
         let Some(ProbeEvent::Report(report)) = events.last_mut() else { return };
         for gpu in &self.inventory {
@@ -181,8 +181,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Marks the stuck-call signal of GPUs that are no longer listed as unreadable, because it is
-    /// unknown whether a call about them would return.
+    /// Marks the signal [`Signal::NodeCallsStuck`] as unreadable for each GPU that NVML no longer
+    /// lists: it is unknown whether a call about that GPU would return.
     pub(super) fn drop_unlisted_calls(&mut self, samples: &mut Vec<Sample>) {
         let listed = &self.inventory;
         self.call_states_reported.retain(|subject| {

@@ -47,7 +47,8 @@ pub(crate) struct VariantRow {
     pub(crate) failed: usize,
     /// From the median over the groups of steps.
     pub(crate) tokens_per_s: Option<Stats>,
-    /// From the median step, reduced by the share of comparisons in a long run.
+    /// From the median step, reduced by the share of time that comparisons take in a long run.
+    /// Comparisons are far more frequent at the start of a run.
     pub(crate) tokens_per_s_long: Option<Stats>,
     /// From the mean of all timed steps, including comparisons.
     pub(crate) tokens_per_s_mean: Option<Stats>,
@@ -55,13 +56,14 @@ pub(crate) struct VariantRow {
     pub(crate) comparisons: Option<Stats>,
     /// Duration of one comparison.
     pub(crate) comparison_ms: Option<Stats>,
-    /// Share of time that comparisons take later in a run.
+    /// Share of time that comparisons take in a long run.
     pub(crate) comparisons_share: Option<Stats>,
     /// Tokens per second in a long run: one value per repeat, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
     pub(crate) step_ms: Option<Stats>,
-    /// Ratio of tokens per second in a long run.
+    /// Tokens per second in a long run, relative to eager.
     pub(crate) to_eager: Option<Stats>,
+    /// Tokens per second in a long run, relative to the best variant.
     pub(crate) to_best: Option<Stats>,
     /// Ratios of the other figures to eager.
     pub(crate) rounds: Option<RoundRatios>,
@@ -71,8 +73,8 @@ pub(crate) struct VariantRow {
     /// unknown.
     pub(crate) modes: Vec<LaunchMode>,
     pub(crate) launch_ms: Option<Stats>,
-    /// Share of a step without a kernel or copy on the GPU: busy time from one step under the
-    /// profiler, step time from the median step without it.
+    /// Share of a step in which the GPU runs no kernel or copy. The busy time is from one step
+    /// under the profiler, the step time from the median step without the profiler.
     pub(crate) idle: Option<Stats>,
     pub(crate) allocated_gib: Option<Stats>,
     pub(crate) reserved_gib: Option<Stats>,
@@ -81,7 +83,7 @@ pub(crate) struct VariantRow {
     /// Largest relative difference between this variant's loss after the warm-up and eager's loss
     /// in the same repeat.
     pub(crate) loss_off_eager: Option<f64>,
-    /// Reports of the last repeat that ended as a graph and of every repeat that ended eager.
+    /// Reports of every repeat that fell back to eager, after the report of the last other repeat.
     #[serde(rename = "told")]
     pub(crate) self_reports: Vec<SelfReport>,
 }
@@ -95,8 +97,8 @@ pub(crate) struct SelfReport {
     pub(crate) eager_because: Option<String>,
 }
 
-/// Repeats with the same number of launches: a graph in one repeat and an eager step in another
-/// must not be averaged.
+/// Repeats with the same number of launches. A repeat that ran as a graph and a repeat that ran
+/// eagerly must not be averaged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LaunchMode {
     pub(crate) launches: f64,
@@ -139,7 +141,6 @@ pub(crate) struct MemoryRow {
     pub(crate) steps_lost: u32,
     /// Lost steps over all steps; `None` without steps.
     pub(crate) oom_rate: Option<f64>,
-    /// OOM rate of each seed.
     pub(crate) oom_rate_by_seed: Vec<f64>,
     pub(crate) tokens_per_s: Option<Stats>,
     pub(crate) peak_gib: Option<Stats>,
@@ -367,8 +368,8 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
 /// in Python).
 const EAGER_PREFIX: &str = "eager from here on: ";
 
-/// The last report of a repeat that did not end eager, followed by the reports of all repeats that
-/// did.
+/// The report of the last repeat that did not fall back to eager, then the reports of all repeats
+/// that did.
 fn self_reports(repeats: &Repeats<'_, StepsResult>) -> Vec<SelfReport> {
     let self_report = |(&repeat, result): (&u32, Option<&StepsResult>)| {
         let report = result?.report.clone()?;
