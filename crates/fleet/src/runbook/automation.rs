@@ -1,10 +1,8 @@
 //! What Farrier does about a finding without a person, under the default policy.
 
 use crate::fleet::{Impact, Policy, impact};
+use crate::health::finding::ends_work;
 use crate::health::{Action, FindingKind, Severity};
-
-/// Severity from which the agent asks jobs on the GPU for a checkpoint.
-const CHECKPOINT_FROM: Severity = Severity::Critical;
 
 pub(super) fn describe(
     kind: FindingKind,
@@ -23,7 +21,7 @@ pub(super) fn describe(
         );
         return steps;
     };
-    if kind == FindingKind::Fault && severity >= CHECKPOINT_FROM {
+    if ends_work(kind, severity, action) {
         steps.push(
             "The agent asks the training jobs on the affected GPU for a checkpoint.".to_owned(),
         );

@@ -103,7 +103,7 @@ impl RunbookSources<'_> {
             action,
             meaning: self.facts.xids.describe(xid),
             evidence: format!(
-                "a kernel log line `NVRM: Xid (PCI:BUS): {}, ...`, or an NVML event with this Xid",
+                "A kernel log line `NVRM: Xid (PCI:BUS): {}, ...`, or an NVML event with this Xid",
                 xid.code
             ),
             first_commands: self.commands.for_code(&code),
