@@ -42,6 +42,8 @@ pub(crate) enum Command {
     /// Plan training: memory, speed, bottleneck, cost and goodput
     #[command(subcommand)]
     Plan(commands::plan::PlanCommand),
+    /// Show the runbook of a finding: meaning, first commands, automation, when to replace the part
+    Runbook(commands::runbook::Args),
     /// Run and administer the fleet server
     #[command(subcommand)]
     Server(commands::server::ServerCommand),

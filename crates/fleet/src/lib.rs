@@ -15,3 +15,4 @@
 
 pub mod fleet;
 pub mod health;
+pub mod runbook;

@@ -4,8 +4,6 @@
 
 use std::path::Path;
 
-use farrier_fleet::health::engine::describe_clear_condition;
-use farrier_fleet::health::rule::{Clause, Limit, Same};
 use farrier_fleet::health::{Rule, Rules, Signal};
 
 const BEGIN: &str = "<!-- generated from crates/fleet/rules: do not edit below -->\n";
@@ -54,14 +52,8 @@ fn reference(rules: &Rules) -> String {
         if let Some(rule_text) = &rule.text {
             text.push_str(&format!("{rule_text}\n\n"));
         }
-        text.push_str(&format!("When: {}.\n\n", condition(rule)));
-        let is_check = rule.when.is_empty() && rule.on.is_none();
-        let clears = if is_check {
-            "when a check of the node no longer reports it".to_owned()
-        } else {
-            describe_clear_condition(rule)
-        };
-        text.push_str(&format!("It clears {clears}.\n\n"));
+        text.push_str(&format!("When: {}.\n\n", rule.describe_condition()));
+        text.push_str(&format!("It clears {}.\n\n", rule.describe_clearing()));
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("Remedy: {remedy}.\n\n"));
         }
@@ -82,72 +74,4 @@ fn reference(rules: &Rules) -> String {
         text.push_str(&format!("| `{signal}` | {behaviour} | {} |\n", signal.meaning()));
     }
     text
-}
-
-fn condition(rule: &Rule) -> String {
-    let mut parts: Vec<String> = rule.when.iter().map(clause).collect();
-    if let Some(on) = &rule.on {
-        let mut pattern = Vec::new();
-        if !on.codes.is_empty() {
-            pattern.push(on.codes.join(", "));
-        }
-        if !on.kinds.is_empty() {
-            let kinds: Vec<String> = on.kinds.iter().map(ToString::to_string).collect();
-            pattern.push(format!("kernel event of kind {}", kinds.join(", ")));
-        }
-        if let Some(severity) = on.severity {
-            pattern.push(format!("{severity} or worse"));
-        }
-        if on.within_s > 0 {
-            let same = match on.same {
-                Same::Code => "of one subject",
-                Same::Subject => "of one subject, with any code",
-                Same::Unit => "in one unit of one GPU",
-                Same::NodeCode => "anywhere on the node",
-            };
-            pattern.push(format!("{} times in {} s {same}", on.times, on.within_s));
-        }
-        if on.merge_s > 0 {
-            pattern.push(format!("bursts of {} s count once", on.merge_s));
-        }
-        if on.distinct_subjects > 1 {
-            pattern.push(format!("on {} subjects", on.distinct_subjects));
-        }
-        if on.distinct_boots > 1 {
-            pattern.push(format!("in {} boots", on.distinct_boots));
-        }
-        parts.push(pattern.join(", "));
-    }
-    if rule.when.is_empty() && rule.on.is_none() {
-        parts.push("`farrier check` reports it".to_owned());
-    }
-    if rule.for_s > 0 {
-        parts.push(format!("for {} s", rule.for_s));
-    }
-    if let Some(other) = &rule.suppressed_by {
-        parts.push(format!("not while `{}` is open for `{}`", other.code, other.detail));
-    }
-    if !rule.models.is_empty() {
-        parts.push(format!("on {}", rule.models.join(", ")));
-    }
-    parts.join("; ")
-}
-
-fn clause(clause: &Clause) -> String {
-    let measure = clause.measure.describe();
-    let measure = if measure.is_empty() { String::new() } else { format!(" ({measure})") };
-    let bits = clause.bits.map_or_else(String::new, |bits| format!(" has a bit of {bits:#x}"));
-    let limit = match clause.limit {
-        Limit::Number(number) => number.to_string(),
-        Limit::Signal { signal, times: 1.0 } => format!("`{signal}`"),
-        Limit::Signal { signal, times } => format!("{times} x `{signal}`"),
-        Limit::Peers { times } => format!("{times} x the median of its peers"),
-    };
-    let limit = if limit.len() > 24 && limit.starts_with("0.000") {
-        let Limit::Number(number) = clause.limit else { return limit };
-        format!("{number:e}")
-    } else {
-        limit
-    };
-    format!("`{}`{bits}{measure} {} {limit}", clause.signal, clause.comparison.as_str())
 }

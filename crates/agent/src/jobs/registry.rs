@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farrier_fleet::health::{
-    Action, Finding, FindingKind, GpuIdentity, GpuUuid, Moment, Severity, Subject,
-};
+use farrier_fleet::health::finding::ends_work;
+use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Moment, Subject};
 use tokio::sync::mpsc::Sender;
 
 use super::client::{Client, uuid};
@@ -224,10 +223,8 @@ impl JobRegistry {
         // An override that lowers the severity only avoids a page. The job still needs its
         // checkpoint.
         let severity = finding.default_severity.unwrap_or(finding.severity).max(finding.severity);
-        let ends_work = finding.kind == FindingKind::Fault
-            && severity >= Severity::Critical
-            && finding.action >= Action::ResetGpu
-            && finding.subject != Subject::Agent;
+        let ends_work =
+            ends_work(finding.kind, severity, finding.action) && finding.subject != Subject::Agent;
         if !ends_work {
             // The finding does not end work now, but may have done so before. Clients that already
             // got a request for it do not get another if it worsens again.

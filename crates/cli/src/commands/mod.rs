@@ -13,6 +13,7 @@ pub(crate) mod login;
 pub(crate) mod orders;
 pub(crate) mod plan;
 pub(crate) mod probe;
+pub(crate) mod runbook;
 pub(crate) mod server;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -54,6 +55,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Orders(args) => orders::run(&args, printer),
         Command::Plan(command) => plan::run(&command, printer),
         Command::Probe(command) => probe::run(&command, printer),
+        Command::Runbook(args) => runbook::run(&args, printer),
         Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),
         Command::Status(args) => status::run(&args, printer),

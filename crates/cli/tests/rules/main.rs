@@ -9,6 +9,7 @@
     reason = "tests fail by panicking and print the reason"
 )]
 
+mod fault_table;
 mod rule_case;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "these tests do not read the stdout of commands")]
@@ -20,13 +21,13 @@ mod support;
 )]
 mod test_node;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farrier_fleet::health::{Change, Rule, Rules};
 
-use rule_case::RuleCase;
+use rule_case::{Detection, RuleCase};
 
 /// Number of cases that run at the same time. A case mostly waits for its probe.
 const PARALLEL_CASES: usize = 4;
@@ -39,7 +40,7 @@ fn every_rule_fires_on_its_case() {
     if let Some(code) = &only {
         assert!(rules.iter().any(|rule| rule.code == *code), "there is no rule `{code}`");
     }
-    let failures = Mutex::new(Vec::new());
+    let (failures, detections) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::new()));
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..PARALLEL_CASES {
@@ -50,8 +51,13 @@ fn every_rule_fires_on_its_case() {
                     }
                     let fired = std::panic::catch_unwind(|| fires(rule));
                     let fired = fired.unwrap_or_else(|_| Err("panicked".to_owned()));
-                    if let Err(reason) = fired {
-                        failures.lock().unwrap().push(format!("{}: {reason}", rule.code));
+                    match fired {
+                        Ok(detection) => {
+                            detections.lock().unwrap().insert(rule.code.clone(), detection);
+                        }
+                        Err(reason) => {
+                            failures.lock().unwrap().push(format!("{}: {reason}", rule.code));
+                        }
                     }
                 }
             });
@@ -59,26 +65,22 @@ fn every_rule_fires_on_its_case() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), rules.len(), failures.join("\n"));
+    if only.is_none() {
+        fault_table::assert_current(&rules, &detections.into_inner().unwrap());
+    }
 }
 
-fn fires(rule: &Rule) -> Result<(), String> {
+fn fires(rule: &Rule) -> Result<Detection, String> {
     let sku = rule.case.sku.as_deref().unwrap_or("H100-SXM5-80GB");
     let efa = rule.case.steps.iter().any(|step| step == "efa");
     let mut case = RuleCase::new(sku, efa);
-    let opened = case.run_steps(&rule.case.steps)?;
-    case.end();
-    let opened: BTreeSet<&str> = opened.iter().filter_map(opened_code).collect();
-    if opened.contains(rule.code.as_str()) {
-        return Ok(());
-    }
-    Err(format!("the rule did not fire; fired: {opened:?}"))
-}
-
-fn opened_code(change: &Change) -> Option<&str> {
-    match change {
-        Change::Opened(finding) => Some(&finding.code),
-        Change::Updated(_) | Change::Cleared(_) => None,
-    }
+    case.run_steps(&rule.case.steps)?;
+    let detections = case.end();
+    let own = detections.iter().find(|detection| detection.code == rule.code).cloned();
+    own.ok_or_else(|| {
+        let opened: BTreeSet<&str> = detections.iter().map(|other| other.code.as_str()).collect();
+        format!("the rule did not fire; fired: {opened:?}")
+    })
 }
 
 #[test]

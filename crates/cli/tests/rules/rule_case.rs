@@ -45,6 +45,21 @@ pub(crate) struct RuleCase {
     boots: u32,
     stored_events: Vec<StoredEvent>,
     changes: Vec<Change>,
+    /// The last injection, and when it was made.
+    injection: Option<(String, u64)>,
+    detections: Vec<Detection>,
+}
+
+/// A finding that opened after an injection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Detection {
+    pub(crate) code: String,
+    pub(crate) severity: String,
+    pub(crate) action: String,
+    /// The arguments of the last injection before the finding. `None` if the case has none.
+    pub(crate) injection: Option<String>,
+    /// Simulated time from that injection to the finding.
+    pub(crate) after_s: u64,
 }
 
 impl RuleCase {
@@ -77,13 +92,17 @@ impl RuleCase {
             boots: 1,
             stored_events: Vec::new(),
             changes: Vec::new(),
+            injection: None,
+            detections: Vec::new(),
         };
         case.advance(1);
         case
     }
 
-    pub(crate) fn end(self) {
+    /// Stops the probe and returns the findings that opened, in order.
+    pub(crate) fn end(self) -> Vec<Detection> {
         self.watcher.shutdown();
+        self.detections
     }
 
     /// Runs the steps and returns the finding changes they caused.
@@ -122,6 +141,7 @@ impl RuleCase {
                 }
             }
             "inject" => {
+                self.injection = Some((rest.to_owned(), self.elapsed_s));
                 let dir = self.test_node.dir();
                 let arguments = split_words(rest);
                 let mut args = vec!["simulate", "inject", &dir];
@@ -268,7 +288,22 @@ impl RuleCase {
     fn observe(&mut self, batch: &Batch) {
         let decision = self.engine.observe(self.now(), batch);
         self.stored_events.extend(decision.events_to_store);
+        self.note_detections(&decision.changes);
         self.changes.extend(decision.changes);
+    }
+
+    fn note_detections(&mut self, changes: &[Change]) {
+        for change in changes {
+            let Change::Opened(finding) = change else { continue };
+            let injected_s = self.injection.as_ref().map_or(self.elapsed_s, |(_, at)| *at);
+            self.detections.push(Detection {
+                code: finding.code.clone(),
+                severity: finding.severity.to_string(),
+                action: finding.action.to_string(),
+                injection: self.injection.as_ref().map(|(arguments, _)| arguments.clone()),
+                after_s: self.elapsed_s - injected_s,
+            });
+        }
     }
 
     /// Reboots the node; the agent restores its saved state.

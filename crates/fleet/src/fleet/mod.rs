@@ -28,7 +28,7 @@ pub mod state;
 pub mod window;
 
 pub use access::{AccessChange, Permission, Role};
-pub use decide::{Decision, LOGIC_VERSION, Report, decide};
+pub use decide::{Decision, Impact, LOGIC_VERSION, Report, decide, impact};
 pub use event::{Entry, Event};
 pub use identity::{Domain, Location, NodeId, Pool, Tenant};
 pub use order::{Order, OrderKind, OrderStatus, VerificationLevel};

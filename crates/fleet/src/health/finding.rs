@@ -81,6 +81,12 @@ impl Finding {
     }
 }
 
+/// Whether a finding with this kind, severity and action ends the work on its GPU. Training jobs are
+/// then asked for a checkpoint.
+pub fn ends_work(kind: FindingKind, severity: Severity, action: Action) -> bool {
+    kind == FindingKind::Fault && severity >= Severity::Critical && action >= Action::ResetGpu
+}
+
 /// Fixed size of a finding: times, numbers, subject and field names.
 const FINDING_BYTES: usize = 512;
 /// Fixed size of a piece of evidence.

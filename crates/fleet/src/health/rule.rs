@@ -1,6 +1,7 @@
 //! A rule: the signals or events that it watches, its condition, its severity and its action. Rules
 //! are data in `rules/`.
 
+mod describe;
 mod parse;
 
 use std::collections::BTreeMap;

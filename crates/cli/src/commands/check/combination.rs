@@ -5,7 +5,7 @@ use farrier_facts::check::{
     check,
 };
 
-use super::print::{self, INDENT};
+use super::print::{self, Detail, INDENT};
 use super::{Args, FeatureArg, ModuleArg, UsageArg};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -74,7 +74,7 @@ fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Re
     print_reasons(&not_fine, printer)?;
     print::remedies(&report.remedies, printer)?;
     print_reasons(&fine, printer)?;
-    print::notices(&report.notices, args.strict, printer)
+    print::notices(&report.notices, Detail::new(args), printer)
 }
 
 fn print_reasons(reasons: &[&CheckReason], printer: &mut Printer) -> anyhow::Result<()> {

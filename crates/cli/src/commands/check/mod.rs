@@ -77,6 +77,9 @@ pub(crate) struct Args {
     /// Let security advisories and known regressions affect the verdict
     #[arg(long)]
     strict: bool,
+    /// List the notices: security advisories and known regressions of the driver
+    #[arg(long)]
+    notices: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,

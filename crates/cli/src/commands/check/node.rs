@@ -12,7 +12,7 @@ use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
 
 use super::Args;
-use super::print::{self, INDENT};
+use super::print::{self, Detail, INDENT};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::fact_sets;
@@ -135,7 +135,7 @@ fn print(
         // An item that is ok needs no action, so only the JSON output shows its source.
         printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
     }
-    print::notices(&report.notices, args.strict, printer)?;
+    print::notices(&report.notices, Detail::new(args), printer)?;
     if report.not_judged.is_empty() {
         return Ok(());
     }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use farrier_facts::check::{Notice, NoticeCode, Remedy, Verdict};
 
+use super::Args;
 use crate::printer::{Printer, Tone};
 
 /// Indent below a verdict: the width of the longest verdict plus two.
@@ -34,27 +35,94 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
+/// How much of the notices is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// One line with counts: every node with the same driver has the same notices.
+    Counts,
+    /// Each notice. Advisories that the branch has fixed are one line.
+    Listed,
+    /// Each notice and the worst advisories, because they affect the verdict.
+    Strict,
+}
+
+impl Detail {
+    pub(super) fn new(args: &Args) -> Self {
+        match (args.strict, args.notices) {
+            (true, _) => Self::Strict,
+            (false, true) => Self::Listed,
+            (false, false) => Self::Counts,
+        }
+    }
+}
+
 /// Advisories printed with their text under `--strict`, worst first. There can be many.
 const ADVISORIES_SHOWN: usize = 3;
 
 pub(super) fn notices(
     notices: &[Notice],
-    strict: bool,
+    detail: Detail,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if notices.is_empty() {
         return Ok(());
     }
     printer.line("")?;
-    let heading =
-        if strict { "Notices" } else { "Notices (they affect the verdict only with --strict)" };
+    // The end of support needs a plan, so it is always printed.
+    let (ending, rest): (Vec<&Notice>, Vec<&Notice>) =
+        notices.iter().partition(|notice| notice.code == NoticeCode::SupportEndsSoon);
+    if detail == Detail::Counts {
+        for notice in ending {
+            printer.paragraph("Notice:", 2, &notice.text)?;
+        }
+        let Some(text) = counts(&rest) else { return Ok(()) };
+        printer.paragraph("Notices:", 2, &text)?;
+        return Ok(());
+    }
+    let heading = match detail {
+        Detail::Strict => "Notices",
+        Detail::Counts | Detail::Listed => "Notices (they affect the verdict only with --strict)",
+    };
     printer.line(&printer.toned(Tone::Strong, heading))?;
-    let (mut exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
-        notices.iter().partition(|notice| notice.code == NoticeCode::Exposed);
-    for notice in rest {
+    let (exposed, listed): (Vec<&Notice>, Vec<&Notice>) =
+        rest.into_iter().partition(|notice| notice.code == NoticeCode::Exposed);
+    for notice in ending.into_iter().chain(listed) {
         let id = notice.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
         printer.paragraph("  -", 4, &format!("{id}{}", notice.text))?;
     }
+    advisories(exposed, detail, printer)
+}
+
+/// The notices in one line, such as `this driver has 92 security advisories ... and 2 known
+/// regressions`. `None` without notices.
+fn counts(notices: &[&Notice]) -> Option<String> {
+    let with_code = |code| notices.iter().filter(move |notice| notice.code == code);
+    let mut parts = Vec::new();
+    let exposed = with_code(NoticeCode::Exposed).count();
+    if let Some(fixed) =
+        with_code(NoticeCode::Exposed).filter_map(|notice| notice.fixed.as_ref()).max()
+    {
+        let noun = if exposed == 1 { "advisory" } else { "advisories" };
+        parts.push(format!("{exposed} security {noun} (fixed in {fixed})"));
+    }
+    let unknown = with_code(NoticeCode::ExposureUnknown).map(|notice| notice.text.clone());
+    parts.extend(unknown);
+    match with_code(NoticeCode::Regression).count() {
+        0 => {}
+        1 => parts.push("1 known regression".to_owned()),
+        regressions => parts.push(format!("{regressions} known regressions")),
+    }
+    let text = parts.join("; ");
+    (!parts.is_empty())
+        .then(|| format!("{text}. The same for every node with this driver; --notices lists them."))
+}
+
+/// The advisories that the branch has fixed, as one line with their number.
+fn advisories(
+    mut exposed: Vec<&Notice>,
+    detail: Detail,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     // A stable sort: among equal scores the newest stays first.
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     let fixed = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max();
@@ -72,7 +140,8 @@ pub(super) fn notices(
         printer.paragraph("  -", 4, &text)?;
     }
     // Without --strict advisories do not affect the verdict, so their texts are left out.
-    for notice in exposed.iter().take(if strict { ADVISORIES_SHOWN } else { 0 }) {
+    let shown = if detail == Detail::Strict { ADVISORIES_SHOWN } else { 0 };
+    for notice in exposed.iter().take(shown) {
         printer.paragraph("", 4, &format!("{}: {}", label(notice), notice.text))?;
     }
     Ok(())

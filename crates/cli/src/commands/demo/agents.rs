@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 /// Grace period between SIGTERM and SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) const COUNT: usize = 2;
+pub(super) const COUNT: u32 = 2;
 
 /// Restart delay of an agent that exited, as it does at a simulated reboot.
 const RESTART_DELAY: Duration = Duration::from_secs(2);

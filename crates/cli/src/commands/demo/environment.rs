@@ -20,9 +20,6 @@ use jiff::Timestamp;
 use super::agents::{self, Agent};
 use super::script::Act;
 
-/// Number of simulated nodes. With the nodes of the real agents, the fleet has 64 nodes.
-pub(super) const SIMULATED: u32 = 62;
-
 /// Time scale of simulated nodes: a minute takes three seconds.
 const TIME_SCALE: u64 = 20;
 
@@ -32,6 +29,8 @@ pub(super) struct Environment {
     running: Running,
     fleet: ConnectedFleet,
     agents: Vec<Agent>,
+    /// Number of nodes, with those of the real agents.
+    nodes: u32,
     started: Instant,
 }
 
@@ -73,7 +72,7 @@ impl Drop for DemoDir {
 
 impl Environment {
     /// Starts the server, the simulated nodes and the agents.
-    pub(super) async fn start(seed: u64, dir: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) async fn start(seed: u64, nodes: u32, dir: Option<&Path>) -> anyhow::Result<Self> {
         let folder = DemoDir::create(dir)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let options = ServerOptions {
@@ -86,7 +85,7 @@ impl Environment {
         running.controller().submit(Actor::Server, policy).await?;
         let spec = FleetSpec {
             seed,
-            nodes: SIMULATED,
+            nodes: simulated(nodes),
             mean_fault_interval_s: 0,
             time_scale: TIME_SCALE,
             ..FleetSpec::default()
@@ -99,16 +98,16 @@ impl Environment {
         let started = Instant::now();
         let fleet = ConnectedFleet::start(fleet, &url, 2).await?;
         let mut agents = Vec::new();
-        for number in 0..agents::COUNT {
+        for number in 0..agents::COUNT as usize {
             let agent = Agent::create(&folder.path, number, running.address()).await?;
-            join(&running, agent.name(), agents_location()?).await?;
+            join(&running, agent.name(), agents_location(nodes)?).await?;
             agents.push(agent.start()?);
         }
-        Ok(Self { folder, running, fleet, agents, started })
+        Ok(Self { folder, running, fleet, agents, nodes, started })
     }
 
     pub(super) fn nodes(&self) -> usize {
-        SIMULATED as usize + self.agents.len()
+        self.nodes as usize
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -198,6 +197,11 @@ impl Environment {
     }
 }
 
+/// Number of nodes that are simulated over the protocol. The others have real agents.
+pub(super) fn simulated(nodes: u32) -> u32 {
+    nodes.saturating_sub(agents::COUNT)
+}
+
 async fn join(running: &Running, name: &str, location: Location) -> anyhow::Result<()> {
     let enrolled = Event::Enrolled { node: name.parse()?, location };
     running.controller().submit(Actor::Server, enrolled).await?;
@@ -206,10 +210,10 @@ async fn join(running: &Running, name: &str, location: Location) -> anyhow::Resu
 
 /// Location of the real agents: the last rack and leaf switch, which the simulated nodes do not
 /// fill.
-fn agents_location() -> anyhow::Result<Location> {
+fn agents_location(nodes: u32) -> anyhow::Result<Location> {
     let mut location = Location::in_pool("train".parse()?);
-    location.rack = Some(format!("rack-{:04}", SIMULATED / 4).parse()?);
-    location.leaf = Some(format!("leaf-{:04}", SIMULATED / 16).parse()?);
+    location.rack = Some(format!("rack-{:04}", simulated(nodes) / 4).parse()?);
+    location.leaf = Some(format!("leaf-{:04}", simulated(nodes) / 16).parse()?);
     Ok(location)
 }
 

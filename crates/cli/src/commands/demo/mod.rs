@@ -28,6 +28,14 @@ pub(crate) struct Args {
     /// Seed of the script: which faults happen on which nodes
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Number of nodes
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(64..=5000)
+    )]
+    nodes: u32,
     /// Print no status line, for logs and tests
     #[arg(long)]
     headless: bool,
@@ -58,7 +66,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let environment = Environment::start(args.seed, args.dir.as_deref()).await?;
+    let environment = Environment::start(args.seed, args.nodes, args.dir.as_deref()).await?;
     let title = format!(
         "{} nodes, {} of them with a real agent on simulated NVML, connected over the real protocol to {}; seed {}",
         environment.nodes(),
@@ -76,7 +84,7 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(&format!("  {program} fleet events --follow"))?;
     printer.line("")?;
     let mut narrator = Narrator::new(!args.headless && printer.is_terminal());
-    let mut acts = script::acts(args.seed, args.duration).into_iter().peekable();
+    let mut acts = script::acts(args.seed, args.nodes, args.duration).into_iter().peekable();
     let first_act = acts.peek().map_or(Duration::ZERO, |(at, _)| *at);
     let (mut tail, mut last_seq) = environment.log_tail();
     // Start of the script. The first act waits until every node has joined, so the script starts

@@ -1,11 +1,12 @@
-//! The script of the demo: which faults happen when. It depends only on the seed and the duration.
+//! The script of the demo: which faults happen when. It depends only on the seed, the
+//! number of nodes and the duration.
 
 use std::time::Duration;
 
 use farrier_fleet::fleet::NodeId;
 use farrier_sim::fleet::NodeFault;
 
-use super::environment::SIMULATED;
+use super::environment::simulated;
 
 /// A step of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,10 +22,10 @@ pub(super) enum Act {
 }
 
 /// The acts and when they happen, relative to the start.
-pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
+pub(super) fn acts(seed: u64, nodes: u32, duration: Duration) -> Vec<(Duration, Act)> {
     // Stride over the nodes, so that each act affects another node.
-    let node =
-        |turn: u64| node_name(seed.wrapping_mul(7).wrapping_add(turn * 11) % u64::from(SIMULATED));
+    let simulated = u64::from(simulated(nodes));
+    let node = |turn: u64| node_name(seed.wrapping_mul(7).wrapping_add(turn * 11) % simulated);
     let mut acts = Vec::new();
     let mut at = |second: u64, act: Option<Act>| {
         let at = Duration::from_secs(second);
@@ -69,16 +70,16 @@ mod tests {
 
     #[test]
     fn the_seed_determines_the_acts_and_their_order() {
-        let all = acts(1, Duration::from_secs(200));
-        assert_eq!(all, acts(1, Duration::from_secs(200)));
-        assert_ne!(all, acts(2, Duration::from_secs(200)));
+        let all = acts(1, 64, Duration::from_secs(200));
+        assert_eq!(all, acts(1, 64, Duration::from_secs(200)));
+        assert_ne!(all, acts(2, 64, Duration::from_secs(200)));
         assert!(all.is_sorted_by_key(|(at, _)| *at));
         assert!(all.len() > 15, "{}", all.len());
     }
 
     #[test]
     fn a_short_demo_omits_later_acts() {
-        let short = acts(1, Duration::from_secs(20));
+        let short = acts(1, 64, Duration::from_secs(20));
         assert!(!short.is_empty());
         assert!(short.iter().all(|(at, _)| *at < Duration::from_secs(20)));
     }

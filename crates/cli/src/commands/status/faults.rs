@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use farrier_agent::status::{FindingStatus, Group, Status};
+use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::finding::{Action, ActionBy};
 use farrier_fleet::health::{Evidence, Finding, Subject};
+use farrier_fleet::runbook::page_code;
 
 use super::print::second;
 use crate::printer::{Printer, Tone};
@@ -27,11 +29,16 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         if group.first_action.action == Action::RebootNode {
             reboot_for = reboot_for.or(Some(&group.name));
         }
-        let mut printed = Printed { remedies: vec![&group.first_action.text], clears_when: "" };
+        let mut printed = Printed {
+            remedies: vec![&group.first_action.text],
+            clears_when: "",
+            runbook: String::new(),
+        };
         for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
             print_finding(shown, group, &printed, printer)?;
             printed.remedies.extend(shown.finding.remedy.as_deref());
             printed.clears_when = &shown.finding.clears_when;
+            printed.runbook = runbook(&shown.finding);
         }
     }
     Ok(())
@@ -42,6 +49,8 @@ struct Printed<'s> {
     remedies: Vec<&'s str>,
     /// When the previous finding clears.
     clears_when: &'s str,
+    /// Runbook of the previous finding.
+    runbook: String,
 }
 
 fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
@@ -112,7 +121,16 @@ fn print_finding(
     if !clears_when.is_empty() && printed.clears_when != clears_when {
         printer.paragraph("    clears", INDENT, clears_when)?;
     }
+    let runbook = runbook(&shown.finding);
+    if runbook != printed.runbook {
+        printer.paragraph("    runbook", INDENT, &format!("farrier runbook {runbook}"))?;
+    }
     Ok(())
+}
+
+/// Code of the finding's runbook page.
+fn runbook(finding: &Finding) -> String {
+    page_code(FactSet::embedded(), &finding.code, &finding.detail)
 }
 
 fn evidence_text(evidence: &Evidence, finding_text: &str) -> String {

@@ -11,7 +11,8 @@ const FINDINGS_MAX: usize = 16;
 
 /// Impact on service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Impact {
+pub enum Impact {
+    /// The node stays in service.
     None,
     /// The node may be unfit, or its state is unknown.
     Suspect,
@@ -36,7 +37,7 @@ pub(super) struct HealthAssessment {
 
 impl HealthAssessment {
     pub(super) fn new(node: &Node) -> Self {
-        let assessed = node.findings().values().map(|finding| (impact(finding), finding));
+        let assessed = node.findings().values().map(|finding| (finding_impact(finding), finding));
         let mut worst: Vec<(Impact, &Finding)> =
             assessed.filter(|(impact, _)| *impact > Impact::None).collect();
         worst.sort_by_key(|(impact, finding)| {
@@ -102,16 +103,19 @@ impl HealthAssessment {
 
 /// Whether the finding makes a node suspect or unfit.
 pub fn affects_service(finding: &Finding) -> bool {
-    impact(finding) > Impact::None
+    finding_impact(finding) > Impact::None
 }
 
-fn impact(finding: &Finding) -> Impact {
-    let needs_action = finding.action >= Action::Investigate;
-    match (finding.kind, finding.severity) {
+fn finding_impact(finding: &Finding) -> Impact {
+    impact(finding.kind, finding.severity, finding.action)
+}
+
+/// The impact of a finding with this kind, severity and action.
+pub fn impact(kind: FindingKind, severity: Severity, action: Action) -> Impact {
+    let needs_action = action >= Action::Investigate;
+    match (kind, severity) {
         (FindingKind::Fault, Severity::Critical | Severity::Fatal) if needs_action => Impact::Unfit,
-        (FindingKind::Fault, Severity::Warning) if finding.action >= Action::ResetGpu => {
-            Impact::Suspect
-        }
+        (FindingKind::Fault, Severity::Warning) if action >= Action::ResetGpu => Impact::Suspect,
         _ => Impact::None,
     }
 }

@@ -22,7 +22,7 @@ use super::reason::Rationale;
 use super::state::{FleetState, Node};
 use disruption_budget::BudgetUsage;
 use health_assessment::HealthAssessment;
-pub use health_assessment::affects_service;
+pub use health_assessment::{Impact, affects_service, impact};
 
 /// Version of the decision logic. Raise it whenever the same inputs lead to other decisions. A
 /// replay checks only decisions of its own version (`docs/adr/0020-reasons-are-values.md`).

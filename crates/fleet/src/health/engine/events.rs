@@ -87,7 +87,7 @@ impl Engine {
         let (subject, group) = event.group(pattern.same);
         let detail = match pattern.same {
             Same::Code if event.kind == Kind::Xid || event.kind == Kind::Sxid => {
-                display_code(&event.code)
+                event_detail(&event.code)
             }
             _ => group,
         };
@@ -170,8 +170,8 @@ fn event_text(event: &decode::DecodedEvent) -> String {
     format!("{} The log names the process {process}.", event.text)
 }
 
-/// Returns `Xid 48` for `xid.48`.
-fn display_code(code: &str) -> String {
+/// Detail of a finding about an event: `Xid 48` for `xid.48`.
+pub fn event_detail(code: &str) -> String {
     match code.split_once('.') {
         Some(("xid", number)) => format!("Xid {number}"),
         Some(("sxid", number)) => format!("SXid {number}"),

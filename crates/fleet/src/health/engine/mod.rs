@@ -26,6 +26,7 @@ use farrier_facts::xid::XidFacts;
 
 pub use coverage_gap::CoverageGap;
 pub use event_counter::StoredEvent;
+pub use events::event_detail;
 pub use recovery_signals::RecoverySignal;
 pub use table::{Latest, SignalValues};
 pub use watch::describe_clear_condition;

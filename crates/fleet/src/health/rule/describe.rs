@@ -1,0 +1,88 @@
+//! Describes the condition of a rule, for the rules page and the runbooks.
+
+use crate::health::engine::describe_clear_condition;
+
+use super::{Clause, EventPattern, Limit, Rule, Same};
+
+impl Rule {
+    /// The condition that opens the finding, as a phrase in Markdown.
+    pub fn describe_condition(&self) -> String {
+        let mut parts: Vec<String> = self.when.iter().map(clause).collect();
+        parts.extend(self.on.as_ref().map(events));
+        if self.when.is_empty() && self.on.is_none() {
+            parts.push("`farrier check` reports it".to_owned());
+        }
+        if self.for_s > 0 {
+            parts.push(format!("for {} s", self.for_s));
+        }
+        if let Some(other) = &self.suppressed_by {
+            parts.push(format!("not while `{}` is open for `{}`", other.code, other.detail));
+        }
+        if !self.models.is_empty() {
+            parts.push(format!("on {}", self.models.join(", ")));
+        }
+        parts.join("; ")
+    }
+
+    /// When the finding clears, as the end of a sentence.
+    pub fn describe_clearing(&self) -> String {
+        let is_check = self.when.is_empty() && self.on.is_none();
+        if is_check {
+            "when a check of the node no longer reports it".to_owned()
+        } else {
+            describe_clear_condition(self)
+        }
+    }
+}
+
+fn events(on: &EventPattern) -> String {
+    let mut pattern = Vec::new();
+    if !on.codes.is_empty() {
+        pattern.push(on.codes.join(", "));
+    }
+    if !on.kinds.is_empty() {
+        let kinds: Vec<String> = on.kinds.iter().map(ToString::to_string).collect();
+        pattern.push(format!("kernel event of kind {}", kinds.join(", ")));
+    }
+    if let Some(severity) = on.severity {
+        pattern.push(format!("{severity} or worse"));
+    }
+    if on.within_s > 0 {
+        let same = match on.same {
+            Same::Code => "of one subject",
+            Same::Subject => "of one subject, with any code",
+            Same::Unit => "in one unit of one GPU",
+            Same::NodeCode => "anywhere on the node",
+        };
+        pattern.push(format!("{} times in {} s {same}", on.times, on.within_s));
+    }
+    if on.merge_s > 0 {
+        pattern.push(format!("bursts of {} s count once", on.merge_s));
+    }
+    if on.distinct_subjects > 1 {
+        pattern.push(format!("on {} subjects", on.distinct_subjects));
+    }
+    if on.distinct_boots > 1 {
+        pattern.push(format!("in {} boots", on.distinct_boots));
+    }
+    pattern.join(", ")
+}
+
+fn clause(clause: &Clause) -> String {
+    let measure = clause.measure.describe();
+    let measure = if measure.is_empty() { String::new() } else { format!(" ({measure})") };
+    let bits = clause.bits.map_or_else(String::new, |bits| format!(" has a bit of {bits:#x}"));
+    let limit = match clause.limit {
+        Limit::Number(number) => number.to_string(),
+        Limit::Signal { signal, times: 1.0 } => format!("`{signal}`"),
+        Limit::Signal { signal, times } => format!("{times} x `{signal}`"),
+        Limit::Peers { times } => format!("{times} x the median of its peers"),
+    };
+    let limit = if limit.len() > 24 && limit.starts_with("0.000") {
+        let Limit::Number(number) = clause.limit else { return limit };
+        format!("{number:e}")
+    } else {
+        limit
+    };
+    format!("`{}`{bits}{measure} {} {limit}", clause.signal, clause.comparison.as_str())
+}

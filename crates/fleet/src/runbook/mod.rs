@@ -1,0 +1,172 @@
+//! Runbook pages: for each rule and each Xid, what a finding means, what opens it, the first
+//! commands, what Farrier does by itself, and when to replace the part.
+//!
+//! ```text
+//! Rule or Xid record ─┬─ meaning, severity, action, source
+//! commands.toml ──────┤
+//! decide::impact ─────┼─> Runbook ─> `farrier runbook CODE`, docs/runbooks/CODE.md
+//! rules that count ───┘
+//! ```
+
+mod automation;
+mod commands;
+mod markdown;
+mod replacement;
+
+use farrier_facts::FactSet;
+use farrier_facts::xid::Xid;
+use serde::Serialize;
+
+use crate::health::engine::event_detail;
+use crate::health::{Action, FindingKind, Rule, Rules, Severity};
+
+pub use commands::{CommandsError, FirstCommand, FirstCommands};
+
+/// Code of the rule that opens the findings of single Xids.
+const XID_RULE: &str = "gpu.xid";
+
+/// The runbook page of a finding.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Runbook {
+    /// Code of a rule, such as `gpu.lost`, or an Xid, such as `xid.79`.
+    pub code: String,
+    pub title: String,
+    /// `None` if each event or check has its own.
+    pub severity: Option<Severity>,
+    /// `None` if each event or check has its own.
+    pub action: Option<Action>,
+    pub meaning: String,
+    /// The condition that opens the finding.
+    pub evidence: String,
+    pub first_commands: Vec<FirstCommand>,
+    /// What the agent and the server do without a person, under the default policy.
+    pub automation: Vec<String>,
+    pub replacement: Vec<String>,
+    pub clears: String,
+    pub source: String,
+}
+
+/// The inputs of all pages.
+#[derive(Debug, Clone, Copy)]
+pub struct RunbookSources<'a> {
+    pub rules: &'a Rules,
+    pub facts: &'a FactSet,
+    pub commands: &'a FirstCommands,
+}
+
+impl RunbookSources<'_> {
+    /// The codes of all pages: the rules, then the Xids in use.
+    pub fn codes(&self) -> Vec<String> {
+        let rules = self.rules.iter().map(|rule| rule.code.clone());
+        let named = self.facts.xids.xid.iter().filter(|xid| xid.name.is_some());
+        rules.chain(named.map(|xid| xid_code(xid.code))).collect()
+    }
+
+    /// The page of a rule or an Xid. `None` for an unknown code.
+    pub fn page(&self, code: &str) -> Option<Runbook> {
+        if let Some(rule) = self.rules.iter().find(|rule| rule.code == code) {
+            return Some(self.rule_page(rule));
+        }
+        let number = code.strip_prefix("xid.")?.parse().ok()?;
+        self.facts.xids.by_code(number).map(|xid| self.xid_page(xid))
+    }
+
+    fn rule_page(&self, rule: &Rule) -> Runbook {
+        let meaning = rule.text.clone().unwrap_or_else(|| {
+            "The meaning, severity and action are those of the event or check in the finding."
+                .to_owned()
+        });
+        let mut meaning = vec![meaning];
+        meaning.extend(rule.remedy.as_ref().map(|remedy| format!("Remedy: {remedy}.")));
+        Runbook {
+            code: rule.code.clone(),
+            title: rule.code.clone(),
+            severity: rule.severity,
+            action: rule.action,
+            meaning: meaning.join(" "),
+            evidence: rule.describe_condition(),
+            first_commands: self.commands.for_code(&rule.code),
+            automation: automation::describe(rule.kind, rule.severity, rule.action),
+            replacement: replacement::for_rule(rule.action),
+            clears: format!("It clears {}.", rule.describe_clearing()),
+            source: rule.origin.line(),
+        }
+    }
+
+    fn xid_page(&self, xid: &Xid) -> Runbook {
+        let code = xid_code(xid.code);
+        let rule = self.rules.iter().find(|rule| rule.code == XID_RULE);
+        let (severity, action) = (Some(xid.severity), Some(xid.action));
+        Runbook {
+            title: format!("Xid {}: {}", xid.code, xid.title()),
+            severity,
+            action,
+            meaning: self.facts.xids.describe(xid),
+            evidence: format!(
+                "A kernel log line `NVRM: Xid (PCI:BUS): {}, ...`, or an NVML event with this Xid",
+                xid.code
+            ),
+            first_commands: self.commands.for_code(&code),
+            automation: automation::describe(FindingKind::Fault, severity, action),
+            replacement: replacement::for_xid(xid, &code, self.rules),
+            clears: rule.map_or_else(String::new, |rule| {
+                format!("It clears {}.", rule.describe_clearing())
+            }),
+            source: xid.source_line(),
+            code,
+        }
+    }
+}
+
+/// Code of the page of an Xid. Rules use the same code for the event.
+pub fn xid_code(xid: u32) -> String {
+    format!("xid.{xid}")
+}
+
+/// Code of the page for a finding. A finding of a known Xid has the page of that Xid.
+pub fn page_code(facts: &FactSet, finding_code: &str, detail: &str) -> String {
+    let codes = facts.xids.xid.iter().map(|xid| xid_code(xid.code));
+    let xid = codes.filter(|_| finding_code == XID_RULE).find(|code| event_detail(code) == detail);
+    xid.unwrap_or_else(|| finding_code.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_has_commands_and_automation() {
+        let (rules, facts) = (Rules::embedded().unwrap(), FactSet::embedded());
+        let commands = FirstCommands::embedded().unwrap();
+        let sources = RunbookSources { rules: &rules, facts, commands: &commands };
+        let codes = sources.codes();
+        assert!(codes.len() > 200, "{}", codes.len());
+        for code in codes {
+            let page = sources.page(&code).unwrap();
+            assert!(!page.first_commands.is_empty(), "{code} has no first command");
+            assert!(!page.automation.is_empty() && !page.replacement.is_empty(), "{code}");
+            assert!(!page.meaning.is_empty() && !page.evidence.is_empty(), "{code}");
+        }
+        assert_eq!(sources.page("gpu.no-such-rule"), None);
+        assert_eq!(sources.page("xid.9999"), None);
+    }
+
+    #[test]
+    fn a_finding_of_a_known_xid_has_its_own_page() {
+        let code = |code: &str, detail: &str| page_code(FactSet::embedded(), code, detail);
+        assert_eq!(code("gpu.xid", "Xid 79"), "xid.79");
+        assert_eq!(code("gpu.xid", "Xid 9999"), "gpu.xid");
+        assert_eq!(code("gpu.lost", ""), "gpu.lost");
+    }
+
+    #[test]
+    fn a_repeated_loss_of_the_bus_leads_to_a_replacement() {
+        let (rules, facts) = (Rules::embedded().unwrap(), FactSet::embedded());
+        let commands = FirstCommands::embedded().unwrap();
+        let sources = RunbookSources { rules: &rules, facts, commands: &commands };
+        let page = sources.page("xid.79").unwrap();
+        let replacement = page.replacement.join("\n");
+        assert!(replacement.contains("gpu.bus-loss-repeated"), "{replacement}");
+        assert!(page.first_commands.iter().any(|command| command.run.starts_with("lspci")));
+    }
+}
