@@ -297,7 +297,7 @@ def test_a_batch_without_terms_returns_the_plain_loss(net, batch, memory):
 @pytest.mark.parametrize(
     ("count", "words"),
     [
-        (lambda b: 1, "do not add up to the batch's 1"),
+        (lambda b: 1, "do not add up to the 1 that it returned for the whole batch"),
         (lambda b: 0.123 * b["keep"].sum(), "it must return an integer number of terms"),
         (lambda b: 1.25 * len(b["keep"]), "it must return an integer"),
         (lambda b: float("nan"), "it must return an integer"),

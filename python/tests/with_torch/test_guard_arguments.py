@@ -54,7 +54,7 @@ def cut_unevenly(batch, sizes):
         ({"count": lambda batch: batch["labels"].sum()}, r"count fails on the first batch \(KeyError: 'labels'\)"),
         ({"count": lambda batch: None}, "count returned None: it must return an integer"),
         ({"count": lambda batch: batch["y"]}, r"count returned a tensor of shape \(8, 1\)"),
-        ({"count": lambda batch: 8}, r"counts of the micro-batches \[8, 8\] do not add up to the batch's 8"),
+        ({"count": lambda batch: 8}, r"returned \[8, 8\] for the micro-batches, which do not add up to the 8 that"),
         ({"split": lambda batch, sizes: [batch]}, "split returned 1 micro-batches, expected 2"),
         ({"split": lambda batch, sizes: batch["ids"]}, "split fails on the first batch"),
         (

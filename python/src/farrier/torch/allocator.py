@@ -168,7 +168,10 @@ def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registere
 
 
 def _apply(torch: Any, settings: str) -> None:
-    """Applies settings to a running torch, by the private call of 2.9 or that of older versions."""
+    """Applies settings to a torch that is already imported.
+
+    The private function for this has another name since torch 2.9.
+    """
     set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_settings is not None:
         set_settings(settings)
@@ -220,8 +223,8 @@ _POOLS: dict[int, Any] = {}
 def classic_pool(device: int | None = None) -> Iterator[Any]:
     """Allocates this thread's CUDA tensors in plain `cudaMalloc` segments of a separate pool.
 
-    For buffers that are shared by IPC, or registered for RDMA or with NCCL. The pool lives as long
-    as the process, so that small buffers share segments, and no other tensor uses these segments.
+    Use it for buffers that are shared by IPC, or registered for RDMA or with NCCL. The pool lives as
+    long as the process, so small buffers share segments. No other tensor uses these segments.
     Inside the context, expandable segments are off in the whole process. Other threads then get
     plain segments too, which is harmless. Yields the `torch.cuda.MemPool`.
     """

@@ -1,4 +1,4 @@
-"""Validates the arguments of `step` and `guard`: an error in later code would not name them."""
+"""Validates arguments of `step` and `guard`, because later errors would not name the argument."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 
 def require_function(fn: Any, name: str, meaning: str) -> None:
-    """Raises unless `fn` is callable, naming the argument."""
+    """Raises an error that names the argument, unless `fn` is callable."""
     if not callable(fn):
         raise TypeError(f"{name} is {type_name(fn)}: pass a function, {meaning}")
 
@@ -29,7 +29,7 @@ def require_guard_functions(count: Any, split: Any, rows: Any, request_checkpoin
 
 
 def require_int(value: Any, name: str, minimum: int, meaning: str) -> int:
-    """Returns an integer of at least `minimum`; rejects bool."""
+    """Returns the value as an integer. Rejects bool, and integers below `minimum`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -48,7 +48,10 @@ def require_instance(value: Any, cls: type, name: str) -> None:
 
 
 def require_trains(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
-    """Raises if no optimizer steps a parameter of the model. No comparison would detect that."""
+    """Raises if no optimizer steps a parameter of the model.
+
+    A comparison of graph and eager step would not detect that.
+    """
     model_ids = {id(parameter) for parameter in model.parameters()}
     optimizer_ids = [id(tensor) for each in optimizers for group in each.param_groups for tensor in group["params"]]
     if model_ids and optimizers and model_ids.isdisjoint(optimizer_ids):
@@ -59,7 +62,7 @@ def require_trains(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
 
 
 def require_modules(model: Any) -> list[nn.Module]:
-    """Returns the given modules, one or several."""
+    """Returns the given module, or the given modules, as a list."""
     modules = [model] if isinstance(model, nn.Module) else _members(model)
     invalid = [each for each in modules if not isinstance(each, nn.Module)]
     if invalid or not modules:
@@ -77,9 +80,9 @@ def require_module(model: Any) -> None:
 
 
 def require_optimizers(optimizer: Any) -> list[Optimizer]:
-    """Returns the given optimizers, one or several.
+    """Returns the given optimizer, or the given optimizers, as a list.
 
-    An empty list is no error: the step then runs eagerly.
+    An empty list is valid: the step then runs eagerly.
     """
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else _members(optimizer)
     invalid = [each for each in optimizers if not isinstance(each, Optimizer)]
@@ -91,7 +94,10 @@ def require_optimizers(optimizer: Any) -> list[Optimizer]:
 
 
 def _members(value: Any) -> list[Any]:
-    """The members of a sequence. For anything else, a list with that value, which is invalid."""
+    """Returns the members of a sequence.
+
+    Any other value becomes the only member, so that the caller reports it as invalid.
+    """
     if isinstance(value, Iterable) and not isinstance(value, str | dict | nn.Module):
         return list(value)
     return [value]

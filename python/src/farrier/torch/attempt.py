@@ -27,7 +27,8 @@ from farrier.torch.state_snapshot import StateSnapshot
 
 Result = TypeVar("Result")
 Count = Callable[[Any], "int | Tensor"]
-#: A micro-batch and its weight in the batch's mean; None if its loss is not weighted.
+#: A micro-batch and the weight of its loss in the mean of the batch. None if the loss is not
+#: weighted.
 WeightedMicroBatch = tuple[Any, "float | None"]
 
 
@@ -55,9 +56,10 @@ class AttemptRunner:
         self._leaves_checked = False
 
     def run_captured(self, batch: Any) -> Tensor:
-        """Runs one whole pass inside a capture.
+        """Runs forward and backward of the whole batch once, while a CUDA graph is captured.
 
-        It is not retried. Memory is allocated now, during the capture, and not by a replay.
+        There is no retry: if memory runs out, the capture fails. Replays cannot run out of memory,
+        because the capture has already allocated their memory.
         """
         loss = self._config.loss_fn(batch)
         scaled = loss if self._config.scaler is None else self._config.scaler.scale(loss)
@@ -67,8 +69,8 @@ class AttemptRunner:
     def run(self, batch: Any, plan: Plan, sizes: Sequence[int], snapshot: StateSnapshot) -> Tensor | OomFailure:
         """Returns the detached loss, with gradients in place, or the out-of-memory failure.
 
-        After a failure nothing keeps the attempt's memory alive: its frames and its autograd graph
-        are released.
+        After a failure, the frames and the autograd graph of the attempt are released, so that
+        nothing keeps its memory alive.
         """
 
         def attempt() -> Tensor:
@@ -83,7 +85,8 @@ class AttemptRunner:
         """Returns the attempt's result, or the out-of-memory failure."""
         self._versions_before_sync = None
         if self._config.parallel is not None:
-            # A failed attempt's forward pass may have set it, but the buffers are already broadcast.
+            # If this is True, the next forward pass broadcasts buffers. A failed attempt may have
+            # set it, but `broadcast_buffers_once` has already broadcast them for this call.
             self._config.parallel.require_forward_param_sync = False
         try:
             return attempt()
@@ -131,7 +134,7 @@ class AttemptRunner:
         config = self._config
         reducing_ddp = config.parallel if sync and config.parallel is not None else None
         if reducing_ddp is not None and not reducing_ddp.require_backward_grad_sync:
-            reducing_ddp = None  # The user's own `no_sync()`.
+            reducing_ddp = None  # The user has called `no_sync()`.
         prepare_late = reducing_ddp is not None and can_prepare_late(reducing_ddp)
         with gradient_sync(config.parallel, sync=reducing_ddp is not None and not prepare_late):
             with offloading(config.modules) if plan.offload else contextlib.nullcontext():
@@ -171,9 +174,11 @@ def split_batch(config: GuardConfig, batch: Any, sizes: Sequence[int]) -> list[A
 def weighted(
     config: GuardConfig, micro_batches: Sequence[Any], sizes: Sequence[int], batch: Any
 ) -> list[WeightedMicroBatch]:
-    """Returns the micro-batches that have terms, each with its weight in the batch's mean.
+    """Returns each micro-batch with its weight, its share of the terms in the batch's mean.
 
-    Raises `NotSplittable` if the counts do not form a mean.
+    Micro-batches without terms are omitted. The weights are None if the loss is a sum, or if there
+    is only one micro-batch. Raises `NotSplittable` if the counts of the micro-batches do not add up
+    to the count of the batch.
     """
     if len(micro_batches) == 1 or not config.mean:
         return [(micro_batch, None) for micro_batch in micro_batches]
@@ -183,11 +188,12 @@ def weighted(
         *counts, total = _numbers([*(config.count(micro_batch) for micro_batch in micro_batches), config.count(batch)])
     if sum(counts) != total:
         raise NotSplittable(
-            f"the counts of the micro-batches {counts} do not add up to the batch's {total}: `count` must return the "
-            "number of terms in loss_fn's mean, for a batch and for any of its rows"
+            f"`count` returned {counts} for the micro-batches, which do not add up to the {total} that it returned for the "
+            "whole batch: it must return the number of terms in loss_fn's mean, for any subset of the batch's rows"
         )
     if total == 0:
-        # Return the mean over no terms as `loss_fn` computes it.
+        # No micro-batch has a term. Run one of them without a weight, so that the result is the
+        # value that `loss_fn` itself returns for a mean over no terms.
         return [(micro_batches[-1], None)]
     return [(micro_batch, count / total) for micro_batch, count in zip(micro_batches, counts, strict=True) if count]
 

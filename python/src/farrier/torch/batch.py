@@ -1,4 +1,4 @@
-"""A batch as its tensors: nested dicts, tuples, lists, dataclasses and other mappings."""
+"""Reads and rebuilds batches: nested dicts, other mappings, tuples, lists and dataclasses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from farrier.torch.lengths import Lengths
 
-#: Differs between batches that need different graphs. It consists of structure, names, shapes,
-#: dtypes and all values that are not tensors.
+#: Batches with the same signature can use the same graph. A signature consists of the names, shapes
+#: and dtypes of all tensors, and of all values that are not tensors.
 Signature = tuple[object, ...]
 
 

@@ -17,15 +17,16 @@ from farrier.torch.batch import rebuild, tensors
 from farrier.torch.comparison import NoiseHistory
 from farrier.torch.graph_policy import VerifySchedule
 
-#: CUDA array interface type of an element of that size; the tensor is then viewed as its own dtype.
+#: Integer types of the CUDA array interface, by their size in bytes. The interface lacks some
+#: dtypes, such as bfloat16, so a tensor is passed as integers and then viewed as its own dtype.
 _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 
 
 class Arena:
     """The stream and memory pool in which steps run and are captured.
 
-    All graphs share the pool, and the eager runs of comparisons use it too. Between two replays the
-    pool's memory is free, so an eager run and a graph never need memory at the same time.
+    All graphs share the pool, and the eager runs of comparisons use it too. They can share its
+    memory, because only one replay or eager run is active at a time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -63,9 +64,10 @@ class Arena:
 
     @contextmanager
     def on_stream(self) -> Iterator[None]:
-        """Switches to the arena's stream, which waits for the current stream, and back.
+        """Inside the context, work runs on the arena's stream.
 
-        On exit the current stream waits for the arena's. Memory comes from the default pool.
+        On entry the arena's stream waits for the current stream, and on exit the current stream
+        waits for the arena's. Memory still comes from the default pool.
         """
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -77,9 +79,9 @@ class Arena:
 
     @contextmanager
     def on_stream_and_pool(self) -> Iterator[None]:
-        """Switches to the arena's stream and pool.
+        """Inside the context, work runs on the arena's stream, and memory comes from its pool.
 
-        Backward passes run on this thread, because `use_mem_pool` applies only to this thread.
+        Backward passes run on the calling thread, because `use_mem_pool` applies only to it.
         """
         single = torch.autograd.set_multithreading_enabled(False)
         with gc_disabled(), self.on_stream(), torch.cuda.use_mem_pool(self.pool, self.device), single:
@@ -177,7 +179,7 @@ class CapturedStep:
     def record_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
         """Records the gradients' addresses.
 
-        Called during capture, when the optimizer receives them.
+        Called during capture, when the optimizer receives the gradients.
         """
         self.gradient_addresses += [TensorAddress(name, gradient) for name, gradient in gradients]
 
@@ -227,7 +229,7 @@ def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
 
 
 class ContextLost(RuntimeError):
-    """The CUDA context is unusable for the rest of the process, as after some errors."""
+    """A CUDA error has made the CUDA context unusable for the rest of the process."""
 
     def __init__(self, err: BaseException) -> None:
         first = str(err).partition("\n")[0]

@@ -25,7 +25,7 @@ class CaptureKey:
     """
 
     def __init__(self, model: nn.Module, others: list[Tensor]) -> None:
-        """`others` are parameters that no module has, only an optimizer."""
+        """`others` are parameters of an optimizer that belong to no module."""
         self._modules = list(model.modules())
         self._children: list[dict[str, Any]] = [module._modules for module in self._modules if module._modules]
         self._parameters: list[dict[str, Any]] = [module._parameters for module in self._modules if module._parameters]

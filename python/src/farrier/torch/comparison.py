@@ -31,16 +31,18 @@ class Comparison:
     """The outcome of a comparison.
 
     Attributes:
-        loss: loss of the nearest replay.
+        loss: the loss of a replay that is nearest to `expected_loss`.
         expected_loss: loss of the reference run.
         gradients: number of compared gradients.
-        max_distance: the largest relative distance of a gradient, by its nearest replay.
+        max_distance: the largest relative distance of a gradient between the reference run and the
+            replay in which the gradient is nearest to it.
         max_distance_name: the gradient with that distance.
         mismatches: every mismatch.
         noise: the largest relative distance of a gradient between two eager runs; 0 if there was
             only one.
-        resolution: a scale error of `resolution` plus `SCALE_LIMIT` would have been found on each
-            gradient; 0 if replays reproduced the reference run almost exactly.
+        resolution: how precisely the scale of the gradients is known. A gradient with a scale error
+            of `resolution` plus `SCALE_LIMIT` would have been found. 0 if replays reproduced the
+            reference run almost exactly.
         waived: gradients below `FLOOR` whose noise hides a scale error of 1 %.
         eager_runs: number of runs of the eager step.
         replays: number of runs of the graph.
@@ -220,7 +222,7 @@ def compare_until_decided(
 ) -> Comparison:
     """Adds runs until the comparison passes or the limit is reached.
 
-    `all_ranks_done` takes whether this rank is done, and returns whether all ranks are.
+    `all_ranks_done` gets True if this rank is done, and returns True if all ranks are done.
     """
     result = evidence.evaluate(prior)
     for number in range(1, MAX_ROUNDS + 1):

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class RanksOutOfSync(RuntimeError):
-    """A rank ran out of memory during gradient reduction, so that retrying alone cannot help."""
+    """A rank ran out of memory during gradient reduction, and cannot retry without the others."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -65,11 +65,12 @@ def gradient_sync(wrapper: DistributedDataParallel | None, *, sync: bool) -> con
 
 @contextlib.contextmanager
 def broadcast_buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[None]:
-    """Broadcasts buffers now if DDP's next forward pass would, and not again inside the context.
+    """Broadcasts buffers on entry if DDP would in its next forward pass, and not again inside.
 
-    A rank may fail before its forward pass, or make several, while the other ranks take part in one
-    broadcast. On exit, DDP is in the state that one forward pass leaves: the next step broadcasts
-    again, unless the user accumulates under `no_sync`.
+    Every rank must take part in exactly one broadcast per call. But a rank may fail before its
+    forward pass, or run several forward passes. On exit, DDP is in the same state as after one
+    forward pass: it broadcasts again in the next call, unless the user accumulates gradients under
+    `no_sync`.
     """
     if wrapper is None:
         yield
@@ -98,13 +99,13 @@ def broadcast_buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[
 def can_prepare_late(wrapper: DistributedDataParallel) -> bool:
     """Whether DDP can be prepared right before the backward pass that reduces.
 
-    A forward pass that fails then leaves no pending backward pass. With a static graph, or if DDP
-    reduces in Python, it prepares in the forward pass.
+    Then DDP expects no backward pass if the forward pass fails. With a static graph, or if DDP
+    reduces in Python, DDP has to be prepared in the forward pass.
     """
     return not (wrapper.static_graph or any(getattr(wrapper, name, False) for name in _IN_PYTHON))
 
 
-#: Attributes set if DDP reduces in Python instead of its C++ reducer (torch 2.5 to 2.11).
+#: Attributes that are True if DDP reduces in Python and not in its C++ reducer (torch 2.5 to 2.11).
 _IN_PYTHON = ("_use_python_reducer", "_delay_all_reduce_all_params")
 
 
@@ -120,9 +121,10 @@ def prepare_backward(wrapper: DistributedDataParallel, loss: Tensor) -> None:
 def reset_after_failure(wrapper: DistributedDataParallel) -> None:
     """Resets DDP after a failed attempt, so that it no longer expects a backward pass.
 
-    Otherwise DDP would take the next backward pass, even one under `no_sync`, for the pending one,
-    and reduce some of the gradients. After a reset, DDP rebuilds buckets that were rebuilt before,
-    with a broadcast that the other ranks do not expect. In that case the job has to end.
+    Without the reset, DDP would mistake the next backward pass, even one under `no_sync`, for the
+    expected one, and reduce some of the gradients. If DDP has already rebuilt its buckets, it
+    rebuilds them again after a reset, with a broadcast that the other ranks do not expect. In that
+    case this raises `RanksOutOfSync`, and the job has to end.
     """
     reset = getattr(wrapper.reducer, "_reset_state", None)
     buckets_rebuilt = (
@@ -134,15 +136,16 @@ def reset_after_failure(wrapper: DistributedDataParallel) -> None:
 
 
 def gradient_versions(leaves: Sequence[Tensor]) -> list[tuple[int, int] | None]:
-    """Returns values that differ after any gradient was created or accumulated."""
+    """Returns one value per tensor, which changes when its gradient is created or written."""
     return [None if leaf.grad is None else (id(leaf.grad), leaf.grad._version) for leaf in leaves]
 
 
 def average_gradients(wrapper: DistributedDataParallel) -> None:
     """Averages the complete gradients over the ranks.
 
-    If a parameter has a gradient only on other ranks, it counts as zero on this rank. If it has no
-    gradient on any rank, it gets none, as in DDP. Parameters that DDP ignores are left alone.
+    If a parameter has a gradient only on other ranks, its gradient on this rank counts as zero. A
+    parameter without a gradient on any rank gets none, as in DDP. Parameters that DDP ignores are
+    not changed.
     """
     if getattr(wrapper, "_comm_hooks", None):
         raise TypeError(

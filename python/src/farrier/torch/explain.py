@@ -14,8 +14,8 @@ from farrier.torch.guard_report import NotCapturable
 #: Path fragments of frames that are not the user's code.
 _NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/farrier/torch/", "<frozen")
 
-#: Part of a message of torch or CUDA, what it means for a capture, and the remedy. The first match
-#: counts.
+#: For each kind of error: part of the message of torch or CUDA, the cause, and the remedy. The
+#: first entry that matches an error is used.
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         "synchronizing CUDA operation",

@@ -77,7 +77,7 @@ class ReferenceGradients:
         self.tensors: dict[str, Tensor] = {}
 
     def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies the gradients, in the order of the current stream."""
+        """Copies the gradients to the host asynchronously, on the current stream."""
         for name, gradient in gradients:
             reference = torch.empty_like(gradient, device="cpu", pin_memory=gradient.is_cuda)
             self.tensors[name] = reference.copy_(gradient.detach(), non_blocking=True)

@@ -202,10 +202,11 @@ class Tolerance:
 FRACTION_BITS = {"float64": 52, "float32": 23, "bfloat16": 7, "float16": 10}
 
 
-#: Roundings that another order of summation explains, as between two eager runs of one batch, or
-#: between a padded and an unpadded run.
+#: Number of roundings by which two runs may differ if they add in another order, such as two eager
+#: runs of one batch, or a padded and an unpadded run.
 OTHER_ORDER = 8
-#: Roundings allowed for the same kernels on the same numbers.
+#: Number of roundings by which two runs may differ if they use the same kernels on the same
+#: numbers.
 SAME_ORDER = 1
 
 

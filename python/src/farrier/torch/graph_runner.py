@@ -247,10 +247,10 @@ class GraphRunner:
     def _eager(self, batch: Any) -> Any:
         """Runs an eager step that trains.
 
-        The step must step each optimizer exactly once, as a graph does; otherwise the next call
-        disables graphs. After the first capture, the eager step runs outside the pool: a tensor
-        that outlives the step (the loss, a table for a longer batch) would occupy memory that a
-        graph writes to.
+        The step must step each optimizer exactly once, as a graph does. Otherwise the next call
+        disables graphs. After the first capture, the eager step runs outside the pool. Inside it, a
+        tensor that outlives the step (the loss, a table for a longer batch) would occupy memory
+        that graphs write to.
         """
         hooks, rates = self._sandbox.hooks, self._sandbox.learning_rates
         steps_before, rates_before = hooks.calls, rates.user_values()
@@ -298,7 +298,7 @@ class GraphRunner:
         reason = self._sandbox.attempt(dry_run)
         if not self._ranks.all(reason is None):
             return self._reject(key, reason, batch)
-        if not self._ranks.all(new_state == [False]):  # An optimizer keeps new state only from a step that trains.
+        if not self._ranks.all(new_state == [False]):  # An optimizer keeps new state only if the step trains.
             return self._eager(batch)
         reason = self._sandbox.attempt(lambda _: captured.append(self._sandbox.capture(padded_batch)))
         if not self._ranks.all(reason is None):
@@ -327,7 +327,7 @@ class GraphRunner:
         except Exception as err:
             raise_if_context_lost(err)
             if not self._ranks.is_single:
-                raise  # The other ranks are still comparing, so the job ends as if any rank had failed.
+                raise  # The other ranks are still comparing, so this rank cannot continue, and the job ends.
             raise GraphsDisabled(err.reason if isinstance(err, GraphsDisabled) else explain_error(err)) from err
         self._report.record_comparison(comparison, cost.wall_s, time.perf_counter())
         if not self._ranks.all(comparison.passed):

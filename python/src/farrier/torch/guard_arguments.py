@@ -68,7 +68,7 @@ def _call_checked(name: str, run: Callable[[], Result]) -> Result:
     except Exception as err:
         raise ValueError(
             f"{name} fails on the first batch ({type(err).__name__}: {err})\n"
-            f"hint: {name}= is needed once memory runs out, and must work on a batch and on any of its rows"
+            f"hint: {name}= is needed once memory runs out, and must work on any subset of a batch's rows"
         ) from err
 
 

@@ -11,7 +11,7 @@ import torch
 
 
 class HostRngState:
-    """The state of the host RNGs; that of numpy only if numpy is already imported."""
+    """The state of the host's RNGs. It includes numpy's RNG only if numpy is already imported."""
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()

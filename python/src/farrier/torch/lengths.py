@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-#: Buckets per octave. A bucket is at most an eighth longer than its contents.
+#: Number of buckets between a length and its double. Above the shortest bucket, padding adds at
+#: most an eighth to a length.
 OCTAVE_STEPS = 8
 
 
@@ -19,7 +20,7 @@ class TooLong(ValueError):
 
 
 def bucket(length: int, *, shortest: int = 64, longest: int | None = None) -> int:
-    """The padded length: that of the next bucket, at most `longest`."""
+    """Returns the padded length, which is that of the next bucket, at most `longest`."""
     if length < 1:
         raise ValueError(f"length must be 1 or more, not {length}")
     if longest is not None and length > longest:

@@ -82,10 +82,10 @@ def guard(
 ) -> Guard:
     """Turns `loss_fn(batch) -> loss` into `forward_backward(batch) -> loss`.
 
-    It runs backward itself, and leaves in `p.grad` what one backward pass of the whole batch would
-    leave, up to rounding. After an out-of-memory error it tries again, step by step: it frees
-    cached memory, splits the batch into micro-batches, recomputes activations, offloads them to
-    host memory, and finally releases the memory reserve. It remembers the sizes that fit for each
+    It runs backward itself. The gradients in `p.grad` are then the same, up to rounding, as after
+    one backward pass of the whole batch. After an out-of-memory error it tries these measures in
+    order: free cached memory, split the batch into micro-batches, recompute activations, offload
+    them to host memory, and release the memory reserve. It remembers the sizes that fit for each
     shape. No batch is dropped or reordered.
 
     Args:
@@ -220,7 +220,8 @@ class Guard:
             except BaseException:
                 snapshot.restore_gradients()
                 snapshot.release()
-                # Whatever the error: after an out-of-memory the batch counts as lost.
+                # If the call has run out of memory, its batch counts as lost, whatever this error
+                # is.
                 self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
                 raise
 
@@ -367,7 +368,7 @@ class Guard:
     def _checked_split(
         self, batch: Any, shape: BatchShape, plan: Plan, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Plan | None:
-        """Returns the plan if micro-batches give, as far as known, the whole batch's gradients.
+        """Returns the plan unless micro-batches would give other gradients than the whole batch.
 
         Returns None otherwise. The check runs before the first split, and is repeated now and then.
         The returned plan avoids sizes that did not fit during the check.

@@ -1,4 +1,4 @@
-"""Caches the module list of a model: walking the tree on every call costs 0.5 ms for 24 layers."""
+"""Caches a model's list of modules, because listing them takes 0.5 ms per call for 24 layers."""
 
 from __future__ import annotations
 

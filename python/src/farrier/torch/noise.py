@@ -56,7 +56,8 @@ MAX_ROUNDS = 8
 #: difference of a loss to the largest difference between eager losses.
 DISTANCE_MARGIN = 4.0
 _BF16_ROUNDING = 2.0 ** -(FRACTION_BITS["bfloat16"] + 1)
-#: Rounding of noise in the dtype of the computation. Autocast hides that dtype, so assume bfloat16.
+#: Distance that is always allowed if the step is noisy. It is the rounding of the computation,
+#: whose dtype is assumed to be bfloat16, because with autocast it is unknown.
 REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
 #: Limit for the distance of each replay, unless `DISTANCE_MARGIN` times the distance of the
 #: furthest eager run is larger.
@@ -159,11 +160,11 @@ class TensorNoise:
 class CommonScale:
     """The median scale offset over all gradients, for each run. It is 0 for the reference run.
 
-    Gradients that are clipped in bfloat16 share a scale: from run to run, their norm rounds to one
-    of two neighbouring values, which scales all of them together by up to 0.8 %. That noise does
-    not average out within a few runs, but it takes few values. So at least one replay must match the
-    value of an eager run. The values of eager runs must be close together, so that a graph whose gradients
-    are all wrong by 1 % has other values.
+    Gradients that are clipped in bfloat16 share a scale. In each run, their norm rounds to one of
+    two neighbouring values, which scales all of them together by up to 0.8 %. This noise does not
+    average out within a few runs, but it takes few values. So at least one replay must match the
+    value of an eager run. The values of eager runs must be close together, so that a graph whose
+    gradients are all wrong by 1 % has other values.
     """
 
     eager: list[float]
@@ -192,7 +193,7 @@ class TensorEvidence:
 
     @property
     def spread(self) -> float:
-        """The largest distance that eager runs, or replays, are known to have from each other."""
+        """The largest known distance between two eager runs, or between two replays."""
         distances = [each.distance for each in self.graph] or [0.0]
         return max([each.distance for each in self.eager] + [max(distances) - min(distances)])
 

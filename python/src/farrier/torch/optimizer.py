@@ -29,11 +29,10 @@ class UnsupportedOptimizer(ValueError):
 
 
 def make_capturable(optimizer: Optimizer) -> bool:
-    """Makes the optimizer's step capturable in place: step counts on the device, fused kernels.
+    """Makes the optimizer's step capturable, in place. Returns whether any group was made fused.
 
-    Learning rates stay as they are. Adam, AdamW and SGD become fused unless the user chose
-    `foreach` or `fused`. Returns whether any group was made fused. If it raises, it has changed
-    nothing.
+    Step counts move to the device, and learning rates stay as they are. Adam, AdamW and SGD become
+    fused unless the user chose `foreach` or `fused`. If this raises, it has changed nothing.
     """
     reason = _unsupported_reason(optimizer)
     if reason is not None:
@@ -56,8 +55,8 @@ def make_capturable(optimizer: Optimizer) -> bool:
 def unfuse(optimizer: Optimizer) -> None:
     """Undoes the fusing of SGD.
 
-    Its fused kernel fails if only some of the parameters have a momentum. Without `OptimizerHooks`,
-    which creates the missing ones, that can happen.
+    Its fused kernel fails if only some of the parameters have a momentum. `OptimizerHooks` creates
+    the missing ones, so this matters when its hooks are removed.
     """
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:

@@ -123,7 +123,7 @@ def offloading(
         if not offload:
             return (
                 tensor.detach()
-            )  # Not the tensor itself: its own graph would reference it, permanently if an attempt fails.
+            )  # Detached, because its autograd graph would otherwise reference it, forever if an attempt fails.
         pinned = tensor.device.type == "cuda"
         host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
         host.copy_(tensor.detach(), non_blocking=pinned)

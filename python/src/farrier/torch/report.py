@@ -1,4 +1,4 @@
-"""Report on a step: how often it ran as a graph, how fast, and why not."""
+"""Report on a step: how often it ran as a graph, how fast it was, and why it ran eagerly."""
 
 from __future__ import annotations
 

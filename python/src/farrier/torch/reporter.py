@@ -38,7 +38,7 @@ class DeviceEvent(Protocol):
 
 
 class HostEvent:
-    """An event without a GPU: a step has ended when its call returns, so it is complete."""
+    """An event without a GPU. It is always complete, because a step ends when its call returns."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -132,7 +132,7 @@ class StepReporter:
     def _report_if_completed(self, result: Any, *, wait: bool = False) -> None:
         """Reports the pending step, or this one if none is pending, if the device has completed it.
 
-        With `wait`, it blocks until the device has.
+        With `wait`, it blocks until the device has completed the step.
         """
         last = self._last
         try:

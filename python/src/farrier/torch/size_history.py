@@ -34,7 +34,7 @@ RETRY_AFTER = 200
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What a batch's need of memory depends on. `key` is everything except the rows."""
+    """The properties that determine a batch's memory need. `key` has all except the rows."""
 
     key: str
     rows: int
@@ -206,7 +206,7 @@ class SizeHistory:
         return record is not None and record.need_bytes is not None and record.safe_rows >= plan.rows
 
     def record_failure(self, shape: BatchShape, plan: Plan, room_bytes: int | None, *, fragmented: bool) -> None:
-        """Records a failure for lack of memory, which also overrides earlier successes."""
+        """Records that a size ran out of memory. This overrides earlier successes."""
         was_known = (shape.key, plan.mode) in self.shapes
         record = self._record(shape, plan.mode)
         if not was_known and self.models[plan.mode].points:

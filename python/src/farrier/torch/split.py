@@ -2,9 +2,9 @@
 
 A batch is any nesting of dicts (and mappings such as Hugging Face's BatchEncoding), lists, tuples,
 namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are
-sliced, as are lists of plain values with one value per row; everything else is passed unchanged to
-each micro-batch. Micro-batches are views; nothing is copied. A tensor whose first dimension merely
-happens to have that size is sliced too, which the check before the first split detects.
+sliced, and so are lists of plain values with one value per row. Each micro-batch gets everything
+else unchanged. Micro-batches are views; nothing is copied. A tensor whose first dimension has that
+size by chance is sliced too. The check before the first split detects that.
 """
 
 from __future__ import annotations

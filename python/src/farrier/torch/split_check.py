@@ -58,7 +58,7 @@ def mixes_rows(module: nn.Module) -> bool:
 
 
 def has_post_accumulate_hooks(parameters: Sequence[Tensor]) -> bool:
-    """Whether hooks run once a gradient is accumulated, which a retry cannot undo."""
+    """Whether hooks run as soon as a gradient is accumulated. A retry cannot undo their effects."""
     return any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters)
 
 
@@ -107,7 +107,7 @@ class SplitCheck:
     plan: Plan
     snapshot: StateSnapshot
     free: Callable[[], None]
-    #: Rows of a micro-batch that are expected to fit: as many as in the plan, or fewer if so many
+    #: Rows of a micro-batch that are expected to fit: as many as in the plan, or fewer if that many
     #: rows ran out of memory in this check.
     expected_fitting_rows: int = 0
     _saved_dtypes: set[torch.dtype] = field(default_factory=set)
@@ -115,7 +115,7 @@ class SplitCheck:
     def run(self) -> SplitVerdict | None:
         """Returns whether the rows contribute to the loss independently.
 
-        None if these rows do not show it, because they have no loss or no gradient.
+        Returns None if these rows cannot show that, because they have no loss or no gradient.
 
         The check starts with as many rows as a micro-batch of the plan has. If they do not fit, it
         halves the number, down to two. If two rows do not fit, it compares only losses. Gradients,
@@ -242,7 +242,7 @@ class SplitCheck:
     def _record_dtype(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
             self._saved_dtypes.add(tensor.dtype)
-        return tensor.detach()  # Not the tensor itself: its own graph would reference it, permanently if an attempt fails.
+        return tensor.detach()  # Else its autograd graph would reference it, forever if an attempt fails.
 
 
 #: The verdict if the check had no result.

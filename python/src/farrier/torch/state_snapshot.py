@@ -98,9 +98,10 @@ class StateSnapshot:
             leaf.grad = gradient
 
     def release(self) -> None:
-        """Drops all tensors. Ends the use of the snapshot.
+        """Drops all tensors. The snapshot cannot be used afterwards.
 
-        An exception that the caller keeps still references the snapshot through its frames.
+        This frees their memory even if the caller keeps an exception, whose frames reference the
+        snapshot.
         """
         del self._rng, self._buffers, self.gradients
 

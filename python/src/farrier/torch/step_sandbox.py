@@ -43,7 +43,8 @@ class StepSandbox:
     def refresh(self) -> None:
         """Reads the optimizers again, after they changed.
 
-        Graphs from before use other learning-rate tensors and another gate.
+        Graphs that were captured before are stale, because they use the old learning-rate tensors
+        and the old gate.
         """
         self.hooks.remove()
         self.hooks = OptimizerHooks(self._optimizers, parameter_names(self._model, self._optimizers))
