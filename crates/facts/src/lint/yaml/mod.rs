@@ -258,7 +258,8 @@ impl SourceReader<'_, '_> {
             line = line.saturating_add(shell::lines_before(word, word.len()));
         }
         scan_text(self.linter, Language::Shell, &text, *first_line);
-        // Each step of a CI job is a separate script.
+        // In a CI job, each item of the list is a whole command and not one word. Items with a space
+        // or a newline are therefore also scanned as scripts of their own.
         for (word, number) in words.iter().filter(|(word, _)| word.trim().contains([' ', '\n'])) {
             let python = Language::by_content(word.as_bytes()) == Some(Language::Python);
             let language = if python { Language::Python } else { Language::Shell };
