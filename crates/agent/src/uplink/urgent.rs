@@ -25,9 +25,9 @@ impl Urgent {
     pub(crate) fn update(&mut self, findings: &[PublishedFinding], last_record: u64) -> bool {
         let urgent = || findings.iter().filter(|shown| is_urgent(&shown.finding));
         let is_open = |id: &u64| urgent().any(|shown| shown.finding.id == *id);
+        // This keeps a known finding whose latest update is not on disk yet.
         self.open.retain(is_open);
         let previous = self.open.len();
-        // A finding stays known even if its newest count is not on disk yet.
         self.open.extend(urgent().filter(|shown| shown.durable).map(|shown| shown.finding.id));
         let is_new = self.open.len() > previous;
         if is_new {

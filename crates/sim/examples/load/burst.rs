@@ -34,7 +34,8 @@ pub(crate) async fn run(
     let _: Value = client.put("/api/v1/policy", &policy).await?;
     let fault = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
     let mut feed = EventFeed::open(url, token).await?;
-    // Drained nodes stay out, so that the disruption budget takes effect.
+    // With endless jobs, no drain ends. Nodes that are taken out stay out of service, and use up
+    // the disruption budget.
     coordinator.start_endless_jobs();
     print_metric("mark", "begin");
     let start = tokio::time::Instant::now();

@@ -1,8 +1,8 @@
 """Makes ranks that reduce gradients together take the same action at the same call.
 
-A comparison runs the step several times, a plain call once, and every run all-reduces gradients. If
-one rank compared and another did not, gradients of different batches would be summed, or the job
-would hang. So at each call the ranks exchange the actions that they propose over gloo, and all
+A call that compares the graph with eager runs executes the step several times. Any other call
+executes it once. Every run all-reduces gradients. If one rank compared and another did not,
+gradients of different batches would be summed, or the job would hang. So at each call the ranks exchange the actions that they propose over gloo, and all
 perform the same action. The exchange takes a few bytes, while the GPU still runs the previous step.
 """
 

@@ -50,7 +50,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct DiagArgs {
     /// Name of the node
     node: NodeId,
-    /// Diag level: 1 takes seconds, 2 minutes, 3 as long as --minutes
+    /// Diag level: level 1 takes seconds, level 2 takes minutes, level 3 takes as long as --minutes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
     level: u32,
     /// Duration of the level 3 load, in minutes
