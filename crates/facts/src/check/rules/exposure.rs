@@ -131,14 +131,20 @@ fn advisories<'a>(
             level: None,
             score: None,
             fixed: None,
-            text: format!(
-                "advisories since {since} that list no fix for {}: {count}; treat it as exposed",
-                driver.branch()
-            ),
+            text: unlisted_text(count, since, driver.branch()),
             source: first.origin.line(),
         });
     }
     exposure
+}
+
+fn unlisted_text(count: usize, since: jiff::civil::Date, branch: impl std::fmt::Display) -> String {
+    let advisories = if count == 1 {
+        format!("1 advisory since {since} lists")
+    } else {
+        format!("{count} advisories since {since} list")
+    };
+    format!("{advisories} no fix for {branch}: treat it as exposed")
 }
 
 fn regressions<'a>(
