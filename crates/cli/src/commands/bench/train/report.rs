@@ -186,14 +186,13 @@ impl BenchReport {
         }
         let hosts: Vec<String> = self.hosts.iter().map(describe_count).collect();
         let rounds = match &self.rounds_on_several_hosts[..] {
-            [] => "each round ran on one host, so no ratio compares two".to_owned(),
-            several => format!(
-                "some rounds ran on several hosts, and their ratios compare two: {}",
-                several.join("; ")
-            ),
+            [] => "each round ran in one boot, so no ratio compares two boots".to_owned(),
+            several => {
+                format!("the ratios of these rounds compare two boots: {}", several.join("; "))
+            }
         };
         Some(format!(
-            "the shards come from {} boots of hosts ({}); {rounds}",
+            "the shards ran in {} boots of one or more hosts ({}); {rounds}",
             hosts.len(),
             hosts.join(", ")
         ))
