@@ -14,8 +14,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::last_ran::LastRan;
 
-/// If the two clocks differ by more than this between two reads, the wall clock was stepped. The
-/// controller reads them about once a second.
+/// If the wall clock and the monotonic clock diverge by more than this between two reads, the wall
+/// clock was stepped. The controller reads both about once a second.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
 /// Differences add up over this window, so that a clock that drifts too fast also counts as
 /// stepped.

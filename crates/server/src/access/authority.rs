@@ -23,7 +23,8 @@ use crate::clock::WallClock;
 use crate::log::Hash;
 use crate::run::log_path;
 
-/// Agents get a start of validity that is this long before the time of issue.
+/// The start of validity that an agent gets with its certificate is this long before the time of
+/// issue.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
 /// 2026-01-01T00:00:00Z. Certificates of the authority and of nodes are valid from this time, and
 /// not from the time of issue. So they stay valid if the clock was ahead when they were issued. A
@@ -59,7 +60,7 @@ pub enum AuthorityError {
     /// The files belong to two authorities.
     #[error("`{}` is not the key of `{}`", key.display(), certificate.display())]
     KeyMismatch { key: PathBuf, certificate: PathBuf },
-    /// With a new authority, no node or user would trust the server.
+    /// The authority is lost. A new one is not created, because no node or user would trust it.
     #[error("`{}` has the log of a fleet, but lacks `ca.key` or `ca.pem`", .0.display())]
     Missing(PathBuf),
     /// With another authority, no node or user would trust the server.
@@ -219,8 +220,9 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        // Agents of earlier versions compute the time of renewal from the start of validity, so
-        // `not_before` is close to the time of issue.
+        // Agents of earlier versions compute the time of renewal from the `not_before` that they
+        // get, so it is close to the time of issue. The certificate itself is valid from an earlier
+        // time.
         let (not_before, not_after) = (now - BACKDATED, now + life);
         set_validity(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();

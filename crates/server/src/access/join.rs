@@ -331,7 +331,7 @@ mod tests {
             NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
         let tokens =
             [&request(9), &serve].map(|other| store.create(other, now()).unwrap().digest());
-        // The fleet has neither node yet.
+        // Two nodes with different keys request the name `a`. The fleet has neither of them yet.
         let join = |store: &AccessStore, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
         };
