@@ -221,7 +221,7 @@ fn pipeline(run: &TrainingRun) -> Result<(), ImpossibleRun> {
     if vp > 1 && !micro_batches.is_multiple_of(pp) {
         return Err(ImpossibleRun::Interleaved { micro_batches, pp });
     }
-    // Required by the authors' own scheduler (`dualpipe.py`).
+    // The reference implementation of DualPipe (`dualpipe.py`) requires this.
     let paired = pp.is_multiple_of(2)
         && micro_batches.is_multiple_of(2)
         && u64::from(micro_batches) >= product([2, pp]);

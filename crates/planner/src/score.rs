@@ -63,7 +63,7 @@ pub struct ScoredRow {
     pub row: PublishedRun,
     /// Estimated over measured step time, minus one.
     pub error: f64,
-    /// Whether it lies inside the estimate's P10-P90 range.
+    /// Whether the measured step time lies inside the estimate's P10-P90 range.
     pub inside: bool,
 }
 

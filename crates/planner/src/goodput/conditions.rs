@@ -61,7 +61,7 @@ impl Default for Spares {
     fn default() -> Self {
         // About 78 % of Llama 3's interruptions were confirmed or suspected hardware failures
         // (arXiv:2407.21783, section 3.3.4). One day of repair is our guess: a reset takes minutes,
-        // a replacement days, and no mean has been published.
+        // a replacement takes days, and no mean has been published.
         Self { nodes: None, repair_h: 24.0, repair_share: 0.78 }
     }
 }

@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn lora_saves_only_adapters() {
-        // 80 layers of rank 32: query 8,192 + 8,192, key and value 8,192 + 2·1,024, output
-        // 8,192 + 8,192, gate and up 8,192 + 2·28,672, down 28,672 + 8,192. Fused projections have
-        // one adapter, so that query, key and value share its first half.
+        // 80 layers with adapters of rank 32. An adapter has rank × (input width + output width)
+        // weights. Query, key and value are one fused projection with one adapter, and so are gate
+        // and up. In the order below: query, key and value; output; gate and up; down.
         let widths = (8_192 + 8_192 + 2 * 1_024) + (8_192 + 8_192);
         let feed_forward = (8_192 + 2 * 28_672) + (28_672 + 8_192);
         let expected = 14.0 * 80.0 * 32.0 * f64::from(widths + feed_forward);

@@ -30,8 +30,8 @@ fn observed(hours: f64, gpus: u32) -> Hazard {
     Hazard { per_gpu_hour: 1.0 / (hours * f64::from(gpus)), ..Hazard::NONE }
 }
 
-/// Meta's first-order ETTR estimate (arXiv:2410.21680): `start_s` per failure, half an interval
-/// lost.
+/// Meta's first-order ETTR estimate (arXiv:2410.21680): each failure costs `start_s` and half an
+/// interval.
 fn meta_share(failures_per_s: f64, start_s: f64, stall_s: f64, interval_s: f64) -> f64 {
     (1.0 - failures_per_s * (start_s + interval_s / 2.0)) / (1.0 + stall_s / interval_s)
 }
