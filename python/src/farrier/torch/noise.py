@@ -68,7 +68,8 @@ MAX_NOISE = 16 * _BF16_ROUNDING
 #: and the nearest eager run. Adjacent bfloat16 values are at most 2**-7 = 0.0078 apart, and runs
 #: with the same value differ by less than the gap. Range and gap together stay below 1 %.
 COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
-#: With fewer gradients, the median may be the scale offset of a wrong gradient.
+#: The common scale is used only with at least this many gradients. With fewer, the median may be
+#: the scale offset of a wrong gradient.
 COMMON_MIN_GRADIENTS = 8
 #: A gradient below this share of the total norm may be pure noise (a bias before a softmax). Its
 #: distance is therefore compared with this share of the total norm, not with its own norm.
