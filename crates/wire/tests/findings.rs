@@ -177,7 +177,8 @@ fn an_unknown_value_is_refused_and_never_read_as_another() {
     }
     let refused = decode_changed(|message| signal(message).signal = Some("gpu.unknown".to_owned()));
     assert!(matches!(refused, Err(ConvertError::UnknownSignal(_))), "{refused:?}");
-    // A oneof case of a later version counts as missing: the subject has only a field 15.
+    // A oneof case of a later version counts as missing. Here the subject has only the unknown
+    // field 15.
     let mut later = message(finding(1));
     later.subject = None;
     let mut bytes = later.encode_to_vec();

@@ -11,8 +11,8 @@ use super::protocol::{JobState, RankStep};
 /// for ranks that a client invents.
 const RANKS_MAX: usize = 1024;
 
-/// How long a job stays visible after its last rank left. An on-call engineer asks at night which
-/// jobs ran in the evening.
+/// How long a job stays visible after its last rank left, so that an on-call engineer can see at
+/// night which jobs ran in the evening.
 const EXPIRY_MS: i64 = 24 * 3_600_000;
 
 /// Maximum checkpoint reasons kept. The first ones show the cause.

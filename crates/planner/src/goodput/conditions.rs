@@ -39,8 +39,8 @@ pub struct RecoveryTimes {
 
 impl Default for RecoveryTimes {
     fn default() -> Self {
-        // 5 min together, the low end of Meta's start times (5 to 20 min, arXiv:2410.21680). The
-        // split between the two is our guess.
+        // Restart and warm-up take 5 min together, the low end of Meta's start times (5 to 20 min,
+        // arXiv:2410.21680). The split between the two is our guess.
         Self { restart_s: 180.0, load_s: None, warm_up_s: 120.0 }
     }
 }

@@ -33,9 +33,10 @@ const VALID_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
 /// Default validity of a node's certificate. A node renews its certificate after two thirds of this
 /// time. A node that was off until its certificate expired has to enrol again.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Validity of the server's certificate into the past and into the future, so that clients with
-/// clock skew accept it. The server issues itself a new certificate at each start, each week, and
-/// after a clock step. Some clients, such as Apple's, refuse more than 825 days.
+/// How far the validity of the server's certificate reaches into the past and into the future, so
+/// that clients with clock skew accept it. The server issues itself a new certificate at each
+/// start, each week, and after a clock step. Some clients, such as Apple's, refuse a validity of
+/// more than 825 days.
 const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// Validity of the authority. When it is replaced, every node has to enrol again.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
@@ -346,8 +347,8 @@ mod tests {
                 "{hours} h"
             );
         }
-        // Issued when the clock was ahead by a day, and when it was behind by less than the
-        // validity.
+        // The certificate was issued when the clock was a day ahead, or 29 days behind, which is
+        // less than the validity.
         for hours in [24, -24 * 29] {
             assert!(is_valid(now + SignedDuration::from_hours(hours), now), "{hours} h");
         }

@@ -258,8 +258,9 @@ impl AccessStore {
     /// Whether a certificate is valid: it belongs to the node's last enrolment and is not revoked.
     pub fn admits(&self, identity: &Identity) -> Result<bool, AccessError> {
         let oldest = self.oldest_admitted(&identity.node)?;
-        // The authority signed this certificate for a node that the store does not have. The store
-        // is therefore from an older backup, and the certificate is accepted.
+        // If `oldest` is `None`, the authority signed this certificate for a node that the store
+        // does not have. The store is therefore from an older backup, and the certificate is
+        // accepted.
         Ok(oldest.is_none_or(|generation| identity.generation >= generation))
     }
 

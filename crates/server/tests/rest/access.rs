@@ -36,7 +36,8 @@ async fn invalid_tokens_are_refused_alike() {
     }
     problems.dedup();
     assert_eq!(problems.len(), 1, "the problems differ: {problems:?}");
-    // Another scheme, no scheme, two tokens, and a token that is not ASCII.
+    // Each request has an invalid header: another scheme, no scheme, two tokens, or a token that is
+    // not ASCII.
     let head = "GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
     for lines in [
         format!("Authorization: Basic {good}\r\n"),
