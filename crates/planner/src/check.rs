@@ -370,9 +370,13 @@ mod tests {
     fn slow_runs_are_possible() {
         let mut run = run("llama3-70b", "H100-SXM-80GB", ParallelConfig::data_parallel(1, 1));
         run.parallelism.tp = 16;
-        assert_eq!(check(&run), Ok(()), "TP beyond the domain, replicated KV heads");
+        assert_eq!(
+            check(&run),
+            Ok(()),
+            "TP beyond the domain and replicated KV heads are possible"
+        );
         run.parallelism = ParallelConfig { pp: 16, dp: 512, ..ParallelConfig::data_parallel(1, 1) };
-        assert_eq!(check(&run), Ok(()), "one micro-batch for 16 stages");
+        assert_eq!(check(&run), Ok(()), "one micro-batch for 16 stages is possible");
     }
 
     #[test]

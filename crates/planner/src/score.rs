@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(origin(&shipped_row(true)), RowOrigin::Cautioned);
         row.run.model.name = "another name".to_owned();
         row.step_s *= 1.004;
-        assert_eq!(origin(&row), RowOrigin::Fitted, "retyped and rounded");
+        assert_eq!(origin(&row), RowOrigin::Fitted, "a retyped and rounded row is recognised");
         row.step_s *= 1.5;
         row.caution = Some("my own".to_owned());
         assert_eq!(origin(&row), RowOrigin::External);
