@@ -94,7 +94,7 @@ _TEMPLATES = {
     MismatchKind.MISSING_IN_GRAPH: "{name} has a gradient in eager mode but not in the graph",
     MismatchKind.MISSING_EAGERLY: "{name} has a gradient in the graph but not in eager mode",
     MismatchKind.SHAPE: "{name} has a gradient of another shape in the graph than in eager mode",
-    MismatchKind.NOT_FINITE: "{name} is infinite or NaN in {value:.0f} elements where the other is not",
+    MismatchKind.NOT_FINITE: "{name} is infinite or NaN in {value:.0f} elements that differ between the two runs",
     MismatchKind.SCALE: "{name} is scaled by {value:+.1e} (allowed {limit:.1e})",
     MismatchKind.DISTANCE: "{name} differs by {value:.1e} (allowed {limit:.1e})",
     MismatchKind.LOSS: "the loss is {value:.6g}, in eager mode {limit:.6g}",
