@@ -15,14 +15,15 @@ pub(crate) struct BenchReport {
     pub(crate) farrier_bench_train: u32,
     /// Start of the first and the last shard.
     pub(crate) began: Option<[String; 2]>,
-    /// Distinct values among the shards; more than one makes the figures incomparable.
+    /// Here and in the next three fields: the distinct values among the shards. More than one GPU,
+    /// torch, build, driver or processor makes the figures incomparable.
     pub(crate) gpus: Vec<String>,
     pub(crate) torch: Vec<String>,
     pub(crate) builds: Vec<ShardCount>,
     pub(crate) machines: Vec<Machine>,
     /// Boot ids of the hosts on which shards ran.
     pub(crate) hosts: Vec<ShardCount>,
-    /// Rounds that ran on several hosts; their ratios compare two hosts.
+    /// Rounds whose variants ran on several hosts, so that their ratios compare two hosts.
     pub(crate) rounds_on_several_hosts: Vec<String>,
     pub(crate) peak: Option<Peak>,
     pub(crate) price_per_hour_usd: Option<f64>,
