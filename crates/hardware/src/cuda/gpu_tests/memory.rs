@@ -165,7 +165,8 @@ fn round_patterns(round: u32) -> [MemoryPattern; 4] {
     ]
 }
 
-/// Describes what the wrong words have in common: one bit, one location, or neither.
+/// Describes the wrong words: their number, the pattern, the bit if it is always the same, and
+/// examples.
 pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: MemoryPattern) -> TestOutcome {
     let words = match mismatches.count {
         1 => "1 wrong word".to_owned(),
