@@ -155,7 +155,8 @@ fn sequence(run: &TrainingRun) -> Result<(), ImpossibleRun> {
     let seq_len = run.seq_len;
     let whole = |unit: u64| u64::from(seq_len).is_multiple_of(unit);
     if parallelism.cp > 1 {
-        // For load balance each rank gets one chunk from the start and one from the end.
+        // For load balance each rank gets one chunk from the start of the sequence and one from its
+        // end.
         let unit = 2 * u64::from(parallelism.cp);
         if !whole(unit) {
             return Err(ImpossibleRun::Sequence { seq_len, unit, reason: "2 × CP" });
@@ -381,7 +382,7 @@ mod tests {
 
     #[test]
     fn tp_must_fit_the_kv_heads() {
-        // 40 heads, 8 KV heads.
+        // The model has 40 heads and 8 KV heads.
         let mut run = run("qwen2.5-32b", "H100-SXM-80GB", ParallelConfig::data_parallel(1, 1));
         run.parallelism.tp = 20;
         let message = check(&run).unwrap_err().to_string();

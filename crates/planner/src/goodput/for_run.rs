@@ -123,7 +123,7 @@ mod tests {
         );
         let bytes = checkpoint_bytes(&one);
         assert!((bytes / expected - 1.0).abs() < 1e-9, "{bytes} {expected}");
-        // Independent of the parallelism config.
+        // The size does not depend on the parallelism config.
         let parallelism = ParallelConfig { tp: 4, pp: 2, ..ParallelConfig::data_parallel(1, 1) };
         let other = run("llama3-70b", "H100-SXM5-80GB", TrainingTask::Lora, parallelism);
         assert!((checkpoint_bytes(&other) / bytes - 1.0).abs() < 1e-12);
@@ -138,7 +138,7 @@ mod tests {
             ParallelConfig::data_parallel(8, 1),
         );
         for kind in CheckpointKind::ALL {
-            // 141 GB at 1 GB/s.
+            // Reading 141 GB of frozen weights at 1 GB/s takes 141 s.
             let restart_s = conditions(&run, kind).recovery.restart_s;
             assert!((restart_s - 180.0 - 141.1).abs() < 0.1, "{restart_s}");
         }
@@ -153,7 +153,7 @@ mod tests {
             ParallelConfig::data_parallel(64, 1),
         );
         let default = conditions(&run, CheckpointKind::InMemory);
-        // PCIe 5, and one 400 Gbit/s port.
+        // By default, an H100 has PCIe 5 and one 400 Gbit/s port.
         assert!((default.checkpoint.host_bytes_per_s - 55e9).abs() < 1.0);
         assert!((default.checkpoint.network_bytes_per_s - 50e9).abs() < 1.0);
         run.gpu.network_bytes_per_s = 5e8;

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn interval_is_finite_for_a_long_stall() {
-        // Never longer than the MTBF.
+        // The interval is never longer than the MTBF, which is 1 s here.
         let interval_s = unbounded_s(1.0, 500.0);
         assert!(interval_s > 0.99 && interval_s <= 1.0, "{interval_s}");
     }

@@ -57,7 +57,7 @@ impl Outage {
         if self.mean_out <= 0.0 || self.is_plenty(spares) {
             return 0.0;
         }
-        // Erlang B is P(N = spares) / P(N <= spares).
+        // With a Poisson variable N of mean `mean_out`, Erlang B is P(N = spares) / P(N <= spares).
         let log_exactly = (1..=spares)
             .fold(-self.mean_out, |log, count| log + (self.mean_out / f64::from(count)).ln());
         (1.0 - log_exactly.exp() / self.none_left(spares)).clamp(0.0, 1.0)

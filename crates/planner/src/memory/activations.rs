@@ -137,7 +137,8 @@ fn attention(run: &TrainingRun, mode: Recompute) -> TokenBytes {
         }
     };
     if mode == Recompute::Operators {
-        // torchtitan stores every second GEMM, here queries and values, and the attention output.
+        // torchtitan stores the output of every second GEMM, here queries and values, and the
+        // attention output.
         let tensor_split = 2.0 * query + key_value + 2.0 * value + 4.0 * heads;
         return TokenBytes { sequence_split: 2.0 * hidden, tensor_split };
     }
@@ -150,7 +151,8 @@ fn attention(run: &TrainingRun, mode: Recompute) -> TokenBytes {
         tensor_split: projections + result + 4.0 * heads,
     };
     if run.framework == Framework::MegatronEarly {
-        // Dropout masks, and scores: softmax output, its dropout mask and the dropped-out result.
+        // Early Megatron also stores dropout masks, and for the scores the softmax output, its
+        // dropout mask and the dropped-out result.
         token.sequence_split += 2.0 * hidden;
         let seq_len = f64::from(run.seq_len);
         let scores = if mode == Recompute::Attention { 0.0 } else { 5.0 * heads * seq_len };
@@ -187,7 +189,7 @@ fn feed_forward(run: &TrainingRun, mode: Recompute, width: f64) -> TokenBytes {
 /// Stored bytes of one token that is routed to one expert.
 fn routed(run: &TrainingRun, mode: Recompute, experts: Experts) -> f64 {
     let input = operand_bytes(run) * f64::from(run.model.hidden);
-    // torchtitan's selective mode does not store expert GEMMs.
+    // torchtitan's selective mode does not store the outputs of expert GEMMs.
     match mode {
         Recompute::Operators => input,
         _ => input + feed_forward(run, mode, f64::from(experts.ffn)).tensor_split,

@@ -157,8 +157,8 @@ impl Authority {
                 .map_err(|err| AuthorityError::File { path: path.to_owned(), err })
         };
         let certificate = match text(path) {
-            // If there is a key without a certificate, a crash interrupted the creation. The key
-            // was never used.
+            // There is no certificate. If there is a key, a crash interrupted the creation, and the
+            // key was never used.
             Err(AuthorityError::File { err, .. }) if err.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
