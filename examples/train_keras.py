@@ -9,12 +9,12 @@ Copy this script and change the model and the data.
 
 It uses mixed bfloat16 on a GPU, flash attention where Keras supports it (on JAX and torch, not on
 TensorFlow), AdamW, a cosine schedule per step, XLA, and checkpoints that resume exactly. It reports
-to the node's agent, if there is one. Without --backend Keras chooses the backend: KERAS_BACKEND,
-~/.keras/keras.json, or TensorFlow. The script is written for Keras 3.15.
+to the node's agent, if there is one. Without --backend Keras chooses the backend: by KERAS_BACKEND,
+else by ~/.keras/keras.json, else TensorFlow. The script is written for Keras 3.15.
 
-SIGTERM and Ctrl-C save a checkpoint after the current step and exit with 143 and 130; a second
-signal exits at once. A checkpoint stores the size and a fingerprint of the data file, and a resumed
-run rejects other data.
+SIGTERM and Ctrl-C save a checkpoint after the current step and exit with code 143 (SIGTERM) or 130
+(Ctrl-C); a second signal exits at once. A checkpoint stores the size and a fingerprint of the data
+file, and a resumed run rejects other data.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Tokens(keras.utils.PyDataset):
         else:
             starts = rng.integers(0, len(self.tokens) - length, rows)
             ids = np.stack([self.tokens[start : start + length + 1] for start in starts]).astype(np.int32)
-            if ids.max() >= self.vocabulary:  # An embedding on a GPU does not report it.
+            if ids.max() >= self.vocabulary:  # An embedding on a GPU does not report an invalid token.
                 raise ValueError(f"the data contains token {ids.max()}, but the model has only {self.vocabulary}")
         return ids[:, :-1], ids[:, 1:]
 
@@ -211,9 +211,9 @@ class Checkpoints(keras.callbacks.Callback):
     A checkpoint stores everything that the next step depends on: the weights; the optimizer with
     its step count, which selects learning rate and batch; the seeds of layers that draw random
     numbers; and on torch the state of torch's own RNG, which Keras's dropout uses. It omits the
-    frozen weights of low-rank training, which are initialised as at the start. It does not use
-    `model.save`, which merges the low-rank weights into the frozen ones and reinitialises them, and
-    does not store torch's RNG state.
+    frozen weights of low-rank training, because a resumed run initialises them from the same seed.
+    It does not use `model.save`, which merges the low-rank weights into the frozen ones and
+    reinitialises them, and does not store torch's RNG state.
     """
 
     def __init__(self, args: argparse.Namespace, model: keras.Model) -> None:

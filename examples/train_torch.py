@@ -9,9 +9,9 @@ It uses bf16 weights, flash attention through SDPA, fused AdamW, the whole step 
 graph, recovery from out-of-memory errors, a cosine schedule per step, and checkpoints that resume
 exactly. It reports to the node's agent, if there is one.
 
-SIGTERM and Ctrl-C save a checkpoint after the current step and exit with 143 and 130; a second
-signal exits at once. A checkpoint stores the size and a fingerprint of the data file, and a resumed
-run rejects other data.
+SIGTERM and Ctrl-C save a checkpoint after the current step and exit with code 143 (SIGTERM) or 130
+(Ctrl-C); a second signal exits at once. A checkpoint stores the size and a fingerprint of the data
+file, and a resumed run rejects other data.
 """
 
 from __future__ import annotations

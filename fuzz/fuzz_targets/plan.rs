@@ -18,7 +18,8 @@ fn pick<T: Copy>(values: &[T], number: u8) -> T {
     values[usize::from(number) % values.len()]
 }
 
-/// A fixed value for an axis of the search. `None` leaves the axis free, if the highest bit is set.
+/// A fixed value for an axis of the search. If the highest bit is set, returns `None`, which leaves
+/// the axis free.
 fn fixed(number: u16) -> Option<u32> {
     (number < 1 << 15).then(|| u32::from(number))
 }

@@ -107,7 +107,7 @@ class CapturedStep:
 
 @contextlib.contextmanager
 def emulated():
-    """Makes `step` treat the CPU as a GPU inside."""
+    """Inside the context, `step` treats the CPU as a GPU."""
     cuda = {
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,

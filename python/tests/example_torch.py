@@ -12,9 +12,9 @@ LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
 
 
 def start(folder, *more, steps=24, stderr=subprocess.PIPE):
-    """Starts the example with small steps, each logged, saved every fifth.
+    """Starts the example with small steps. It logs every step and saves every fifth.
 
-    Later arguments override these.
+    Arguments in `more` override these defaults.
     """
     words = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "--model", "tiny", "--device", "cpu"]
     words += ["--steps", str(steps), "--rows", "2", "--length", "32", "--log-every", "1", "--save-every", "5"]

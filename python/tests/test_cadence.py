@@ -4,7 +4,7 @@ from farrier.cadence import Cadence
 
 
 def waits(step_s, steps, every_s=5.0):
-    """The steps at which it syncs if each step takes that long."""
+    """The steps after which `Cadence` syncs if each step takes `step_s` seconds."""
     cadence, found = Cadence(every_s=every_s), []
     cadence.start(0, 0.0)
     for step in range(1, steps + 1):

@@ -169,7 +169,7 @@ def test_a_hanging_binary_is_killed(fake):
     fake("exec sleep 600")
     began = time.monotonic()
     result = farrier.check(timeout_s=0.2)
-    assert time.monotonic() - began < 300, "the check did not wait for it to end"
+    assert time.monotonic() - began < 300, "the check did not wait for the binary to end"
     assert "did not finish within 0.2 s" in str(result)
     assert result.verdict == "unknown"
 
@@ -192,7 +192,7 @@ def test_frameworks_are_named_as_the_binary_expects():
     assert named({"torch": torch_like("2.11.0+cu130", "13.0")}) == ["torch==2.11.0+cu130"]
     assert named({"torch": torch_like("2.11.0", "13.0")}) == ["torch==2.11.0+cu130"]
     assert named({"torch": torch_like("2.11.0", None)}) == ["torch==2.11.0+cpu"]
-    assert named({"torch": SimpleNamespace()}) == [], "half imported"
+    assert named({"torch": SimpleNamespace()}) == [], "torch is only half imported"
     assert named({"tensorflow": tensorflow(cuda_version="12.5")}) == ["tensorflow==2.21.0"]
     assert named({"tensorflow": tensorflow()}) == ["tensorflow==2.21.0+cpu"]
     assert named({"jax": SimpleNamespace(__version__="0.8.0")})[0].endswith("==0.8.0")
@@ -212,7 +212,7 @@ def test_an_unjudged_framework_is_unknown():
     assert other.verdict == "unknown"
     assert other.findings[-1].code == "running-not-judged"
     assert binary.with_frameworks(judged("jax[cuda13]==0.8.0"), ["jax[cuda13]==0.8.0"]).verdict == "ok"
-    assert binary.with_frameworks(judged(), ["torch==2.11.0+cpu"]).verdict == "ok", "it needs no GPU"
+    assert binary.with_frameworks(judged(), ["torch==2.11.0+cpu"]).verdict == "ok", "a CPU build needs no GPU"
     assert binary.with_frameworks(judged(), ["torch==2.11.0"], of_this_python=False).verdict == "ok"
 
 

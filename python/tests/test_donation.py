@@ -32,7 +32,7 @@ def test_the_threshold_counts_all_arrays_of_an_argument():
 
     few = donatable([half(0)], [half()])
     assert not few.arguments
-    assert "1 MiB or more" in str(few), "small arguments are held twice and the text does not deny it"
+    assert "1 MiB or more" in str(few), "the text must not claim that no argument is held twice"
     assert donatable([half(0), half(0), half(1)], [half(), half(), half()]).arguments == {0: BIG}
 
 

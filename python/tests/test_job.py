@@ -48,7 +48,7 @@ def test_the_process_job_adds_values_and_keeps_known_ones(fake, caplog):
     assert not caplog.records
     for _ in range(3):
         assert agent.job(gpu="GPU-0000") is first
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "once"
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "warned once"
     assert f"gpu of this job stays GPU-{UUID}; ignoring GPU-0000" in caplog.text
     fake.assert_no_connection()
     first.step_end(1)

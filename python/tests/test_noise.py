@@ -15,7 +15,8 @@ class Runs:
     """Runs of a step with one gradient.
 
     Its noise has a scale offset of `deviation` and a distance of `noise`, and occurs with
-    probability `share`. The graph's gradient is scaled by `error` and a further `away` apart.
+    probability `share`. The graph's gradient has a scale error of `error`, and an error of `away`
+    perpendicular to the gradient.
     """
 
     def __init__(self, seed, *, deviation, noise, error=0.0, away=0.0, share=1.0, norm=NORM, total_norm=None):
@@ -32,7 +33,7 @@ class Runs:
         self.replay()
 
     def draw(self):
-        """Scale offset and distance from the mean of all runs."""
+        """Draws the scale offset and the distance of one run from the mean of all runs."""
         if self.random.random() >= self.share:
             return 0.0, 0.0
         return self.deviation * self.random.gauss(0, 1), self.noise * self.random.uniform(0.8, 1.2)
@@ -55,7 +56,7 @@ class Runs:
 
 
 SEEDS = 2000
-#: Seen on an H200: quiet tensors, matrices of the first layers, and the worst bias of 256 elements.
+#: Pairs of deviation and noise as seen on an H200, from a quiet gradient to the noisiest bias.
 SEEN = [(0.0, 0.0), (1e-5, 1e-3), (1e-4, 7e-3), (4e-4, 7e-3)]
 
 
@@ -94,7 +95,7 @@ def test_at_medium_noise_no_error_passes_and_no_correct_graph_is_blamed(error):
 @pytest.mark.parametrize(("error", "away"), [(-1.0, 0.0), (-2.0, 0.0), (-1.0, 1.0), (0.0, 0.05)])
 @pytest.mark.parametrize(("deviation", "noise"), SEEN)
 def test_gross_errors_are_found(deviation, noise, error, away):
-    """Zero, another sign, another batch, and a 5 % error across the gradient."""
+    """A zero gradient, the other sign, another batch, and an error of 5 % perpendicular to it."""
     for seed in range(200):
         found = Runs(seed, deviation=deviation, noise=noise, error=error, away=away).compare_until_decided()
         assert [each.kind for each in found.mismatches] == [MismatchKind.DISTANCE]
@@ -148,7 +149,7 @@ def test_a_small_gradient_of_pure_noise_is_waived_and_named():
 
 
 def test_a_small_gradient_with_other_rounding_is_waived():
-    """Both are deterministic, and the difference is not along the gradient."""
+    """Graph and eager step are deterministic, and differ not only along the gradient."""
     found = Runs(
         0, deviation=0.0, noise=0.0, error=-1.0, away=1.0, norm=1e-4 * FLOOR, total_norm=1.0
     ).compare_until_decided()
@@ -161,7 +162,10 @@ def test_full_size_noise_in_a_large_gradient_is_an_error():
 
 
 class CommonlyScaled:
-    """Twelve gradients share one random scale out of `values` per run. `errors` are the graph's."""
+    """Twelve gradients, which share one random scale out of `values` in each run.
+
+    `errors` are the scale errors of the graph's gradients.
+    """
 
     def __init__(self, seed, values, errors=(0.0,) * 12, noise=7e-3):
         self.random, self.values, self.errors, self.noise = random.Random(seed), values, errors, noise

@@ -15,7 +15,7 @@ from farrier.torch.graph_policy import (
 
 
 def compared_at(schedule, replays, comparison_s=0.0, step_s=1.0):
-    """The compared ones among that many replays."""
+    """The numbers of the replays that are compared."""
     found = []
     for replay in range(1, replays + 1):
         if schedule.due(replay):
@@ -33,7 +33,7 @@ EARLY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 
 
 def test_comparisons_of_short_steps_stay_within_their_share():
-    # 191 M weights on an H200: 80 ms each, steps of 5.4 ms.
+    # A model of 191 M weights on an H200: a comparison takes 80 ms, a step 5.4 ms.
     schedule = VerifySchedule(None)
     found = compared_at(schedule, 100_000, 0.080, 0.0054)
     assert found[:12] == [*EARLY, 512 + 4939, 512 + 2 * 4939]
@@ -58,7 +58,7 @@ def test_a_broken_clock_does_not_prevent_comparisons():
 
 def test_the_fastest_replay_counts():
     schedule = VerifySchedule(None)
-    schedule.record_comparison(1, 0.080, 3.0)  # The graph is uploaded.
+    schedule.record_comparison(1, 0.080, 3.0)  # The first replay is slow, because it uploads the graph.
     assert schedule.interval == 1000
     schedule.record_comparison(2, 0.080, 0.0054)
     schedule.record_comparison(4, 0.080, 1.0)
@@ -88,7 +88,7 @@ def test_tolerance_depends_on_dtype_and_rejects_nan():
     assert tolerance_for("float64").relative < 1e-14
     assert tolerance_for("float32").relative == pytest.approx(2**-11), "TF32"
     assert not Tolerance(1.0).allows(float("nan"), 1.0, 1.0)
-    assert Tolerance(0.01).allows(0.0005, 1e-9, 100.0), "a gradient that is noise is held to the whole"
+    assert Tolerance(0.01).allows(0.0005, 1e-9, 100.0), "a tiny gradient is compared with the norm of all gradients"
     assert not Tolerance(0.01).allows(0.02, 1.0, 1.0)
     with pytest.raises(ValueError, match="int8"):
         tolerance_for("int8")

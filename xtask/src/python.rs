@@ -12,8 +12,8 @@ use crate::shell::{command, print_status, root, run};
 /// Tools for tests and lints.
 const TOOLS: &[&str] = &["pytest==9.2.0", "ruff==0.17.4"];
 
-/// The frameworks and the tools. Frameworks are CPU builds if the index has one; torch installs its
-/// CUDA libraries. The torch version is the one of the GPU measurements.
+/// The frameworks and the tools. Frameworks are CPU builds if the package index has one. torch
+/// comes with its CUDA libraries, and has the version that the GPU measurements use.
 const FRAMEWORKS: &[&str] = &[
     "torch==2.11.0",
     "keras==3.15.1",

@@ -501,7 +501,7 @@ fn a_capture_of_a_real_h200_gives_the_same_findings() {
     let output =
         support::run(&["check", "--root", capture, "--on", "2026-11-15", "--output", "json"]);
     let replayed: Value = serde_json::from_str(&output.stdout).unwrap();
-    // Facts and texts may have changed since the capture. The findings have not.
+    // Facts and texts may have changed since the capture, but the findings must be the same.
     let findings = |report: &Value| -> Vec<[Value; 3]> {
         let items = report["items"].as_array().unwrap();
         let field = |item: &Value, key: &str| item[key].clone();

@@ -206,7 +206,7 @@ fn resolves_all_names_of_a_gpu() {
         assert!(!found.assumed, "{name}");
     }
     assert!(set.gpus.by_name("H100").unwrap().assumed);
-    // Most A100 have 80 GB.
+    // Most A100 have 80 GB, so the family name means that model.
     let family = set.gpus.by_name("A100").unwrap();
     assert!(family.assumed && family.gpu.id == "A100-SXM4-80GB", "{}", family.gpu.id);
     assert_eq!(set.gpus.by_name("NVIDIA H100 PCIe").unwrap().gpu.id, "H100-PCIe-80GB");

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! `questions` prints the published runs that llm-analysis can estimate, as JSON. Each has the
-//! measured step time, and Farrier's estimate from a model fitted without the run's group. `time`
-//! prints measurements, one name and number per line; times are in microseconds.
+//! measured step time, and Farrier's estimate from a model fitted without this run and its
+//! near-duplicates. `time` prints measurements, one name and number per line; times are in
+//! microseconds.
 #![expect(
     clippy::disallowed_methods,
     reason = "this benchmark reads the clock, which the crate may not"

@@ -1,4 +1,5 @@
-//! Fits the coefficients to the published runs and prints leave-group-out errors.
+//! Fits the coefficients to the published runs and prints leave-group-out errors: each run is
+//! estimated by a fit without its group of near-duplicate runs.
 //!
 //! ```sh
 //! cargo run --release -p farrier-planner --example fit -- --write
@@ -9,8 +10,8 @@
 //! with tables of measured GEMMs, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k,
 //! latency_ms` among others, as written by the collectors of aiconfigurator), and of collectives
 //! within a node, `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size,
-//! latency_ms`). It prints a fit for each GPU; the priors of rates, knees, link and hop in
-//! `src/coefficients.rs` come from these fits.
+//! latency_ms`). With `--tables`, the program prints a fit for each GPU. The priors of rates,
+//! knees, link and hop in `src/coefficients.rs` come from these fits.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -155,7 +155,8 @@ fn sequence(run: &TrainingRun) -> Result<(), ImpossibleRun> {
     let seq_len = run.seq_len;
     let whole = |unit: u64| u64::from(seq_len).is_multiple_of(unit);
     if parallelism.cp > 1 {
-        // For load balance each rank gets one chunk from the start and one from the end.
+        // For load balance each rank gets one chunk from the start of the sequence and one from its
+        // end.
         let unit = 2 * u64::from(parallelism.cp);
         if !whole(unit) {
             return Err(ImpossibleRun::Sequence { seq_len, unit, reason: "2 × CP" });
@@ -221,7 +222,7 @@ fn pipeline(run: &TrainingRun) -> Result<(), ImpossibleRun> {
     if vp > 1 && !micro_batches.is_multiple_of(pp) {
         return Err(ImpossibleRun::Interleaved { micro_batches, pp });
     }
-    // Required by the authors' own scheduler (`dualpipe.py`).
+    // The reference implementation of DualPipe (`dualpipe.py`) requires this.
     let paired = pp.is_multiple_of(2)
         && micro_batches.is_multiple_of(2)
         && u64::from(micro_batches) >= product([2, pp]);
@@ -370,14 +371,18 @@ mod tests {
     fn slow_runs_are_possible() {
         let mut run = run("llama3-70b", "H100-SXM-80GB", ParallelConfig::data_parallel(1, 1));
         run.parallelism.tp = 16;
-        assert_eq!(check(&run), Ok(()), "TP beyond the domain, replicated KV heads");
+        assert_eq!(
+            check(&run),
+            Ok(()),
+            "TP beyond the domain and replicated KV heads are possible"
+        );
         run.parallelism = ParallelConfig { pp: 16, dp: 512, ..ParallelConfig::data_parallel(1, 1) };
-        assert_eq!(check(&run), Ok(()), "one micro-batch for 16 stages");
+        assert_eq!(check(&run), Ok(()), "one micro-batch for 16 stages is possible");
     }
 
     #[test]
     fn tp_must_fit_the_kv_heads() {
-        // 40 heads, 8 KV heads.
+        // The model has 40 heads and 8 KV heads.
         let mut run = run("qwen2.5-32b", "H100-SXM-80GB", ParallelConfig::data_parallel(1, 1));
         run.parallelism.tp = 20;
         let message = check(&run).unwrap_err().to_string();

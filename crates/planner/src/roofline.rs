@@ -128,7 +128,7 @@ mod tests {
             let step_s =
                 [StepPhase::Gemm, StepPhase::Attention, StepPhase::Pointwise, StepPhase::Optimizer]
                     .map(|phase| time.phase_s(phase));
-            // The framework factor scales all phases.
+            // The framework factor scales all phases of the step. Determine it from one phase.
             let factor = step_s[1] / roofline_s[1];
             let is_close = |left: f64, right: f64| (left - right).abs() <= 1e-9 * right.abs();
             let both = roofline_s[0] + roofline_s[2] + ends;

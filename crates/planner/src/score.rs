@@ -63,7 +63,7 @@ pub struct ScoredRow {
     pub row: PublishedRun,
     /// Estimated over measured step time, minus one.
     pub error: f64,
-    /// Whether it lies inside the estimate's P10-P90 range.
+    /// Whether the measured step time lies inside the estimate's P10-P90 range.
     pub inside: bool,
 }
 
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(origin(&shipped_row(true)), RowOrigin::Cautioned);
         row.run.model.name = "another name".to_owned();
         row.step_s *= 1.004;
-        assert_eq!(origin(&row), RowOrigin::Fitted, "retyped and rounded");
+        assert_eq!(origin(&row), RowOrigin::Fitted, "a retyped and rounded row is recognised");
         row.step_s *= 1.5;
         row.caution = Some("my own".to_owned());
         assert_eq!(origin(&row), RowOrigin::External);

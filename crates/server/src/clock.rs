@@ -14,8 +14,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::last_ran::LastRan;
 
-/// If the two clocks differ by more than this between two reads, the wall clock was stepped. The
-/// controller reads them about once a second.
+/// If the wall clock and the monotonic clock diverge by more than this between two reads, the wall
+/// clock was stepped. The controller reads both about once a second.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
 /// Differences add up over this window, so that a clock that drifts too fast also counts as
 /// stepped.
@@ -210,7 +210,7 @@ mod tests {
         let check = |wall| check_clock(start, expected, (start, SECOND), wall);
         assert_eq!(check(expected), ClockCheck::Follows(expected));
         let slewed = expected - SECOND * 2;
-        assert_eq!(check(slewed), ClockCheck::Follows(start), "it does not go back");
+        assert_eq!(check(slewed), ClockCheck::Follows(start), "the log clock does not go back");
         assert_eq!(check(expected + SECOND), ClockCheck::Follows(expected + SECOND));
         for stepped in [expected - HOUR, expected + HOUR] {
             assert_eq!(check(stepped), ClockCheck::Stepped { from: expected });
@@ -258,7 +258,10 @@ mod tests {
         let ahead = Timestamp::now() + HOUR;
         let clock = LogClock::after(ahead, WallClock::default());
         let (first, then) = (clock.now(), clock.now());
-        assert!(ahead <= first && first <= then, "it continues until the step is logged");
+        assert!(
+            ahead <= first && first <= then,
+            "the log clock continues until the step is logged"
+        );
         let step = clock.take_step().unwrap();
         assert!(step.from >= ahead && step.to < ahead, "{step:?}");
         assert_eq!(clock.take_step(), None);

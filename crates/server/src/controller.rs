@@ -291,8 +291,8 @@ impl Thread {
     /// batch, if any: it has to wait for this commit.
     fn commit_batch(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
         let mut batch: Vec<Box<Input>> = Vec::new();
-        // Admission compares an input with the state, so a batch holds at most one event of each
-        // kind per node.
+        // Admission compares an input with the state, which changes only at the commit. A batch
+        // therefore holds at most one event of each kind per node.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
         let mut next = Some(Job::Submit(first));
         let mut deferred = None;

@@ -176,6 +176,6 @@ mod tests {
         assert!(tail.read(0, 1).await.unwrap().is_empty());
         let panicked = tail.page(|_| panic!("on purpose")).await;
         assert!(matches!(panicked, Err(LogError::ReadUnfinished)), "{panicked:?}");
-        assert!(tail.read(0, 1).await.is_ok(), "its permit is free");
+        assert!(tail.read(0, 1).await.is_ok(), "the failed read has released its permit");
     }
 }

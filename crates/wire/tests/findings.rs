@@ -177,7 +177,8 @@ fn an_unknown_value_is_refused_and_never_read_as_another() {
     }
     let refused = decode_changed(|message| signal(message).signal = Some("gpu.unknown".to_owned()));
     assert!(matches!(refused, Err(ConvertError::UnknownSignal(_))), "{refused:?}");
-    // A oneof case of a later version counts as missing: the subject has only a field 15.
+    // A oneof case of a later version counts as missing. Here the subject has only the unknown
+    // field 15.
     let mut later = message(finding(1));
     later.subject = None;
     let mut bytes = later.encode_to_vec();
@@ -262,7 +263,7 @@ fn input_over_a_limit_is_refused_by_both_sides() {
             "{name}: {sent:?}"
         );
     }
-    // A sender that ignores the limits.
+    // The decoder refuses messages from a sender that ignores the limits.
     let refused = decode_changed(|message| message.text = Some("x".repeat(TEXT_BYTES_MAX + 1)));
     assert!(matches!(refused, Err(ConvertError::TooMuch { what: "text", .. })), "{refused:?}");
     let refused = decode_changed(|message| {
@@ -280,7 +281,7 @@ fn input_over_a_limit_is_refused_by_both_sides() {
 
 #[test]
 fn a_small_message_cannot_fill_the_log() {
-    // Each takes at least 512 bytes of the log, and about 60 of the message.
+    // Each of these findings takes at least 512 bytes of the log, but only about 60 of the message.
     let bare = Finding {
         code: String::new(),
         detail: String::new(),
@@ -297,7 +298,7 @@ fn a_small_message_cannot_fill_the_log() {
     assert!(count < FINDINGS_MAX && count * (bytes + 3) < FINDINGS_BYTES_MAX, "{bytes}");
     let refused = convert::open_findings(proto::Findings { record: 1, open: vec![encoded; count] });
     assert!(matches!(refused, Err(ConvertError::TooMuch { most: LOGGED_BYTES_MAX, .. })));
-    // Characters that JSON escapes with six bytes each.
+    // JSON escapes each of these NUL characters with six bytes.
     let zeros =
         |id| Finding { text: "\0".repeat(TEXT_BYTES_MAX), evidence: Vec::new(), ..finding(id) };
     let open = convert::open_findings(convert::findings_message(1, (0..60).map(zeros))).unwrap();

@@ -49,7 +49,7 @@ class Job:
         sent: number of messages that the kernel accepted.
         dropped: number of messages that could not be sent; they are not sent again.
         pauses: number of reported phases and checkpoints. If it changed during a step, the step's
-            duration is not compute time.
+            duration includes more than compute time.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Job:
         self.close()
 
     def _send_or_drop(self, message: bytes | None) -> None:
-        """Sends a line, or counts it as dropped. A message of None had an invalid number."""
+        """Sends a line, or counts it as dropped. `message` is None if a number in it was invalid."""
         if message is None or not self._try_exchange(message):
             self.dropped += 1
 

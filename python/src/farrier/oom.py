@@ -33,9 +33,9 @@ _TYPE_BYTES = {
 }  # fmt: skip
 
 _MEMORY_WORDS = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
-#: Patterns in the messages of errors about host memory, and about GPU memory if the error has no
-#: type of its own.
+#: Matches messages of errors about host memory.
 HOST_OOM = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
+#: Matches messages of errors about GPU memory that have no type of their own.
 GPU_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
@@ -68,7 +68,7 @@ def _is_oom(names: list[str], text: str) -> bool:
         return False
     if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
         return True
-    if "ResourceExhaustedError" in names:  # tf.errors; also raised for queues and messages that are full
+    if "ResourceExhaustedError" in names:  # tf.errors; also raised for full queues and oversized messages
         return _MEMORY_WORDS.search(text) is not None
     if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
         return "RESOURCE_EXHAUSTED" in text and _MEMORY_WORDS.search(text) is not None

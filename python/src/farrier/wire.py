@@ -247,7 +247,7 @@ class ClientState:
     welcomed: bool = False
     #: Invalid lines on this connection.
     invalid_lines: int = 0
-    #: The findings that caused this checkpoint request and earlier ones.
+    #: The findings that caused the current checkpoint request and earlier ones.
     _seen_findings: dict[str, None] = field(default_factory=dict)
     _logged: set[str] = field(default_factory=set)
     _reason: str | None = None

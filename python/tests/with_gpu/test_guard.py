@@ -91,7 +91,7 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     assert report.recovered.get("split") == 1
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report.recovered.get("split") == 1, "planned the second time: only fragmentation may need freeing"
+    assert run.report.recovered.get("split") == 1, "planned in micro-batches the second time, so not split again"
 
 
 def test_a_loss_that_is_not_a_mean_over_rows_is_not_split(model, cap):
@@ -200,7 +200,7 @@ def test_half_precision_stays_close(cap):
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)
     assert run.report.split_calls == 1
-    assert not any("split" in note for note in run.report.notes), "checked by gradients"
+    assert not any("split" in note for note in run.report.notes), "the check compared gradients"
     errors = [
         ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
         for parameter, gradient in zip(model.parameters(), expected[1], strict=True)

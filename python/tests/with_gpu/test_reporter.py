@@ -54,7 +54,7 @@ def test_a_completed_step_is_reported_without_blocking(fake, monkeypatch):
     torch.cuda.synchronize()
     lasted_s = time.perf_counter() - began
     assert launched_s < lasted_s / 3, "the host finished long before the GPU"
-    assert all(message["step"] <= 3 for message in before), "launched is not completed"
+    assert all(message["step"] <= 3 for message in before), "a step that is only launched is not reported"
     step.close()
     last = ends(rank)[-1]
     assert last["step"] == 12

@@ -69,7 +69,7 @@ def weights(model):
 
 
 def trained_alike(start, eager, found):
-    """Asserts that both are much closer to each other than to the start."""
+    """Asserts that the weights of both models are much closer to each other than to `start`."""
     moved, apart = (weights(eager) - start).norm().item(), (weights(eager) - weights(found)).norm().item()
     assert moved > 0
     assert apart < 0.05 * moved, (apart, moved)
@@ -367,7 +367,7 @@ def test_float16_with_a_scaler():
 )
 def test_other_optimizers(kind, options):
     junk = [torch.full((512, 512), 1e3, device="cuda") for _ in range(50)]
-    del junk  # For code that uses uninitialised memory.
+    del junk  # Its values stay in freed memory, where uses of uninitialised memory find them.
     eager, found, graphed = both(plain_step, list(batches(30)), kind=kind, options=options)
     same(eager, found)
     fell(eager)
@@ -727,7 +727,7 @@ class GroupedQueries(nn.Module):
 
 
 def grouped_queries(scaled=None, *, count=60, compile=False):
-    """A run whose captured graph scales one gradient by 1.01."""
+    """Trains with a graph, in which the gradient of the parameter `scaled` is scaled by 1.01."""
     torch.manual_seed(0)
     model = GroupedQueries().cuda()
     optimizer = optimizer_of(model)

@@ -98,7 +98,7 @@ def test_a_checkpoint_is_requested_and_reported(fake):
     weights, _ = step(weights, batch)
     assert step.checkpoint_wanted == "gpu.xid Xid 95"
     step.checkpoint_failed(OSError("no space left"))
-    assert step.checkpoint_wanted is None, "for a minute"
+    assert step.checkpoint_wanted is None, "not requested again for a minute"
     step.checkpoint_done()
     messages = rank.everything()
     assert of_type(messages, "checkpoint_failed")[0]["message"] == "no space left"

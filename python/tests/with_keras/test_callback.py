@@ -51,7 +51,7 @@ def data(batches=6):
 
 @pytest.fixture
 def every_step(monkeypatch):
-    """Syncs at every step, as it does for slow ones."""
+    """Makes the callback sync at every step, as it does if steps are slow."""
     monkeypatch.setattr(Cadence, "due", lambda self, step: True)
 
 
@@ -69,7 +69,7 @@ def test_steps_phases_and_losses_are_reported(fake, every_step):
     history = model_of().fit(**data(), epochs=2, validation_split=0.25, callbacks=[callback])
     messages = rank.everything()
     steps = of_type(messages, "step_end")
-    per_epoch = 5  # 36 of 48 rows, 8 at a time
+    per_epoch = 5  # Batches of 8 from 36 of the 48 rows; the others are for validation.
     assert [message["step"] for message in steps] == list(range(1, 2 * per_epoch + 1))
     assert {message["tokens"] for message in steps} == {512}
     assert "seconds" not in steps[0], "the first step compiles"
@@ -215,7 +215,7 @@ def test_periodic_saves_span_epochs_and_the_end(fake):
     callback = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=5)
     rank = fake.accept()
     model_of().fit(**data(5), epochs=2, callbacks=[callback])
-    assert saved == [5, 10], "the last step of an epoch counts, and the last of all once"
+    assert saved == [5, 10], "saves at the last step of an epoch too, and only once at the end"
     model_of().fit(**data(7), callbacks=[callback])
     assert saved == [5, 10, 5, 7]
     assert callback.last_saved_step == callback.step == 7

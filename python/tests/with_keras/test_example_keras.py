@@ -1,6 +1,6 @@
 """examples/train_keras.py on the backend that KERAS_BACKEND names: a killed run resumes exactly.
 
-All runs use dropout. Its RNG differs between backends, and a resumed run must restore each of them.
+All runs use dropout. Each backend has another RNG for it, which a resumed run must restore.
 """
 
 import os

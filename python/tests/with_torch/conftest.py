@@ -94,7 +94,7 @@ class Block(nn.Module):
 class Net(nn.Module):
     """Rows x length x width in, one value per token out.
 
-    `refuses` is the block whose backward is out of memory.
+    `refuses` is the index of the block whose backward runs out of memory.
     """
 
     def __init__(self, memory, width=4, layers=4, refuses=None, **more):

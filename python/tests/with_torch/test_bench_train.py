@@ -63,7 +63,7 @@ def test_a_shard_of_ours_counts_its_comparisons(monkeypatch):
     monkeypatch.setattr(farrier.torch, "configure_allocator", lambda: None)
     with emulation.emulated():
         found = train.measure(train.Shard("tiny", "ours", rows=2, length=16, groups=6, steps=8))
-    assert found["comparisons"] == 2, "replays 16 and 32, of the 9th to the 56th"
+    assert found["comparisons"] == 2, "of replays 9 to 56, numbers 16 and 32 are compared"
     assert 0 < found["comparisons_s"] <= sum(found["step_s"]) * 8
     assert 0 < found["comparisons_share"] < 1
     assert "verified 6 times" in found["report"]

@@ -13,7 +13,7 @@ from farrier.torch.explain import explain_error
 
 @pytest.fixture(autouse=True, params=[0, 1, 2])
 def mode(request):
-    """The process's sync debug mode (off, warn, error), as a list of all its values."""
+    """The process's sync debug modes so far (0 off, 1 warn, 2 error); the last is in force."""
     was = [request.param]
     cuda = {
         "get_sync_debug_mode": lambda: was[-1],
@@ -51,7 +51,7 @@ def in_another_thread(act):
 
 def test_a_sync_in_this_thread_is_an_error_with_its_line(mode):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The user's own filters do not hide it.
+        warnings.simplefilter("ignore")  # The user's own filters must not hide the sync.
         with pytest.raises(RuntimeError, match="synchronizing") as caught, simulated_capture():
             wait_for_the_gpu(mode)
     found = explain_error(caught.value)

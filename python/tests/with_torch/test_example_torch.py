@@ -84,7 +84,7 @@ def test_an_unreadable_checkpoint_is_skipped(tmp_path):
     first, second = sorted(tmp_path.glob("step-*.pt"))
     second.write_bytes(second.read_bytes()[:1000])
     found, code = losses(start(tmp_path, steps=10))
-    assert (min(found), code) == (6, 0), "from the previous one"
+    assert (min(found), code) == (6, 0), "resumed from the previous checkpoint"
     for path in tmp_path.glob("step-*.pt"):
         path.write_bytes(b"nothing")
     run = start(tmp_path, steps=10)
@@ -161,7 +161,7 @@ def test_guard_and_script_share_one_job(example, fake, tmp_path):
     output = [line["type"] for line in rank.everything()]
     assert output[0] == "hello"
     assert output.count("step_end") == 2, "the first and the last: the step reports about once a second"
-    assert output[-1] == "oom", "on the same connection"
+    assert output[-1] == "oom", "the guard reports on the same connection"
     assert agent.job().sent == len(output) - 1
 
 

@@ -253,7 +253,7 @@ def test_errors_that_the_caller_keeps_reference_no_copies(net, batch, memory):
             run(given)
         errors.append(caught.value)
         counts.append(count_tensors())
-    assert counts[1] == counts[3], "each error adds none"
+    assert counts[1] == counts[3], "an error that is kept references no further tensors"
 
 
 def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):
@@ -343,7 +343,7 @@ def test_a_retry_draws_the_same_random_numbers(net, batch, memory):
     model.zero_grad()
     torch.manual_seed(11)
     second = run(given)
-    assert run.report.ooms == failures, "planned, not tried"
+    assert run.report.ooms == failures, "the size is planned, so no attempt fails"
     assert torch.equal(first, second)
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
     assert torch.equal(torch.rand(1), drawn)
@@ -457,7 +457,7 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
 
 
 def test_the_size_that_ran_is_recorded(net, batch, memory):
-    """Seven rows planned at five run as four and three: five neither fit nor failed."""
+    """Seven rows with a plan of at most five run as four and three, so four is the size that fit."""
     run = guard(net(), memory)
     shape, _ = run._inspect(batch(rows=7))
     run.learned.record_failure(shape, Plan(11), memory.limit, fragmented=False)  # Half of 11, rounded down, is planned.

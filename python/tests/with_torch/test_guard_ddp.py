@@ -46,7 +46,7 @@ def make_batch(rank, step):
 
 
 def expected(world, steps):
-    """The mean over ranks of the sum over steps, computed on one rank."""
+    """The gradients, summed over steps and averaged over ranks, computed on one rank."""
     model = make_model()
     for step in range(steps):
         for rank in range(world):
@@ -67,7 +67,7 @@ class Loss:
     def __call__(self, batch):
         too_big = batch.shape[0] > self.rows
         hook = None
-        if too_big and self.place == "before":  # Before the wrapper is called, and its buffers are broadcast.
+        if too_big and self.place == "before":  # Before the wrapper is called and broadcasts its buffers.
             refuse()
         if too_big and self.place == "forward":
             hook = self.wrapped.module[1].register_forward_hook(refuse)
@@ -85,7 +85,10 @@ class Loss:
 
 
 def run_way(rank, sync, place, accumulated, begins=0):
-    """Three steps, out of memory from the given one on. DDP rebuilds its buckets in the second."""
+    """Makes three steps. From step `begins` on, rank 0 runs out of memory.
+
+    DDP rebuilds its buckets in the second step.
+    """
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
@@ -104,7 +107,7 @@ def run_way(rank, sync, place, accumulated, begins=0):
 
 
 class Centred(nn.Module):
-    """A buffer that forward updates from this rank's data, and uses."""
+    """A model whose forward pass uses a buffer, and updates it from this rank's data."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +150,10 @@ def run_centred(rank, sync, accumulated):
 
 
 def run_unused(rank, **more):
-    """A layer that no forward uses; out of memory in the second turn, after DDP's forward."""
+    """A model with a layer that no forward pass uses.
+
+    From the second turn on, rank 0 runs out of memory after DDP's forward pass.
+    """
     import farrier.torch
 
     model = make_model()
@@ -205,7 +211,7 @@ def run_ranks(ways, world=2):
         process.start()
     found, until = [], time.monotonic() + 240
     while any(process.is_alive() for process in ranks) and time.monotonic() < until:
-        while not results.empty():  # A full pipe would block them.
+        while not results.empty():  # Read now, because a full pipe would block the ranks.
             found.append(results.get())
         time.sleep(0.05)
     while not results.empty():
@@ -220,7 +226,7 @@ def run_ranks(ways, world=2):
 def test_ranks_that_split_differently_have_the_same_gradients():
     turns = {"after": (0, 1), "last": (0, 1, 2)}
     ways = [(*way, accumulated, begins) for way in WAYS for accumulated in (False, True) for begins in turns[way[0]]]
-    # Out of memory under the user's no_sync: the size is known when the ranks reduce.
+    # The first error comes under the user's no_sync, so the guard knows the size when ranks reduce.
     ways += [("last", "backward", True, begins) for begins in (0, 1, 2)]
     found, waiting = run_ranks(ways)
     assert not waiting, f"ranks {waiting} wait for ever; done last: {[each[:2] for each in found[-2:]]}"

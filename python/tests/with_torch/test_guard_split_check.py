@@ -172,7 +172,7 @@ def test_checks_run_early_and_then_rarely():
     seen.clear()
     for _ in range(2, 9):
         run(rows())
-    assert seen == [*check_passes, 4, 4, 4, 4, *check_passes, *[4] * 8, *check_passes, 4, 4], "at steps 2, 4 and 8"
+    assert seen == [*check_passes, 4, 4, 4, 4, *check_passes, *[4] * 8, *check_passes, 4, 4], "checks at steps 2, 4 and 8"
 
 
 def test_no_check_without_a_split():
@@ -232,7 +232,7 @@ def test_rows_without_gradients_are_inconclusive():
 
 
 def narrow(loss_fn, model):
-    """Not even two rows fit, without gradients."""
+    """A guard for which two rows do not fit, not even without gradients."""
 
     def limited(batch):
         if len(batch["x"]) > 1:
@@ -347,7 +347,10 @@ def test_a_parameter_outside_model_is_named():
 
 
 def uneven(lengths, fits):
-    """Sixteen rows with a masked mean over tokens, in the given order; that many fit at once."""
+    """A model, a loss that is a masked mean over tokens, and a batch of rows of these lengths.
+
+    At most `fits` rows fit at once.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
     mask = (torch.arange(64)[None] < torch.tensor(lengths)[:, None]).float()

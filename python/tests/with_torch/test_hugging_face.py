@@ -14,7 +14,7 @@ import farrier.torch
 def test_losses_norms_and_rates_match_the_trainer(tmp_path, accumulation):
     plain, _ = losses(tmp_path, False, accumulation)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*optimizer.step.*")  # Schedulers do not miss a step.
+        warnings.filterwarnings("error", message=".*optimizer.step.*")  # A scheduler warns if it saw no `optimizer.step()`.
         whole, trainer = losses(tmp_path, True, accumulation)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(plain), rtol=1e-4, atol=1e-5)
     assert trainer.farrier.step.report.steps == 7

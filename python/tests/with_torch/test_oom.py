@@ -109,7 +109,7 @@ def test_a_failed_attempt_is_freed_before_the_next(net, batch):
         return (out**2).mean()
 
     def loss_fn(given):
-        assert all(reference() is None for reference in watched), "referenced by the failed attempt"
+        assert all(reference() is None for reference in watched), "nothing references the failed attempt"
         try:
             return attempt(given)
         except torch.OutOfMemoryError as error:

@@ -139,7 +139,7 @@ def test_a_compiled_model_recomputes_eagerly(how):
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
     assert run.report.recovered == {"recompute": 1}
-    assert not runs, "eager inside"
+    assert not runs, "runs eagerly inside the context"
     model.zero_grad()
     limit[0] = 5
     with torch.no_grad():

@@ -178,7 +178,7 @@ def test_steps_are_reported_after_graphs_are_disabled(fake):
             step(batch)
         rank = fake.accept()
         assert "not enough memory" in step.report.reason.cause
-        assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [1], "within a second"
+        assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [1], "only one within a second"
         step.close()
         assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [6]
 
@@ -199,7 +199,7 @@ def test_a_failed_gpu_ends_reporting_and_not_the_step(fake, gpu, monkeypatch):
         step_reporter.step_launched(None)
     step_reporter.flush()
     assert not of_type(fake.accept().everything(), "step_end")
-    assert gpu.marks <= 2, "not at every step"
+    assert gpu.marks <= 2, "events are not recorded at every step"
     assert step_reporter.count == 3
 
 

@@ -173,7 +173,7 @@ def test_growing_noise_does_not_hide_a_wrong_graph():
 
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
 def test_reused_pinned_memory_is_waited_for(buffers, monkeypatch):
-    """That many buffers in rotation; None for separate memory per batch."""
+    """Batches use this many pinned buffers in rotation. None: each batch has its own memory."""
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     model = perceptron()
     optimizer = adamw(model)
@@ -190,7 +190,8 @@ def test_reused_pinned_memory_is_waited_for(buffers, monkeypatch):
     waits = [place for place, wait in enumerate(Arena.now.waits) if wait]
     assert bool(waits) == (buffers is not None)
     if buffers:
-        # The first three batches have no graph, and comparisons (the first, and at 1, 2, 4, 8 replays) read the loss.
+        # The first batch that reuses a buffer waits. Of the batches before it, three had no graph.
+        # Up to five comparisons (at replays 1, 2, 4, 8 and 16) added another replay each.
         assert waits[0] <= max(1, buffers - 3 + 5)
         assert len(waits) >= 57 - buffers
 
@@ -206,7 +207,7 @@ def test_freed_pinned_memory_is_not_reuse(monkeypatch):
 
 
 def dirty(model):
-    """Non-zero memory, to catch uses of uninitialised memory."""
+    """Leaves non-zero values in freed memory, to catch uses of uninitialised memory."""
     junk = [torch.full_like(p, 1e3) for p in model.parameters() for _ in range(50)]
     del junk
 
@@ -705,7 +706,7 @@ def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
 
 
 def ragged(kind):
-    """Three rows of different lengths in one tensor, and the model's output for each."""
+    """A nested tensor of three rows of different lengths, or a sparse tensor."""
     if kind == "sparse":
         return torch.eye(4).to_sparse()
     rows = [torch.ones(2, 4), torch.ones(5, 4), torch.ones(1, 4)]
@@ -793,7 +794,7 @@ def test_comparison_interval_follows_cost_and_is_reported(monkeypatch):
     monkeypatch.setattr(graph_runner, "time_step", time_step)
     _, _, graphed = both(1060, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
     report = graphed.report
-    assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 is too early"
+    assert report.verified == 10, "compared at replays 1, 2, 4 ... 512, not yet at 1,000"
     assert report.verified_s == pytest.approx(0.8)
     assert report.schedule.interval == 4939
     assert report.verified_share > 0
@@ -801,11 +802,11 @@ def test_comparison_interval_follows_cost_and_is_reported(monkeypatch):
 
     took_s["compared"] = 0.0054
     _, _, graphed = both(1600, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
-    assert graphed.report.verified == 11, "1,000 after the last early one"
+    assert graphed.report.verified == 11, "compared again 1,000 replays after the last early comparison"
 
 
 def test_the_users_interval_is_used_as_given():
     _, _, graphed = both(60, policy=Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=7))
     assert graphed.report.replays == 57
-    assert graphed.report.verified == 3 + 57 // 7, "1, 2, 4 and each seventh"
+    assert graphed.report.verified == 3 + 57 // 7, "compared at replays 1, 2, 4 and every seventh"
     assert "one in 7 replays" in str(graphed.report)

@@ -52,7 +52,7 @@ class AnyOrder(torch.autograd.Function):
 
 
 class Noisy(nn.Module):
-    """`noisy` is summed in any order; `quiet` is not, and `bias` is small."""
+    """`noisy` has a gradient summed in any order, `quiet` a deterministic one, `bias` a small one."""
 
     def __init__(self):
         super().__init__()
@@ -134,8 +134,8 @@ def test_known_noise_needs_one_eager_run_per_comparison():
     graphed = run(count=60)
     report = graphed.report
     assert report.last_comparison.eager_runs == 1
-    assert report.verified == 7, "before the first replay counts, and at 2, 4, 8, 16, 32 and 50"
-    # Two before the capture; the first comparisons measure the noise.
+    assert report.verified == 7, "comparisons are at replays 1, 2, 4, 8, 16, 32 and 50"
+    # Two eager runs precede the capture. The first comparisons need further runs to measure noise.
     assert 2 + report.verified < report.eager_runs < 2 + 2 * report.verified + MAX_ROUNDS
 
 
@@ -267,7 +267,7 @@ class Deep(nn.Module):
     ("scaled", "same"), [(None, True), ("first.noisy", False), ("rest.2.weight", False), ("all", False)]
 )
 def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
-    """All of them then differ by up to 2**-7 between two runs."""
+    """All gradients then differ by up to 2**-7 between two runs."""
     torch.manual_seed(0)
     AnyOrder.order.manual_seed(5)
     AnyOrder.share = 1.0
@@ -296,7 +296,7 @@ def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
 
 
 def test_a_noisy_graph_trains_each_batch_once():
-    """With the order fixed at the end, weights equal those of an eager run up to noise."""
+    """The final weights equal those of an eager run up to noise."""
     graphed_model, eager_model = Noisy(), Noisy()
     eager_model.load_state_dict(copy.deepcopy(graphed_model.state_dict()))
     AnyOrder.share = 1.0

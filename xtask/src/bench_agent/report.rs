@@ -55,8 +55,8 @@ fn write_costs(
         "## Comparison with gpustat and nvitop\n\
          \n\
          All programs run at the same time for {watch_s} s; the agent's metrics are scraped every {scrape_s} s. CPU time\n\
-         and memory include child processes. PSS counts pages that agent and probe share once; the server runs\n\
-         from a copy of the binary, so none of them are shared with it.\n"
+         and memory include child processes. A page that agent and probe share counts once in PSS. The server\n\
+         runs from a copy of the binary, so it shares no page with them.\n"
     )?;
     writeln!(text, "| program | samples | CPU, ms/s | × the agent | RSS, MB | PSS, MB | budget |")?;
     writeln!(text, "|---|---|---|---|---|---|---|")?;

@@ -174,8 +174,8 @@ pub(super) fn certified(size: Size, nodes: usize) -> anyhow::Result<CertifiedRes
         let running = || server.as_ref().context("the server is not running").map(BenchServer::pid);
         match mark {
             "enrolled" => {
-                // A fresh server, so that memory left over from enrolment is not attributed to
-                // connections.
+                // Start a fresh server, so that memory left over from enrolment is not attributed
+                // to connections.
                 server.take().context("the server is not running")?.stop()?;
                 server = Some(BenchServer::start_at(size, &folder, Transport::Tls, address)?);
                 let pid = server.as_ref().context("the server is not running")?.pid();
@@ -274,8 +274,8 @@ pub(super) fn restarts(
     Ok(restarts)
 }
 
-/// Whether a file exists and is newer than the other. An older load generator may have written the
-/// history in another format.
+/// Whether `file` exists and is newer than `than`. A history that is older than the load generator
+/// may have another format.
 fn is_newer(file: &Path, than: &Path) -> bool {
     let written = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     matches!((written(file), written(than)), (Ok(file), Ok(than)) if file > than)

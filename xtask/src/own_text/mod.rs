@@ -29,8 +29,8 @@ struct TextMatch {
     what: String,
 }
 
-/// An exception: a file path, or a folder path with a trailing slash, and a `what` to match, or
-/// `*`.
+/// An exception: the path of a file or, with a trailing slash, of a folder, and the `what` that is
+/// allowed there. `*` allows everything.
 #[derive(Debug)]
 struct Exception {
     path: String,

@@ -92,7 +92,7 @@ impl DemoNode {
     }
 
     /// A training job on six GPUs, one of them at its power limit and one hot, and an inference
-    /// server on the seventh. The caller later makes the eighth GPU a lost one.
+    /// server on the seventh. The caller later simulates the loss of the eighth GPU.
     fn prepare(&self) -> anyhow::Result<()> {
         for gpu in 0..6 {
             let (gpu, pid) = (gpu.to_string(), (4000 + gpu).to_string());

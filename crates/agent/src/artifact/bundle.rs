@@ -399,13 +399,13 @@ mod tests {
         bundle.add("nvidia-smi.txt", Err(absent), 18, &|| true).unwrap();
         bundle.add("big", Ok(vec![b'x'; 200].into()), 1000, &|| true).unwrap();
         bundle.add("late", Ok(b"x".to_vec().into()), 10, &|| true).unwrap();
-        assert!(!path.exists(), "not before it is complete");
+        assert!(!path.exists(), "the file appears only when the bundle is complete");
         let finished = bundle.finish().unwrap();
         assert_eq!(finished, FinishedBundle::read(&path).unwrap());
         assert!(!part_path(&path).exists());
         let contents = files(&path);
         assert_eq!(contents[0].0, "farrier-logs-n1/kernel.log");
-        assert_eq!(contents[0].1, "token=[redacted]\n", "the last lines, whole, without secrets");
+        assert_eq!(contents[0].1, "token=[redacted]\n", "the last whole lines, redacted");
         assert_eq!(contents[2].0, "farrier-logs-n1/manifest.json");
         let manifest: Manifest = serde_json::from_str(&contents[2].1).unwrap();
         assert_eq!(Manifest::read(File::open(&path).unwrap()).unwrap(), manifest);
@@ -413,7 +413,11 @@ mod tests {
         assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (17, 13, 1));
         assert_eq!(kernel.sha256, hex(&Sha256::digest(b"token=[redacted]\n")));
         let big = &manifest.files[1];
-        assert_eq!((big.bytes, big.dropped_bytes), (83, 117), "the bundle has a limit too");
+        assert_eq!(
+            (big.bytes, big.dropped_bytes),
+            (83, 117),
+            "cut by the limit of the whole bundle"
+        );
         let missing: Vec<_> = manifest.missing.iter().map(|gap| (&*gap.name, &*gap.code)).collect();
         assert_eq!(missing, [("nvidia-smi.txt", "not-installed"), ("late", "bundle-full")]);
     }

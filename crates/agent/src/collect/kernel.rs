@@ -95,7 +95,7 @@ mod tests {
     fn lines_wait_until_nvml_has_answered_or_failed() {
         let inventory = Arc::new(SharedInventory::default());
         let (context, messages) = spawn_reader(Vec::new(), &inventory);
-        // Only a heartbeat.
+        // The reader waits for the GPUs, and sends only a heartbeat.
         let patience = Duration::from_secs(300);
         assert!(matches!(
             messages.recv_timeout(patience),

@@ -11,8 +11,8 @@ use super::protocol::{JobState, RankStep};
 /// for ranks that a client invents.
 const RANKS_MAX: usize = 1024;
 
-/// How long a job stays visible after its last rank left. An on-call engineer asks at night which
-/// jobs ran in the evening.
+/// How long a job stays visible after its last rank left, so that an on-call engineer can see at
+/// night which jobs ran in the evening.
 const EXPIRY_MS: i64 = 24 * 3_600_000;
 
 /// Maximum checkpoint reasons kept. The first ones show the cause.
@@ -243,7 +243,11 @@ mod tests {
         assert_eq!(job.state.checkpoint_wanted_for, ["Xid 79", "gpu.lost"]);
         job.checkpoint_done(Some(100), at(20));
         job.checkpoint_requested(7, "Xid 48", at(30));
-        assert_eq!(job.state.checkpoint_wanted_for, ["Xid 48"], "the others were saved");
+        assert_eq!(
+            job.state.checkpoint_wanted_for,
+            ["Xid 48"],
+            "the checkpoint covers the earlier requests"
+        );
         job.cleared(7);
         job.checkpoint_requested(7, "Xid 48", at(40));
         assert_eq!(job.state.checkpoints_wanted, 4);
@@ -257,7 +261,7 @@ mod tests {
         job.set_rate(2, Some(50.0));
         job.set_rate(1, Some(70.0));
         job.connection_closed(1);
-        assert_eq!(job.summary().tokens_per_s, Some(120.0), "as of the last step");
+        assert_eq!(job.summary().tokens_per_s, Some(120.0), "the closed connection still counts");
         job.set_rate(2, Some(60.0));
         assert_eq!(job.summary().tokens_per_s, Some(60.0));
         job.set_rate(2, None);

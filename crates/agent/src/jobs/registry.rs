@@ -20,7 +20,7 @@ pub const CLIENTS_MAX: usize = 1024;
 /// Maximum connections of one non-root user. The rest stays free for others and for
 /// `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
-/// Connections of each of the two limits that are reserved for clients without a hello, such as
+/// How many connections of each limit above are reserved for clients without a hello, such as
 /// `farrier status`.
 const RESERVED_CLIENTS: usize = 16;
 /// Maximum jobs in status and metrics, which bounds the labels.
@@ -203,7 +203,7 @@ impl JobRegistry {
         }
     }
 
-    /// The client's outbox has room again for pending notices and requests.
+    /// Sends pending notices and requests, because the client's outbox has room again.
     pub(super) fn outbox_drained(&self, id: u64, now: Moment) {
         self.lock().notify(id, now);
     }
@@ -220,8 +220,8 @@ impl JobRegistry {
         finding: &Finding,
         processes: Option<&[OwnedGpuProcess]>,
     ) {
-        // An override that lowers the severity only avoids a page. The job still needs its
-        // checkpoint.
+        // An override that lowers the severity only avoids an alert to an operator. The job still
+        // needs its checkpoint.
         let severity = finding.default_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work =
             ends_work(finding.kind, severity, finding.action) && finding.subject != Subject::Agent;

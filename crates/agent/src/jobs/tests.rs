@@ -56,7 +56,7 @@ impl Client {
     }
 
     async fn raw(&mut self, bytes: &[u8]) {
-        // A client that was disconnected finds out here.
+        // Ignore the error: the server may have closed the connection.
         let _ = timeout(TIMEOUT, self.stream.get_mut().write_all(bytes)).await.unwrap();
     }
 

@@ -61,7 +61,7 @@ fn insecure_reason(meta: &Metadata, own: Option<u32>) -> Option<String> {
 fn own_uid() -> Option<u32> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    // Real, effective, saved, file system.
+    // The fields are the real, effective, saved and file system user IDs.
     ids.split_whitespace().nth(3)?.parse().ok()
 }
 

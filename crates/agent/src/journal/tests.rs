@@ -269,7 +269,7 @@ fn a_large_snapshot_is_not_rewritten_with_every_record() {
     drop(journal);
     let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
     write(&mut journal, 3, 1, vec![Change::Opened(finding(6, 99))]);
-    assert_eq!(journal.segments.last().unwrap().number, 2, "nor after a restart");
+    assert_eq!(journal.segments.last().unwrap().number, 2, "a restart does not rewrite it either");
     assert_eq!(durable.open.len(), journal.durable().open.len());
 }
 
@@ -472,11 +472,11 @@ fn a_clock_step_does_not_expire_the_history() {
     assert!(journal.segments.len() > before, "the jump alone deletes nothing");
     journal.set_clock_suspect(true);
     write(&mut journal, year + 1, 1, vec![Change::Updated(finding(1, 3))]);
-    assert!(journal.segments.len() > before, "nor a write while the clock is suspect");
+    assert!(journal.segments.len() > before, "a write while the clock is suspect deletes nothing");
     write(&mut journal, 9 * day, 1, vec![Change::Updated(finding(1, 4))]);
     journal.set_clock_suspect(false);
     write(&mut journal, 9 * day + 1, 1, vec![Change::Updated(finding(1, 5))]);
-    assert!(journal.segments.len() > before, "the clock was corrected in time");
+    assert!(journal.segments.len() > before, "after the correction, nothing is too old");
 }
 
 #[test]

@@ -188,7 +188,7 @@ mod tests {
         reader.flush_incomplete(at(2000), &mut events);
         assert_eq!(events.len(), 1);
         assert_eq!(reader.cursor(), Some(8));
-        assert_eq!(line_text(&events[0]).as_bytes(), first, "not the line that ended it");
+        assert_eq!(line_text(&events[0]).as_bytes(), first, "the first line of the message");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Changes of findings that the engine has decided and the journal does not have yet.
 //!
-//! Changes that are only recurrences are written at most once a second: ten thousand Xid lines per
-//! second become one record per second. A write takes all pending changes and stores the kernel log
-//! cursor with them. So a record has all changes that the lines up to its cursor caused.
+//! If a change only says that a finding recurred, it is written at most once a second: ten thousand
+//! Xid lines per second become one record per second. A write takes all pending changes and stores
+//! the kernel log cursor with them. So a record has all changes that the lines up to its cursor
+//! caused.
 
 use farrier_fleet::health::{Change, Finding, Moment};
 

@@ -75,8 +75,8 @@ pub(super) struct SelfMonitor {
     heartbeat_ms: BTreeMap<Collector, i64>,
     /// Collectors whose thread has ended.
     pub(super) ended: BTreeSet<Collector>,
-    /// Why NVML does not answer. While this is set, the NVML collectors are not reported as stalled
-    /// as well.
+    /// Why NVML does not answer. While this is set, the NVML collectors are not also reported as
+    /// stalled.
     pub(super) nvml_unavailable: Option<NvmlUnavailable>,
     /// `CollectorMessage::NvmlUnavailable` arrived, and no `NvmlRecovered` has arrived since.
     pub(super) nvml_failed: bool,

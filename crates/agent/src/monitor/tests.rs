@@ -610,7 +610,7 @@ fn a_sink_whose_journal_was_deleted_gets_new_changes() {
     let before = node.sunk().len();
     node.kill();
     node.start();
-    assert_eq!(node.sunk().len(), before, "one start line is enough");
+    assert_eq!(node.sunk().len(), before, "a restart adds no second start line");
 }
 
 #[test]
@@ -672,7 +672,7 @@ fn the_cursor_in_a_busy_log_is_stored_without_findings() {
     node.clock.pass(300_000);
     node.tick();
     node.kill();
-    assert_eq!(node.start(), Some(101), "and otherwise every five minutes");
+    assert_eq!(node.start(), Some(101), "a running agent stores its cursor every five minutes");
 }
 
 #[test]
@@ -756,7 +756,11 @@ fn a_coverage_loss_is_published_at_once() {
         }],
         false,
     );
-    assert_eq!(node.published.get().unwrap().coverage_gaps.len(), 1, "without waiting for a tick");
+    assert_eq!(
+        node.published.get().unwrap().coverage_gaps.len(),
+        1,
+        "published without waiting for a tick"
+    );
 }
 
 #[test]
@@ -818,5 +822,5 @@ fn an_xid_of_a_delisted_gpu_maps_to_that_gpu() {
         (&found[0].finding.subject, found[0].finding.count),
         (&Subject::Gpu(uuid.clone()), 3)
     );
-    assert_eq!(state.values.xids[&(Some(uuid), 79)], 1, "since the agent started");
+    assert_eq!(state.values.xids[&(Some(uuid), 79)], 1, "counted since the agent started");
 }

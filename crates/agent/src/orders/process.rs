@@ -165,7 +165,7 @@ pub(super) fn change<A: AsRef<OsStr>>(
 ) -> Result<(), ProcessError> {
     let mut command = build_command(program, args);
     command.stdin(lock);
-    // The output is used only for the error.
+    // The output is used only for the error, so do not wait long for its end.
     let limits = Limits { output_wait: KILL_WAIT, ..Limits::with_deadline(deadline) };
     run_command(command, &limits, &|| true)?.success()
 }

@@ -325,7 +325,10 @@ mod tests {
         assert_eq!(numbers_read, (1..=last).collect::<Vec<_>>());
         let segments = segment::list(test.folder.path()).unwrap();
         assert!(segments[0] > 1, "{segments:?}");
-        assert!(matches!(late.read(last, ALL).unwrap(), Read::Gap), "the first were deleted");
+        assert!(
+            matches!(late.read(last, ALL).unwrap(), Read::Gap),
+            "the first records were deleted"
+        );
         assert!(!late.resume(5).unwrap());
         let (record, open) = late.resync(last).unwrap();
         assert_eq!((record, open.len()), (last, 2000));

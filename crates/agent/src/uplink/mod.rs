@@ -265,7 +265,7 @@ fn must_enrol(err: &SessionError) -> bool {
 /// Connects and runs one session. Returns why it ended.
 async fn attempt(session: &mut UplinkSession) -> SessionError {
     session.accepted = None;
-    // The certificate may have been replaced since the last session.
+    // The certificate may have been replaced since the last session, so read it again.
     let (name, tls) = match (&session.parts.node, session.parts.url.is_plain()) {
         (Some(name), true) => {
             session.status.set_name(name);

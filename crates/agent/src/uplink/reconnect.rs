@@ -15,8 +15,8 @@ const FIXED_WAIT: &str = "FARRIER_TEST_RECONNECT_WAIT_S";
 
 /// The fixed wait from the environment, for tests.
 pub fn fixed_wait_from_environment() -> Option<Duration> {
-    // A release build ignores the variable, because policies are validated against the maximum
-    // back-off.
+    // A release build ignores the variable: the policy check compares heartbeat timeouts with the
+    // maximum back-off, which a fixed wait could exceed.
     if !cfg!(debug_assertions) {
         return None;
     }

@@ -375,7 +375,7 @@ impl UplinkSession {
     /// Renews the certificate when two thirds of its validity have passed. If renewal fails, the
     /// old certificate stays in use.
     async fn renew(&mut self, agents: &mut Agents) -> Result<(), SessionError> {
-        // A timer may fire slightly early.
+        // A timer may fire slightly early, so allow a tenth less than the interval.
         let min_interval = self.renewal_check_interval().mul_f64(0.9);
         let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < min_interval);
         let is_due =

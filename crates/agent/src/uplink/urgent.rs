@@ -68,10 +68,13 @@ mod tests {
         let fatal = |durable| [shown(3, Fatal, Action::RebootNode, durable)];
         assert!(urgent.update(&fatal(true), 4));
         assert_eq!(urgent.record, 4);
-        assert!(!urgent.update(&fatal(false), 5), "its new count is not on disk yet");
+        assert!(!urgent.update(&fatal(false), 5), "the update of finding 3 is not on disk yet");
         assert!(!urgent.update(&fatal(true), 6), "already open");
-        assert!(urgent.update(&[shown(1, Critical, Action::RebootNode, true)], 7), "it got worse");
-        assert!(urgent.update(&fatal(true), 8), "it was cleared meanwhile");
+        assert!(
+            urgent.update(&[shown(1, Critical, Action::RebootNode, true)], 7),
+            "finding 1 got worse"
+        );
+        assert!(urgent.update(&fatal(true), 8), "finding 3 was cleared meanwhile");
         assert_eq!(urgent.record, 8);
     }
 }

@@ -42,7 +42,7 @@ fn a_crash_at_any_step_yields_each_finding_once() {
         let agent = agent_node.agent().ready();
         let status = agent.until(|status| count(status) >= 1);
         assert_eq!(count(&status), 1, "{point}: {status:#}");
-        // The restarted agent continues to count from there.
+        // The restarted agent adds to the count from before the crash.
         agent_node.kernel_lines([line.clone(), line.clone()].into_iter());
         let status = agent.until(|status| count(status) >= 3);
         assert_eq!(count(&status), 3, "{point}");

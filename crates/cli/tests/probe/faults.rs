@@ -143,7 +143,7 @@ fn an_unreadable_link_count_is_reported() {
 }
 
 #[test]
-fn a_gpu_without_links_retracts_the_unknown_one() {
+fn a_link_reported_as_unreadable_becomes_absent_on_a_gpu_without_links() {
     let node = TestNode::new("L40S", 1, "580.95.05");
     node.inject(&["error", "field:91", "UNKNOWN"]);
     let mut child = ProbeChild::spawn(&node);

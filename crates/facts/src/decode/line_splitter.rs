@@ -1,4 +1,5 @@
-//! Splits chunks into numbered candidate lines, in constant memory.
+//! Splits chunks into numbered lines, and keeps the candidates that the prefilter finds. Memory use
+//! is constant.
 
 use memchr::{memchr, memchr_iter, memrchr};
 

@@ -68,7 +68,7 @@ fn read(linter: &mut Linter<'_>, instruction: &str, line: u32) {
         return;
     }
     let (keyword, rest) = keyword_and_rest(trimmed);
-    // ONBUILD cannot be nested.
+    // ONBUILD cannot be nested, so remove it only once.
     let (keyword, rest) = if keyword.eq_ignore_ascii_case("ONBUILD") {
         keyword_and_rest(rest.trim_start())
     } else {

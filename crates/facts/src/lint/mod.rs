@@ -87,7 +87,7 @@ fn scan(linter: &mut Linter<'_>, language: Language, text: &str, first_line: u32
         Language::Dockerfile => docker::scan(linter, text, first_line),
         Language::Yaml => yaml::scan(linter, text, first_line),
         Language::EnvFile => env_file::scan(linter, text, first_line),
-        // A notebook embedded in another text has no line numbers.
+        // A notebook embedded in another text has no line numbers, so it is skipped.
         Language::Notebook => {}
     }
     linter.leave();

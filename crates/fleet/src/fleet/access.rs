@@ -104,7 +104,7 @@ pub enum AccessChange {
         /// How many nodes may use the token.
         uses: u32,
         expires: Timestamp,
-        /// Location of these nodes, if the token gives more than the pool.
+        /// Location of these nodes. `None` if the token sets only the pool.
         #[serde(default, alias = "place", skip_serializing_if = "Option::is_none")]
         location: Option<Box<Location>>,
     },

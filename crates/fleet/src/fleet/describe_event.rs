@@ -73,7 +73,8 @@ impl Event {
         }
     }
 
-    /// The node that the event is about. Includes operator requests and changes of certificates.
+    /// The node that the event is about. Unlike [`Event::node`], also covers operator requests and
+    /// changes of certificates.
     pub fn subject(&self) -> Option<&super::NodeId> {
         match self {
             Self::OperatorRequested { request } => request.node(),

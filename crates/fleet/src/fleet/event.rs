@@ -66,8 +66,8 @@ pub enum Event {
         #[serde(alias = "makeup")]
         inventory: NodeInventory,
     },
-    /// The heartbeats of a node are overdue, so it becomes suspect. The heartbeat timeout still
-    /// runs.
+    /// The heartbeats of a node are overdue, so it becomes suspect. Its heartbeat timeout has not
+    /// expired yet.
     #[serde(alias = "silent")]
     HeartbeatLost {
         node: NodeId,

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_window_to_open_counts_and_no_windows_never_block() {
+    fn the_first_window_to_open_counts_and_an_empty_list_is_always_open() {
         let both = [window(&[Day::Sun], "02:00", 1), window(&[], "12:30", 1)];
         let opens_at = |text| opens(&both, at(text)).map(|opening| opening.to_string());
         assert_eq!(opens_at("2026-11-15T01:00:00Z").as_deref(), Some("2026-11-15T02:00:00Z"));

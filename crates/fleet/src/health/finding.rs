@@ -81,8 +81,8 @@ impl Finding {
     }
 }
 
-/// Whether a finding with this kind, severity and action ends the work on its GPU. Training jobs are
-/// then asked for a checkpoint.
+/// Whether a finding with this kind, severity and action ends the work on its GPU. Training jobs
+/// are then asked for a checkpoint.
 pub fn ends_work(kind: FindingKind, severity: Severity, action: Action) -> bool {
     kind == FindingKind::Fault && severity >= Severity::Critical && action >= Action::ResetGpu
 }
@@ -179,7 +179,7 @@ impl Evidence {
         let optional = |text: &Option<String>| text.as_deref().map_or(0, json_bytes);
         let texts = match self {
             Self::Signal { text, measure, value, note, .. } => {
-                // In JSON, the error has field names beside its text.
+                // In JSON, the error has field names beside its text, so double its size.
                 let unreadable = value.why_unreadable().map(ToString::to_string);
                 let unreadable = unreadable.map_or(0, |text| 2 * json_bytes(&text));
                 json_bytes(text) + json_bytes(measure) + unreadable + optional(note)

@@ -81,7 +81,7 @@ fn a_node_that_was_never_in_service_uses_up_no_disruption_budget() {
     assert_eq!(phase(&fleet, 0), NodePhase::Verifying);
     fleet.act(&Act::Fault(5, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(phase(&fleet, 5), NodePhase::Quarantined);
-    // A node that was in service counts, regardless of who cordoned it.
+    // A node that was in service counts towards the budget, regardless of who cordoned it.
     fleet.act(&Act::ExternalCordon(NODES - 1));
     fleet.act(&Act::Fault(7, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(phase(&fleet, 7), NodePhase::Suspect);

@@ -20,7 +20,7 @@ pub(super) fn bits(precision: GemmPrecision) -> Bits {
         GemmPrecision::Fp16 => all(0x87ff_87ff, 0x3800_3800),
         GemmPrecision::Fp8 => all(0x8f8f_8f8f, 0x3030_3030),
         GemmPrecision::Tf32 => all(0x80ff_ffff, 0x3f00_0000),
-        // The low word of each number is even, the high word odd.
+        // The low word of each number has an even index, the high word an odd one.
         GemmPrecision::Fp64 => Bits { even: (u32::MAX, 0), odd: (0x801f_ffff, 0x3fe0_0000) },
     }
 }
@@ -183,7 +183,8 @@ mod tests {
             let tolerance = tolerance(precision, expected, size);
             let stored = decode_first(precision, &encode_first(precision, expected));
             assert!((stored - expected).abs() <= tolerance, "{precision:?}: {stored}, {expected}");
-            // A missing term is usually detected. A term with a flipped sign is always detected.
+            // Terms have magnitudes from 0.25 to 4. With a larger tolerance, no missing term would
+            // be detected.
             assert!(tolerance < 4.0, "{precision:?}: {tolerance} of {expected}");
         }
     }

@@ -21,7 +21,7 @@ const LARGE_BLOCK_BYTES: u64 = 2 << 20;
 
 pub(super) fn read_oom_kills(root: &Root, samples: &mut Vec<Sample>) {
     let path = "/proc/vmstat";
-    // The kernel counts OOM kills since 4.13.
+    // Kernels before 4.13 do not count OOM kills.
     let kills = required(root.text(path), path)
         .and_then(|text| keyed(&text, "oom_kill ").map_or(Reading::Absent, Reading::Value));
     push_node(samples, Signal::NodeOomKills, kills.map(count));

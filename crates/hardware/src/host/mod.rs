@@ -83,8 +83,8 @@ impl HostCollector {
         // Port counts are only comparable if the same adapters were ignored.
         let same = before.nics_ignored == expectations.nics_ignored;
         let nics_most = if same { before.nics_most } else { 0 };
-        // If fewer ports are expected than were used, some were removed on purpose, but it is
-        // unknown which ones.
+        // If fewer ports are expected than were used, some were removed on purpose. It is unknown
+        // which ones, so forget all of them.
         let due = expectations.nics.is_none_or(|due| before.nics_used.len() <= due as usize);
         let nics_used = if due { before.nics_used.clone() } else { BTreeSet::new() };
         Self {

@@ -240,7 +240,7 @@ impl Nics {
     fn push_counts(&mut self, samples: &mut Vec<Sample>) {
         let expected = self.expected.unwrap_or(self.most_active);
         if self.ports.is_empty() && expected == 0 {
-            // A node without such a network has nothing to compare.
+            // A node without network ports for jobs has no counts to compare.
             push_node(samples, Signal::NodeNicsActive, Reading::Absent);
             push_node(samples, Signal::NodeNicsExpected, Reading::Absent);
             return;

@@ -103,7 +103,7 @@ impl PciBus {
         self.most = self.most.max(on_bus.unwrap_or(0));
         let expected = match self.expected {
             Some(expected) => Reading::Value(expected),
-            // If no GPU was ever counted, zero is not an expectation.
+            // If no GPU was ever counted, expect what this read found: no GPU, or unreadable.
             None if self.most == 0 => gpus.clone(),
             None => Reading::Value(self.most),
         };

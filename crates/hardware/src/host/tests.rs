@@ -196,7 +196,7 @@ fn efa_counters_are_on_the_device_or_the_port() {
 }
 
 #[test]
-fn gpus_are_counted_on_the_bus_and_missed_when_they_disappear() {
+fn gpus_on_the_bus_are_counted_and_reported_missing_when_they_disappear() {
     let mut node = Node::new(Expectations::default());
     let device = |address: &str, vendor: &str, class: &str| {
         node.write(&format!("sys/bus/pci/devices/{address}/vendor"), format!("{vendor}\n"));
@@ -399,7 +399,7 @@ fn missing_hardware_is_reported_after_a_restart_unless_configured() {
     assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
     assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
     assert_eq!(on_bus(&samples, 1), Some(Reading::Value(0.0)));
-    assert_eq!(again, before, "the next collector misses it too");
+    assert_eq!(again, before, "the next collector also expects them");
 
     // A GPU was removed on purpose.
     let fewer = Expectations { gpus: Some(1), nics: Some(1), ..Expectations::default() };

@@ -273,7 +273,7 @@ mod tests {
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<PciInfo>(), 68);
         assert_eq!(size_of::<FieldValue>(), 40);
-        // nvml.h computes these versions.
+        // The values that the macros in nvml.h give.
         assert_eq!(struct_version::<FabricInfoV2>(2), 0x0200_0024);
         assert_eq!(struct_version::<AddressingModeV1>(1), 0x0100_0008);
         assert_eq!(struct_version::<MemoryV2>(2), 0x0200_0028);

@@ -95,7 +95,7 @@ impl NvmlCaller<'_> {
     }
 
     fn gsp_firmware(&mut self, device: RawDevice) -> Reading<String> {
-        // NVML_GSP_FIRMWARE_VERSION_BUF_SIZE is 0x40.
+        // The buffer is larger than NVML_GSP_FIRMWARE_VERSION_BUF_SIZE, which is 0x40.
         let mut text = [0; TEXT_BYTES];
         let called = call!(
             self,

@@ -48,8 +48,8 @@ impl SystemCommands {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|err| failed(CommandFailure::NotRun(err)))?;
         let pipe = child.stderr.take();
-        // Drain stderr in the background, so that a verbose command does not block. Child processes
-        // of the command may keep the pipe open.
+        // Drain stderr in the background, so that a verbose command does not block. The thread is
+        // not joined, because child processes of the command may keep the pipe open.
         let (sender, stderr) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();

@@ -290,7 +290,7 @@ proptest! {
         if let Some((bytes, mode)) = before {
             put(&root, MEMLOCK, bytes);
             let path = root.join(&MEMLOCK[1..]);
-            // Only root can read a file without read permission.
+            // Keep the file readable, because only root can read a file without read permission.
             fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o400)).unwrap();
         }
         if dir {
@@ -621,7 +621,7 @@ fn malformed_journal_is_rejected() {
         node_under_test.place.path().join("state").join(FILE),
     );
     let good = fs::read_to_string(&path).unwrap();
-    // No change was made after a last line without a newline.
+    // A last line without a newline is dropped, because no change was made after it.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\"")).unwrap();
     assert_eq!(node_under_test.journal().open_changes().len(), 3);
     assert_eq!(fs::read_to_string(&path).unwrap(), good);

@@ -23,8 +23,8 @@ device_calls! {
         }
         link(gpu, number)?;
         match capability {
-            // Peer-to-peer access, system memory access, atomics for both, and a valid link. 4 is
-            // an SLI bridge, which these GPUs do not have.
+            // 0 to 3 and 5 are peer-to-peer access, system memory access, atomics for both, and a
+            // valid link. 4 is an SLI bridge, which these GPUs do not have.
             0..=3 | 5 => has.put(1),
             4 => has.put(0),
             _ => Err(ErrorCode::INVALID_ARGUMENT),

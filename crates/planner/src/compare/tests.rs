@@ -33,13 +33,13 @@ fn one(model: &str, gpu: &str, global_batch: u32, usd: Option<f64>, basis: Basis
 fn budget_is_spent_on_the_fastest_count() {
     let best = |basis| one("llama3-70b", "H200", 240, Some(7.91), basis).options.swap_remove(0);
     let option = best(Basis::UsdPerHour(1000.0));
-    assert_eq!(option.gpus, 120, "126 are affordable, and 15 nodes divide the batch");
+    assert_eq!(option.gpus, 120, "126 GPUs are affordable, but 15 nodes divide the batch");
     for gpus in (8..=120).step_by(8) {
         let other = one("llama3-70b", "H200", 240, Some(7.91), Basis::Gpus(gpus)).options;
         let other = other.first().map_or(0.0, |other| other.tokens_per_s);
         assert!(other <= option.tokens_per_s * 1.03, "{gpus}: {other} {option:?}");
     }
-    // 376 GPUs have a config, and 320 a far better one.
+    // 376 GPUs are affordable and have a config, but the best config of 320 GPUs is faster.
     let best =
         |basis| one("qwen3-235b-a22b", "GB200", 1024, Some(1.0), basis).options.swap_remove(0);
     let fastest = best(Basis::Gpus(320)).tokens_per_s;

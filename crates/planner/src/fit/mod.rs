@@ -14,10 +14,10 @@ use crate::published::PublishedRun;
 use crate::step_time;
 use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
-/// Standard deviation of a row that states its whole configuration.
+/// Standard deviation of the error of a row that states its whole configuration.
 const ROW_SPREAD: f64 = 0.035;
-/// Standard deviation of a row that does not state its whole configuration, or that trains a `MoE`
-/// model: the kernels of `MoE` models change from release to release.
+/// Standard deviation of the error of a row that does not state its whole configuration, or that
+/// trains a `MoE` model: the kernels of `MoE` models change from release to release.
 const INCOMPLETE_ROW_SPREAD: f64 = 0.10;
 
 /// Residuals beyond this many standard deviations are down-weighted: they come from something the

@@ -60,7 +60,7 @@ pub const BYTES_PER_PARAMETER: f64 = 14.0;
 /// Fixed stall of every checkpoint, independent of its size: synchronization of ranks, shard
 /// planning, buffer allocation. With `PyTorch`'s asynchronous checkpoints a 7B model on 128 GPUs
 /// stalled 6.3 s (`PyTorch` blog, "Reducing Model Checkpointing Times by Over 10x", 2024), of which
-/// the copy takes less than one.
+/// the copy took less than 1 s.
 const START_S: f64 = 5.0;
 
 /// Fixed stall of an in-memory checkpoint: only synchronization of ranks. A guess; Gemini (SOSP
@@ -75,9 +75,10 @@ impl Checkpoint {
             bytes,
             storage_bytes_per_s,
             storage_read_bytes_per_s: None,
-            // PCIe 4 x16 as measured, the slower of Ampere and Hopper.
+            // Measured bandwidth of PCIe 4 x16, which Ampere has. Later generations are faster.
             host_bytes_per_s: 26e9,
-            // One 200 Gbit/s port, the slowest of the defaults.
+            // One 200 Gbit/s port per GPU, the default of Ampere. Later generations have faster
+            // ones.
             network_bytes_per_s: 25e9,
             // Failures that can affect more than a node: 35 of Llama 3's 419 interruptions were of
             // switches and cables (arXiv:2407.21783, table 5). This is an upper bound: many such

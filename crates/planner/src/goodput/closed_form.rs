@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A failure costs detection and the wait for a node, during which nothing else can fail, and a
-//! recovery R that another failure can interrupt: (e^(λR) - 1)/λ on average. With settle = 0 this
-//! is the expected time of Daly (2006) and of Bougeret et al. (2011), which is
+//! recovery R that another failure can interrupt: (e^(λR) - 1)/λ on average. With settle = 0, the
+//! expected time per kept interval is that of Daly (2006) and of Bougeret et al. (2011), which is
 //! `e^(λR) (1/λ + D) (e^(λ(τ+δ)) - 1)` with downtime D, interval τ and stall δ.
 //!
 //! With in-memory checkpoints, a share of failures falls back to storage. Between two fallbacks,
@@ -99,8 +99,8 @@ fn kept_by_storage(
         return 1.0;
     }
     let per_work_s = fallback * timing.failures_per_s / kept;
-    // In-memory checkpoints keep work in whole intervals. Every interval has the same probability
-    // that no fallback follows before the next one.
+    // In-memory checkpoints keep work in whole intervals. For every interval, the probability is
+    // the same that no fallback occurs before the next one is kept.
     let every = storage_every(timing, storage_tier, interval_s);
     let log_chance = (per_work_s * interval_s).ln_1p();
     let kept_intervals = per_work_s * interval_s * every / (log_chance * every).exp_m1();

@@ -39,8 +39,8 @@ pub struct RecoveryTimes {
 
 impl Default for RecoveryTimes {
     fn default() -> Self {
-        // 5 min together, the low end of Meta's start times (5 to 20 min, arXiv:2410.21680). The
-        // split between the two is our guess.
+        // Restart and warm-up take 5 min together, the low end of Meta's start times (5 to 20 min,
+        // arXiv:2410.21680). The split between the two is our guess.
         Self { restart_s: 180.0, load_s: None, warm_up_s: 120.0 }
     }
 }
@@ -61,7 +61,7 @@ impl Default for Spares {
     fn default() -> Self {
         // About 78 % of Llama 3's interruptions were confirmed or suspected hardware failures
         // (arXiv:2407.21783, section 3.3.4). One day of repair is our guess: a reset takes minutes,
-        // a replacement days, and no mean has been published.
+        // a replacement takes days, and no mean has been published.
         Self { nodes: None, repair_h: 24.0, repair_share: 0.78 }
     }
 }

@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn lora_saves_only_adapters() {
-        // 80 layers of rank 32: query 8,192 + 8,192, key and value 8,192 + 2·1,024, output
-        // 8,192 + 8,192, gate and up 8,192 + 2·28,672, down 28,672 + 8,192. Fused projections have
-        // one adapter, so that query, key and value share its first half.
+        // 80 layers with adapters of rank 32. An adapter has rank × (input width + output width)
+        // weights. Query, key and value are one fused projection with one adapter, and so are gate
+        // and up. In the order below: query, key and value; output; gate and up; down.
         let widths = (8_192 + 8_192 + 2 * 1_024) + (8_192 + 8_192);
         let feed_forward = (8_192 + 2 * 28_672) + (28_672 + 8_192);
         let expected = 14.0 * 80.0 * 32.0 * f64::from(widths + feed_forward);
@@ -123,7 +123,7 @@ mod tests {
         );
         let bytes = checkpoint_bytes(&one);
         assert!((bytes / expected - 1.0).abs() < 1e-9, "{bytes} {expected}");
-        // Independent of the parallelism config.
+        // The size does not depend on the parallelism config.
         let parallelism = ParallelConfig { tp: 4, pp: 2, ..ParallelConfig::data_parallel(1, 1) };
         let other = run("llama3-70b", "H100-SXM5-80GB", TrainingTask::Lora, parallelism);
         assert!((checkpoint_bytes(&other) / bytes - 1.0).abs() < 1e-12);
@@ -138,7 +138,7 @@ mod tests {
             ParallelConfig::data_parallel(8, 1),
         );
         for kind in CheckpointKind::ALL {
-            // 141 GB at 1 GB/s.
+            // Reading 141 GB of frozen weights at 1 GB/s takes 141 s.
             let restart_s = conditions(&run, kind).recovery.restart_s;
             assert!((restart_s - 180.0 - 141.1).abs() < 0.1, "{restart_s}");
         }
@@ -153,7 +153,7 @@ mod tests {
             ParallelConfig::data_parallel(64, 1),
         );
         let default = conditions(&run, CheckpointKind::InMemory);
-        // PCIe 5, and one 400 Gbit/s port.
+        // By default, an H100 has PCIe 5 and one 400 Gbit/s port.
         assert!((default.checkpoint.host_bytes_per_s - 55e9).abs() < 1.0);
         assert!((default.checkpoint.network_bytes_per_s - 50e9).abs() < 1.0);
         run.gpu.network_bytes_per_s = 5e8;

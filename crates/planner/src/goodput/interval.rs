@@ -20,8 +20,9 @@ pub fn daly_s(stall_s: f64, mtbf_s: f64) -> f64 {
 
 /// The optimal interval, without rounding to whole steps and without a lower bound.
 ///
-/// τ/(e^(λ(τ+δ)) - 1) is largest where ln(1 - λτ) + λτ + λδ = 0. Recovery and settling only scale
-/// the kept work and do not move the optimum.
+/// With interval τ, stall δ and failure rate λ, the kept work is proportional to
+/// τ/(e^(λ(τ+δ)) - 1), which is largest where ln(1 - λτ) + λτ + λδ = 0. Recovery and settling only
+/// scale the kept work and do not move the optimum.
 fn unbounded_s(failures_per_s: f64, stall_s: f64) -> f64 {
     if stall_s <= 0.0 {
         return 0.0;
@@ -31,7 +32,7 @@ fn unbounded_s(failures_per_s: f64, stall_s: f64) -> f64 {
     }
     let stall = failures_per_s * stall_s;
     if stall > 30.0 {
-        // 1 - λτ is below e^-31.
+        // At the optimum, 1 - λτ is below e^-31, so τ is 1/λ.
         return 1.0 / failures_per_s;
     }
     // Both arguments of `min` are above the root, and Newton's method converges monotonically from
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn interval_is_finite_for_a_long_stall() {
-        // Never longer than the MTBF.
+        // The interval is never longer than the MTBF, which is 1 s here.
         let interval_s = unbounded_s(1.0, 500.0);
         assert!(interval_s > 0.99 && interval_s <= 1.0, "{interval_s}");
     }

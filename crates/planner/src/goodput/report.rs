@@ -55,7 +55,8 @@ pub struct GoodputReport {
     pub run: Option<RunCost>,
     #[serde(rename = "no_headway")]
     pub no_progress: Option<NoProgress>,
-    /// Value of a minute less; `None` if there is no run.
+    /// Value of a minute less of detection, recovery or checkpoint stall; `None` if `run` is
+    /// `None`.
     #[serde(rename = "worth_of_a_minute")]
     pub value_of_a_minute: Option<MarginalValues>,
     pub spares: SpareSizing,
@@ -141,7 +142,8 @@ impl GoodputReport {
             })
             .transpose()?;
         let chosen = requested.unwrap_or(best);
-        // Inputs of the other results, at the same interval.
+        // The marginal values and the spares use the same interval. If the run ends before its
+        // first checkpoint, they assume no checkpoints.
         let (effective_timing, every_s) = match ends_before(chosen.interval_s) {
             Some(run_s) => (timing.without_checkpoints(), Some(run_s)),
             None => (timing, interval_s),

@@ -57,7 +57,7 @@ impl Outage {
         if self.mean_out <= 0.0 || self.is_plenty(spares) {
             return 0.0;
         }
-        // Erlang B is P(N = spares) / P(N <= spares).
+        // With a Poisson variable N of mean `mean_out`, Erlang B is P(N = spares) / P(N <= spares).
         let log_exactly = (1..=spares)
             .fold(-self.mean_out, |log, count| log + (self.mean_out / f64::from(count)).ln());
         (1.0 - log_exactly.exp() / self.none_left(spares)).clamp(0.0, 1.0)
@@ -65,8 +65,8 @@ impl Outage {
 
     /// The number of spares with the lowest cost.
     ///
-    /// A run takes `1 + λ·(detection + wait)` times as long as without both, and pays for the
-    /// spares the whole time. Tries at most [`MAX_SPARES`].
+    /// A run takes `1 + λ·(detection + wait)` times as long as without detection and wait, and pays
+    /// for the spares the whole time. Tries at most [`MAX_SPARES`].
     pub(super) fn cheapest(&self, conditions: &Conditions) -> u32 {
         let failures_per_s = conditions.hazard.per_hour(conditions.gpus) / 3_600.0;
         let cost = |spares: u32, wait_s: f64| {
@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn erlang_b_matches_published_tables() {
-        // 5 erlang on 10 lines: 1.84 %; 10 erlang on 10 lines: 21.46 %.
+        // Erlang B for 10 lines: 1.84 % of calls are blocked at a load of 5 erlang, and 21.46 % at
+        // a load of 10.
         assert!((outage(5.0).none_left(10) - 0.0184).abs() < 1e-4);
         assert!((outage(10.0).none_left(10) - 0.2146).abs() < 1e-4);
         assert!((outage(3.0).none_left(0) - 1.0).abs() < 1e-12);
@@ -140,10 +141,10 @@ mod tests {
 
     #[test]
     fn more_out_than_matches_poisson() {
-        // P(N > 2) of mean 1: 1 - 2.5/e.
+        // For a Poisson variable N with mean 1, P(N > 2) is 1 - 2.5/e.
         let expected = 1.0 - 2.5 / std::f64::consts::E;
         assert!((outage(1.0).more_out_than(2) - expected).abs() < 1e-12);
-        // Also where e^-mean underflows.
+        // The result is correct even if e^-mean underflows.
         let half = outage(2_000.0).more_out_than(2_000);
         assert!((half - 0.494).abs() < 0.01, "{half}");
         assert!(outage(2.0).more_out_than(u32::MAX).abs() < 1e-12);

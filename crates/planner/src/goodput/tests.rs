@@ -30,8 +30,8 @@ fn observed(hours: f64, gpus: u32) -> Hazard {
     Hazard { per_gpu_hour: 1.0 / (hours * f64::from(gpus)), ..Hazard::NONE }
 }
 
-/// Meta's first-order ETTR estimate (arXiv:2410.21680): `start_s` per failure, half an interval
-/// lost.
+/// Meta's first-order ETTR estimate (arXiv:2410.21680): each failure costs `start_s` and half an
+/// interval.
 fn meta_share(failures_per_s: f64, start_s: f64, stall_s: f64, interval_s: f64) -> f64 {
     (1.0 - failures_per_s * (start_s + interval_s / 2.0)) / (1.0 + stall_s / interval_s)
 }
@@ -54,8 +54,8 @@ fn llama_3_ettr_is_above_90_per_cent() {
 
 #[test]
 fn megascale_ettr_is_above_90_per_cent() {
-    // arXiv:2402.15627: 12,288 GPUs, more than 100 failures in several weeks (here four), detected
-    // in less than 10 min, recovered in 15 min.
+    // arXiv:2402.15627: 12,288 GPUs, more than 100 failures in several weeks (here: 100 in four
+    // weeks), detection in less than 10 min, recovery in 15 min.
     let checkpoint = Checkpoint::new(CheckpointKind::Asynchronous, 175e9 * 14.0, 1e11);
     let mut conditions = Conditions::new(12_288, checkpoint, 6.0);
     conditions.hazard = observed(28.0 * 24.0 / 100.0, 12_288);

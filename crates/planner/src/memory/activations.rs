@@ -9,15 +9,15 @@ use crate::model::{Attention, Experts};
 use crate::parallelism::Recompute;
 use crate::run::{Framework, TrainingRun};
 
-/// Bytes per logit while the loss is computed, as (P50, P95).
-/// Unfused: 16 bits, 32 bits, and the gradient.
+/// Bytes per logit while the loss is computed, as (P50, P95). Unfused: the logit in 16 bits and in
+/// 32 bits, and its gradient in 32 bits.
 const LOGIT_BYTES_PLAIN: (f64, f64) = (10.0, 10.0);
 /// Fused with the loss: logit and gradient in 16 bits, and one 32-bit pass.
 const LOGIT_BYTES_FUSED: (f64, f64) = (6.0, 6.0);
 /// Fitted to torchtitan's peaks on Llama 3 without compilation (its docs/performance.md).
 const LOGIT_BYTES_EAGER: (f64, f64) = (14.0, 14.0);
-/// llm-foundry's fused loss writes the gradient over the logits (`inplace_backward`). The largest
-/// value that lets its runs of small MPT models fit into 40 GB.
+/// llm-foundry's fused loss writes the gradient over the logits (`inplace_backward`). The P50 is
+/// the largest value with which its runs of small MPT models fit into 40 GB.
 const LOGIT_BYTES_IN_PLACE: (f64, f64) = (4.0, 6.0);
 /// Fitted to torchtitan's peaks on Llama 3 with compilation.
 const LOGIT_BYTES_COMPILED: (f64, f64) = (12.0, 12.0);
@@ -123,7 +123,7 @@ fn attention(run: &TrainingRun, mode: Recompute) -> TokenBytes {
     let hidden = f64::from(model.hidden);
     let read = operand_bytes(run);
     let shape = model.attention;
-    // KV heads replicated across ranks are stored by each.
+    // If KV heads are replicated across ranks, each rank stores its copy.
     let tp = run.parallelism.tp;
     let key_value = shape.key_value_width_of_rank(tp) * f64::from(tp);
     let (query, value) = (shape.query_width(), shape.value_width());
@@ -131,13 +131,14 @@ fn attention(run: &TrainingRun, mode: Recompute) -> TokenBytes {
     let (latent, is_latent) = match shape {
         Attention::Grouped { .. } => (0.0, false),
         Attention::Latent { q_rank, kv_rank, rope_dim, .. } => {
-            // Before and after the norms of the latents.
+            // Latents are stored before and after their norms.
             let ranks = f64::from(q_rank) + f64::from(kv_rank);
             (4.0 * ranks + 2.0 * f64::from(rope_dim), true)
         }
     };
     if mode == Recompute::Operators {
-        // torchtitan stores every second GEMM, here queries and values, and the attention output.
+        // torchtitan stores the output of every second GEMM, here queries and values, and the
+        // attention output.
         let tensor_split = 2.0 * query + key_value + 2.0 * value + 4.0 * heads;
         return TokenBytes { sequence_split: 2.0 * hidden, tensor_split };
     }
@@ -150,7 +151,8 @@ fn attention(run: &TrainingRun, mode: Recompute) -> TokenBytes {
         tensor_split: projections + result + 4.0 * heads,
     };
     if run.framework == Framework::MegatronEarly {
-        // Dropout masks, and scores: softmax output, its dropout mask and the dropped-out result.
+        // Early Megatron also stores dropout masks, and for the scores the softmax output, its
+        // dropout mask and the dropped-out result.
         token.sequence_split += 2.0 * hidden;
         let seq_len = f64::from(run.seq_len);
         let scores = if mode == Recompute::Attention { 0.0 } else { 5.0 * heads * seq_len };
@@ -165,7 +167,7 @@ fn feed_forward(run: &TrainingRun, mode: Recompute, width: f64) -> TokenBytes {
     let read = operand_bytes(run);
     let before = if run.model.gated { 4.0 } else { 2.0 };
     match mode {
-        // The first and the last of three GEMMs, or the first of two.
+        // Stores the outputs of the first and the last of three GEMMs, or of the first of two.
         Recompute::Operators => {
             let last = if run.model.gated && width > 0.0 { 2.0 * hidden } else { 0.0 };
             TokenBytes { sequence_split: last, tensor_split: 2.0 * width }
@@ -187,7 +189,7 @@ fn feed_forward(run: &TrainingRun, mode: Recompute, width: f64) -> TokenBytes {
 /// Stored bytes of one token that is routed to one expert.
 fn routed(run: &TrainingRun, mode: Recompute, experts: Experts) -> f64 {
     let input = operand_bytes(run) * f64::from(run.model.hidden);
-    // torchtitan's selective mode does not store expert GEMMs.
+    // torchtitan's selective mode does not store the outputs of expert GEMMs.
     match mode {
         Recompute::Operators => input,
         _ => input + feed_forward(run, mode, f64::from(experts.ffn)).tensor_split,

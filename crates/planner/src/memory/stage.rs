@@ -22,14 +22,14 @@ impl PipelineStage {
         let pp = run.parallelism.pp.max(1);
         let mut stage = Self::single(run, number);
         if run.parallelism.schedule == Schedule::DualPipe && pp > 1 {
-            // Each GPU holds a stage and its mirror.
+            // With DualPipe, each GPU holds a stage and its mirror stage.
             let mirror = Self::single(run, pp - 1 - number);
             stage.dense_blocks += mirror.dense_blocks;
             stage.expert_blocks += mirror.expert_blocks;
             stage.first |= mirror.first;
             stage.last |= mirror.last;
-            // PP + 1 micro-batches, each stored for half of the GPU's layers (arXiv:2412.19437,
-            // Table 2).
+            // The activations of PP + 1 micro-batches are stored, each for half of the GPU's layers
+            // (arXiv:2412.19437, Table 2).
             stage.in_flight = f64::from((pp + 1).min(run.micro_batches())) / 2.0;
         }
         stage

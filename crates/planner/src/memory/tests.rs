@@ -57,7 +57,8 @@ fn model_states_match_the_formulas() {
     assert!((breakdown.weights_gib * GIB / 141.1e9 - 1.0).abs() < 0.01, "{breakdown:?}");
     let states = breakdown.weights_gib + breakdown.gradients_gib + breakdown.optimizer_gib;
     assert!((states * GIB / 1.27e12 - 1.0).abs() < 0.01, "{states}");
-    // Distributed optimizer: 6 + 12 / D; ZeRO-3: (2 + 4 + 12) / D; FSDP: 16 / D.
+    // Bytes per weight with D replicas: 6 + 12 / D with the distributed optimizer, (2 + 4 + 12) / D
+    // with ZeRO-3, and 16 / D with FSDP.
     let per_weight = |framework, sharding, reduce_bytes| {
         let parallelism =
             ParallelConfig { sharding, reduce_bytes, ..ParallelConfig::data_parallel(64, 1) };
@@ -82,7 +83,7 @@ fn model_states_match_the_formulas() {
 
 #[test]
 fn activations_match_korthikanti_et_al() {
-    // arXiv:2205.05198, Table 3: model, TP, PP; bytes per layer as in Table 2.
+    // Models, TP and PP are from Table 3 of arXiv:2205.05198, and bytes per layer from its Table 2.
     for (model, pp) in [("megatron-22b", 1), ("gpt3-175b", 8), ("gpt-530b", 35), ("gpt-1008b", 64)]
     {
         let parallelism = ParallelConfig {
@@ -131,7 +132,7 @@ fn interleaving_stores_more_micro_batches() {
     assert_eq!(in_flight(&plain), [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]);
     run.parallelism.vp = 3;
     let interleaved = in_flight(&estimate(&run))[0];
-    // p (1 + (p - 1) / (p v)), arXiv:2205.05198.
+    // Micro-batches in flight on the first stage: p (1 + (p - 1) / (p v)), arXiv:2205.05198.
     assert!((interleaved - 8.0 * (1.0 + 7.0 / 24.0)).abs() < 1e-9, "{interleaved}");
     assert!(plain.stages[7].p50.logits_gib > 0.0 && plain.stages[0].p50.logits_gib == 0.0);
 }

@@ -203,7 +203,7 @@ fn kv_heads(
     family: &'static ModelFamily,
     heads: u32,
 ) -> Result<u32, ModelConfigError> {
-    // Falcon states the number even in its first generation, which ignores it.
+    // Falcon states the number of KV heads even in its first generation, which ignores it.
     if family.is("falcon") && !fields.flag("new_decoder_architecture")?.unwrap_or(false) {
         return Ok(if fields.flag("multi_query")?.unwrap_or(true) { 1 } else { heads });
     }

@@ -259,7 +259,7 @@ mod tests {
         };
         // 128 × 8,192 tokens in 14 s on 8 GPUs are 9,362 tokens per second and GPU.
         assert!(parse(&[("tokens_per_s_per_gpu", "9362")]).is_ok());
-        assert!(parse(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "rounded");
+        assert!(parse(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "within rounding");
         let message = parse(&[("tokens_per_s_per_gpu", "9000")]).unwrap_err();
         assert!(
             message.contains("is 14 s, but `tokens_per_s_per_gpu` means 14.564 s per step"),

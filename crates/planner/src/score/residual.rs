@@ -28,7 +28,7 @@ pub(super) struct RepeatedRuns {
     pub(super) max_difference: f64,
 }
 
-/// Smaller clusters say more about a row than about a kind.
+/// A single row says nothing about its kind of run.
 const MIN_ROWS: usize = 2;
 /// Number of clusters to report.
 const MAX_CLUSTERS: usize = 4;

@@ -133,7 +133,7 @@ pub fn step(run: &TrainingRun, coefficients: &Coefficients) -> StepTime {
     let stages = f64::from(parallelism.pp);
 
     // The time of the slowest stage determines the time of all micro-batches. The bubble is a
-    // number of passes through a stage of mean length.
+    // number of passes through a stage with the mean number of layers.
     let dense = block::dense(run, &rates, coefficients);
     let moe = block::moe(run, &rates, coefficients);
     let (dense_layers, expert_layers) =

@@ -151,7 +151,7 @@ pub(crate) fn linear(
         ),
         (_, Precision::Fp8Block) => (coefficients.product_block_hopper, hopper),
         (_, Precision::Fp8Row) => (coefficients.product_row_hopper, hopper),
-        // Other formats run as FP8, because these generations have no units for them.
+        // Other formats run as FP8, because generations before Blackwell have no units for them.
         _ => (coefficients.product_fp8_hopper, hopper),
     }
 }

@@ -23,7 +23,8 @@ use crate::clock::WallClock;
 use crate::log::Hash;
 use crate::run::log_path;
 
-/// Agents get a start of validity that is this long before the time of issue.
+/// The start of validity that an agent gets with its certificate is this long before the time of
+/// issue.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
 /// 2026-01-01T00:00:00Z. Certificates of the authority and of nodes are valid from this time, and
 /// not from the time of issue. So they stay valid if the clock was ahead when they were issued. A
@@ -32,9 +33,10 @@ const VALID_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
 /// Default validity of a node's certificate. A node renews its certificate after two thirds of this
 /// time. A node that was off until its certificate expired has to enrol again.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Validity of the server's certificate into the past and into the future, so that clients with
-/// clock skew accept it. The server issues itself a new certificate at each start, each week, and
-/// after a clock step. Some clients, such as Apple's, refuse more than 825 days.
+/// How far the validity of the server's certificate reaches into the past and into the future, so
+/// that clients with clock skew accept it. The server issues itself a new certificate at each
+/// start, each week, and after a clock step. Some clients, such as Apple's, refuse a validity of
+/// more than 825 days.
 const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// Validity of the authority. When it is replaced, every node has to enrol again.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
@@ -59,7 +61,7 @@ pub enum AuthorityError {
     /// The files belong to two authorities.
     #[error("`{}` is not the key of `{}`", key.display(), certificate.display())]
     KeyMismatch { key: PathBuf, certificate: PathBuf },
-    /// With a new authority, no node or user would trust the server.
+    /// The authority is lost. A new one is not created, because no node or user would trust it.
     #[error("`{}` has the log of a fleet, but lacks `ca.key` or `ca.pem`", .0.display())]
     Missing(PathBuf),
     /// With another authority, no node or user would trust the server.
@@ -155,8 +157,8 @@ impl Authority {
                 .map_err(|err| AuthorityError::File { path: path.to_owned(), err })
         };
         let certificate = match text(path) {
-            // If there is a key without a certificate, a crash interrupted the creation. The key
-            // was never used.
+            // There is no certificate. If there is a key, a crash interrupted the creation, and the
+            // key was never used.
             Err(AuthorityError::File { err, .. }) if err.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
@@ -219,8 +221,9 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        // Agents of earlier versions compute the time of renewal from the start of validity, so
-        // `not_before` is close to the time of issue.
+        // Agents of earlier versions compute the time of renewal from the `not_before` that they
+        // get, so it is close to the time of issue. The certificate itself is valid from an earlier
+        // time.
         let (not_before, not_after) = (now - BACKDATED, now + life);
         set_validity(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
@@ -344,8 +347,8 @@ mod tests {
                 "{hours} h"
             );
         }
-        // Issued when the clock was ahead by a day, and when it was behind by less than the
-        // validity.
+        // The certificate was issued when the clock was a day ahead, or 29 days behind, which is
+        // less than the validity.
         for hours in [24, -24 * 29] {
             assert!(is_valid(now + SignedDuration::from_hours(hours), now), "{hours} h");
         }

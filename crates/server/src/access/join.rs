@@ -272,7 +272,7 @@ mod tests {
         let stolen = store.join(&pool, &node("a"), b"two", Some(&train()), now());
         assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
         assert!(store.admits(&old).unwrap());
-        // A token for this node: the node was reinstalled.
+        // The node was reinstalled, and enrols with a token for this node.
         let own = NewJoinToken { node: Some(node("a")), ..request(1) };
         let own = store.create(&own, now()).unwrap().digest();
         let new = store.join(&own, &node("a"), b"two", Some(&train()), now()).unwrap().identity;
@@ -331,7 +331,7 @@ mod tests {
             NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
         let tokens =
             [&request(9), &serve].map(|other| store.create(other, now()).unwrap().digest());
-        // The fleet has neither node yet.
+        // Two nodes with different keys request the name `a`. The fleet has neither of them yet.
         let join = |store: &AccessStore, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
         };

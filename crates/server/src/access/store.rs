@@ -41,8 +41,8 @@ CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, by TEXT NOT NULL
 /// Since format 3: the location of a join token as JSON. NULL if the token gives only a pool.
 const TABLES_3: &str = "ALTER TABLE tokens ADD COLUMN place TEXT;";
 
-/// Since format 4: the pool of a node's last enrolment, until the node is retired, and the last
-/// start.
+/// Since format 4: the pool of a node's last enrolment, until the node is retired, and the table of
+/// the server's last start.
 const TABLES_4: &str = "
 ALTER TABLE identities ADD COLUMN pool TEXT;
 CREATE TABLE last_start (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER, hash BLOB, authority TEXT NOT NULL);
@@ -85,7 +85,7 @@ pub struct NewJoinToken {
     pub location: Location,
     /// The only node that may use the token. That node may use it even if it is already enrolled.
     pub node: Option<NodeId>,
-    /// Scope of the creator. Only the whole fleet allows a token to move a node between pools.
+    /// Scope of the creator. A token can move a node between pools only if this is the whole fleet.
     pub scope: Domain,
     pub expires: Timestamp,
     pub uses: u32,
@@ -258,8 +258,9 @@ impl AccessStore {
     /// Whether a certificate is valid: it belongs to the node's last enrolment and is not revoked.
     pub fn admits(&self, identity: &Identity) -> Result<bool, AccessError> {
         let oldest = self.oldest_admitted(&identity.node)?;
-        // The authority signed this certificate for a node that the store does not have. The store
-        // is therefore from an older backup, and the certificate is accepted.
+        // If `oldest` is `None`, the authority signed this certificate for a node that the store
+        // does not have. The store is therefore from an older backup, and the certificate is
+        // accepted.
         Ok(oldest.is_none_or(|generation| identity.generation >= generation))
     }
 

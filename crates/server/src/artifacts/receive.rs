@@ -32,7 +32,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
 /// Maximum attempts to send the artifact of one order. Failed attempts count too: an agent whose
-/// attempts all fail makes about twenty within its lease.
+/// attempts all fail makes about twenty within the lease of the order.
 const ATTEMPTS_MAX: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -114,8 +114,8 @@ struct NodeUploads {
     attempts: u32,
 }
 
-/// A slot for an upload in progress. The writer owns it, because it may still run after the stream
-/// was reset.
+/// A slot for an upload in progress. The writer owns the slot, because the writer may still run
+/// after the stream was reset.
 struct Upload {
     senders: Arc<Mutex<Senders>>,
     sender: (NodeId, u64),

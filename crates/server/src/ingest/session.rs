@@ -382,7 +382,8 @@ impl Session<'_> {
                 Some(report::What::Cordon(cordon)) => {
                     self.report_cordon(convert::cordon(cordon)?).await
                 }
-                // A message that only newer agents know is ignored, but counts as a heartbeat.
+                // `None` is a message that only newer agents know. It is ignored, but counts as a
+                // heartbeat.
                 Some(report::What::Heartbeat(_)) | None => Ok(()),
             },
             Some(agent_message::What::OrderStatus(status)) => {

@@ -321,7 +321,8 @@ impl SessionRegistry {
             if idle_ms > timeout_ms(state.policy.for_pool(&node.location.pool).heartbeat_timeout_s)
             {
                 last_seen.is_heartbeat_lost.store(true, Ordering::Relaxed);
-                // The remaining heartbeat timeout counts from the same time.
+                // `since` is when the idle time began. The remaining heartbeat timeout counts from
+                // there.
                 let ago = SignedDuration::from_millis(idle_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 losses.push(Event::HeartbeatLost { node: id.clone(), since });

@@ -27,7 +27,8 @@ pub enum IntegrityError {
 /// Verifies all entries. Returns the head or the first error. While this runs, a server may append
 /// entries, and old entries may be archived.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
-    // Read these before the entries: the log can only grow in the meantime.
+    // Read these before the entries. The log can only grow in the meantime, so neither can be ahead
+    // of it.
     let recorded = log.recorded_head()?;
     let snapshot = log.latest_snapshot()?;
     verify_against(log, recorded, snapshot)

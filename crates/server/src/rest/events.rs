@@ -48,7 +48,8 @@ impl EventFilter {
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
-        // Filter before the redaction, because the redaction reads the fleet state.
+        // Filter before the redaction, because the redaction has to ask the controller for the
+        // fleet state.
         entries.retain(|entry| self.matches(entry));
         let visible = redact::visible_entries(&app.controller, caller, entries).await?;
         visible.iter().map(row).collect()

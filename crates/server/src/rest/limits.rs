@@ -103,7 +103,7 @@ impl Limits {
     /// Takes a slot for a stream of an admitted token.
     pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
         let own = self.usage().get(&token).map(|token_usage| Arc::clone(&token_usage.streams));
-        // If the token was dropped in the meantime, its open streams no longer count.
+        // If the token is no longer tracked, its open streams do not count.
         let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
             let text = format!(

@@ -296,7 +296,7 @@ mod tests {
     fn rows_are_limited_in_bytes() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let long = "x".repeat(256 << 10);
-        // Without a driver, there is nothing to check.
+        // The rows have no driver, so there is nothing to check.
         let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
         let rows = (0..40).map(|at| (wide(at), 1));
         let matrix = tally(rows).evaluate(facts, ON, &mut verdicts, later());

@@ -76,7 +76,7 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
     }
 }
 
-/// Whether the range ends before it starts. `BTreeMap::range` would panic.
+/// Whether the range ends before it starts. `BTreeMap::range` would panic on such a range.
 fn is_empty(from: &Bound<NodeId>, to: &Bound<NodeId>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

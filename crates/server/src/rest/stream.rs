@@ -41,7 +41,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
         }
         None => None,
     };
-    // A position beyond the end comes from another log.
+    // A position beyond the end comes from another log, so the stream starts at the end.
     Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
 }
 

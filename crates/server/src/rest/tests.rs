@@ -222,7 +222,7 @@ impl Fixture {
     }
 }
 
-/// Keeps the controller blocked until it ends.
+/// Keeps the controller blocked until [`Self::end`] is called.
 struct BlockedController {
     release: mpsc::Sender<()>,
     reader: tokio::task::JoinHandle<bool>,
@@ -366,7 +366,8 @@ async fn the_callers_domains_are_counted_in_one_batched_pass() {
         let what = OperatorRequest::Freeze { domain, until, reason: "work".to_owned() };
         controller.submit(Actor::Server, Event::OperatorRequested { request: what }).await.unwrap();
     }
-    // One pass over the nodes, and at most two reads of the domains.
+    // One pass takes a read per batch, and a last read that finds no more nodes. At most two other
+    // reads follow.
     let expected = batches + 1..=batches + 3;
     let freeze = r#"{"domain":"pool:empty","duration_s":60,"reason":"x"}"#;
     let other = r#"{"domain":"rack:r1","duration_s":60,"reason":"x"}"#;

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(
             peer_from_certificate(authority.certificate()),
             Peer::UnknownCertificate,
-            "it names no node"
+            "the certificate of the authority names no node"
         );
         assert_eq!(
             peer_from_certificate(&CertificateDer::from(&b"nothing"[..])),

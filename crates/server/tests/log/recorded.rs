@@ -601,7 +601,7 @@ fn nodes_of_format_1_are_counted_by_current_rules() {
     assert_eq!(
         state.domain_counts[&fleet],
         DomainCounts { members: 3, out: 2 },
-        "it was in service"
+        "node 2 was in service before"
     );
     change_phase(&mut state, 1, NodePhase::Verifying);
     change_phase(&mut state, 1, NodePhase::InService);

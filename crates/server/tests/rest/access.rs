@@ -36,7 +36,8 @@ async fn invalid_tokens_are_refused_alike() {
     }
     problems.dedup();
     assert_eq!(problems.len(), 1, "the problems differ: {problems:?}");
-    // Another scheme, no scheme, two tokens, and a token that is not ASCII.
+    // Each request has an invalid header: another scheme, no scheme, two tokens, or a token that is
+    // not ASCII.
     let head = "GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
     for lines in [
         format!("Authorization: Basic {good}\r\n"),
@@ -108,7 +109,7 @@ async fn only_fleet_wide_admins_see_access_changes() {
     let viewer = fleet.token("bob", Role::Viewer, "fleet");
     let scoped = fleet.token("eve", Role::Admin, "pool:train");
     until("they are in the log", || changes(&fleet).len() == 3).await;
-    // Readers see an entry shortly after it is durable.
+    // Readers see an entry only shortly after it is durable, so wait for that.
     let end = fleet.server.entries().last().unwrap().seq;
     until("readers see them", || fleet.server.running().tail().end() >= end).await;
     for (token, count) in [(&admin, 3), (&viewer, 0), (&scoped, 0)] {

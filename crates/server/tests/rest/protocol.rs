@@ -118,7 +118,7 @@ fn is_reset_early(address: SocketAddr, token: &str) -> bool {
         stream == 1 && (kind == RESET || kind == DATA && flags & END_STREAM != 0)
     };
     read_until(&mut socket, &is_answered);
-    // Everything about the stream arrives before the answer to a ping.
+    // The server answers this ping after all frames that it has sent for the stream.
     socket.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
     read_until(&mut socket, &|(kind, flags, _)| kind == PING && flags & ACK != 0);
     socket.write_all(&frame(DATA, END_STREAM, 1, b"\"cable\"}")).unwrap();

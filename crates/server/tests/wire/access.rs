@@ -324,8 +324,8 @@ async fn is_trusted(server: &TestServer, agent: &TestNode) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
-    // A small error in either direction, within the validity period of the server's certificate,
-    // and a large error in either direction, outside of it.
+    // The server's clock is ahead or behind, first by a time within the validity period of the
+    // server's certificate, then by a longer time.
     for (wrong_days, is_trusted_meanwhile) in [(1, true), (-90, true), (400, false), (-400, false)]
     {
         let mut server = TestServer::with_tls().await;

@@ -177,7 +177,7 @@ async fn a_fatal_finding_overtakes_a_flood() {
     for raw in &flood {
         raw.report(open(1, 256)).await;
     }
-    // At most one of the waiting jobs is a tick.
+    // At most one of the waiting jobs is a tick, so if two wait, one is from the flood.
     until("the flood reaches the controller", || server.running().controller().waiting() >= 2)
         .await;
     other.report(opened(2, serious(1))).await;

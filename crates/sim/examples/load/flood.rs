@@ -37,7 +37,7 @@ pub(crate) struct FloodSizes {
 pub(crate) async fn run(url: &ServerUrl, sizes: FloodSizes) -> anyhow::Result<()> {
     let coordinator = start(url, sizes.nodes, ReportMode::Heartbeat).await?;
     let fatal = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
-    // Drained nodes stay out.
+    // With endless jobs, no drain ends, so the nodes with a fatal finding stay out of service.
     coordinator.start_endless_jobs();
     print_latencies("quiet", fatal_findings(&coordinator, sizes, fatal).await?);
     let sent = Arc::new(AtomicU64::new(0));

@@ -107,8 +107,8 @@ fn mounts(rootfs: &mut RootFs, mounts: &[Mount]) {
         let Mount { source, path, kind, .. } = mount;
         let access = if mount.read_only { "ro" } else { "rw" };
         table.push_str(&format!("{source} {path} {kind} {access},relatime 0 0\n"));
-        // After an error, the superblock is read-only but the mount is not. `/proc/mounts` shows
-        // `ro` in both cases.
+        // After an error, the superblock is read-only (`access`), but the mount is still `rw`.
+        // `/proc/mounts` above shows `ro` if either is read-only.
         details.push_str(&format!(
             "{number} 1 259:{number} / {path} rw,relatime shared:{number} - {kind} {source} {access}\n"
         ));

@@ -17,7 +17,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, gpus: &[&SimGpu])
         rootfs.add_file(format!("{LIBRARIES}/{name}.{driver}"), "");
         rootfs.add_symlink(format!("{LIBRARIES}/{name}.1"), format!("{name}.{driver}"));
     }
-    // An upgrade removes the firmware folder of the running driver.
+    // Only the version on disk: an upgrade removes the firmware folder of the loaded driver.
     for firmware in ["gsp_ga10x.bin", "gsp_tu10x.bin"] {
         rootfs.add_file(format!("lib/firmware/nvidia/{driver}/{firmware}"), "");
     }

@@ -68,7 +68,7 @@ impl NodeDir {
 
     /// Sequence number for the next kernel log record.
     pub(super) fn next_sequence(&self) -> Result<u64, StoreError> {
-        /// Bytes to read from the end of the log. They are more than any record has.
+        /// Bytes to read from the end of the log: more than the longest record.
         const TAIL: u64 = 16 * 1024;
         let path = self.kernel_log_path();
         let failed = |err| StoreError::Read { path: path.clone(), err };

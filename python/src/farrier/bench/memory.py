@@ -160,7 +160,7 @@ def run_stream(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tenso
             if not isinstance(error, DoesNotFit) and parse_oom(error) is None:
                 raise
             failed = True
-        if failed:  # Outside `except`: the error's frames reference the activations.
+        if failed:  # Outside `except`, because inside it the error's frames still reference the activations.
             lost.append((rows, length))
             model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()

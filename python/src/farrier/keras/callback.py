@@ -50,8 +50,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
         Args:
             tokens: tokens per step on this rank.
-            save: how to save when the agent requests a checkpoint. Rank 0 writes a path; if the
-                path contains `{rank}`, every rank writes its own.
+            save: how to save when the agent requests a checkpoint. If it is a path, rank 0 writes
+                the file, or every rank its own file if the path contains `{rank}`.
             save_every: number of steps between periodic saves. If the last step of training is not
                 saved by then, it is saved too.
             stop_after_checkpoint: ends training after a checkpoint that the agent requested, so
@@ -119,8 +119,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called after `batch` batches of the epoch were launched."""
-        # `before` is the count at the previous batch, not at the end of the previous epoch, so that
-        # a save that falls on an epoch's last step is due now.
+        # `before` is the step count when the previous batch began. No batch begins after the last
+        # step of an epoch, so a save that falls on that step is found at the first batch of the
+        # next epoch.
         before, self._batches_begun = self._batches_begun, self._epoch_start + batch
         self.step = self._batches_begun
         if batch and (not self._compiled or self._cadence.due(self.step)):
@@ -161,7 +162,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             self.job.phase("done")
 
     def _close_epoch(self) -> None:
-        """Counts and reports the last execution of an epoch, after which no batch begins.
+        """Counts and reports the last steps of an epoch, because no batch begins after them.
 
         Idempotent.
         """

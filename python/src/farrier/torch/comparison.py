@@ -126,7 +126,9 @@ class Evidence:
         previous_history, prior = prior or {}, None if self.eager_losses else prior
         common = self._common_scale() if len(self.tensors) >= COMMON_MIN_GRADIENTS else None
         assessments = self._assess_all(prior, common, final=final)
-        if final and common is not None:  # A scale common to most gradients need not be common to all (two optimizers).
+        if final and common is not None:
+            # With two optimizers, a scale may be common to most gradients but not to all. So judge
+            # gradients that are too noisy once more, without the common scale.
             without_common = self._assess_all(prior, None, final=True)
             assessments = [
                 other if with_common.too_noisy and other.mismatch is None else with_common

@@ -68,7 +68,8 @@ MAX_NOISE = 16 * _BF16_ROUNDING
 #: and the nearest eager run. Adjacent bfloat16 values are at most 2**-7 = 0.0078 apart, and runs
 #: with the same value differ by less than the gap. Range and gap together stay below 1 %.
 COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
-#: With fewer gradients, the median may be the scale offset of a wrong gradient.
+#: The common scale is used only with at least this many gradients. With fewer, the median may be
+#: the scale offset of a wrong gradient.
 COMMON_MIN_GRADIENTS = 8
 #: A gradient below this share of the total norm may be pure noise (a bias before a softmax). Its
 #: distance is therefore compared with this share of the total norm, not with its own norm.
@@ -93,7 +94,7 @@ _TEMPLATES = {
     MismatchKind.MISSING_IN_GRAPH: "{name} has a gradient in eager mode but not in the graph",
     MismatchKind.MISSING_EAGERLY: "{name} has a gradient in the graph but not in eager mode",
     MismatchKind.SHAPE: "{name} has a gradient of another shape in the graph than in eager mode",
-    MismatchKind.NOT_FINITE: "{name} is infinite or NaN in {value:.0f} elements where the other is not",
+    MismatchKind.NOT_FINITE: "{name} is infinite or NaN in {value:.0f} elements that differ between the two runs",
     MismatchKind.SCALE: "{name} is scaled by {value:+.1e} (allowed {limit:.1e})",
     MismatchKind.DISTANCE: "{name} differs by {value:.1e} (allowed {limit:.1e})",
     MismatchKind.LOSS: "the loss is {value:.6g}, in eager mode {limit:.6g}",

@@ -24,8 +24,8 @@ class PinnedReuseDetector:
     step may have waited for its copy, and the user cannot see that a graph does not. So as soon as
     a batch uses memory of an earlier batch that is still alive, calls wait for their copies. The
     first calls run eagerly with the user's own copies, so a buffer is usually reused before a graph
-    reads one. If there are so many buffers that none was reused by then, waiting for the first copy
-    also waits for all earlier ones.
+    reads one. If there are so many buffers that reuse is found only later, the first call that
+    waits also waits for all earlier copies.
 
     Attributes:
         reuse_found: whether a batch reused the memory of an earlier one.

@@ -2,8 +2,9 @@
 
 A call that compares the graph with eager runs executes the step several times. Any other call
 executes it once. Every run all-reduces gradients. If one rank compared and another did not,
-gradients of different batches would be summed, or the job would hang. So at each call the ranks exchange the actions that they propose over gloo, and all
-perform the same action. The exchange takes a few bytes, while the GPU still runs the previous step.
+gradients of different batches would be summed, or the job would hang. So at each call the ranks
+exchange the actions that they propose over gloo, and all perform the same action. The exchange
+takes a few bytes, while the GPU still runs the previous step.
 """
 
 from __future__ import annotations

@@ -121,9 +121,9 @@ def offloading(
             and tensor.untyped_storage().data_ptr() not in weights
         )
         if not offload:
-            return (
-                tensor.detach()
-            )  # Detached, because its autograd graph would otherwise reference it, forever if an attempt fails.
+            # Detached, because a saved tensor and its autograd graph would otherwise reference each
+            # other, and would never be freed if an attempt fails.
+            return tensor.detach()
         pinned = tensor.device.type == "cuda"
         host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
         host.copy_(tensor.detach(), non_blocking=pinned)

@@ -141,8 +141,8 @@ class StepReporter:
                 torch.cuda.synchronize(self._device)
             if not launched.event.is_complete():
                 return
-            # The first step includes compilation. A checkpoint in between does not count as step
-            # time.
+            # No time is reported for the first step, which includes compilation, or if a phase or
+            # a checkpoint was reported in between.
             had_pause = last is None or last.pauses != launched.pauses
             seconds = (
                 None

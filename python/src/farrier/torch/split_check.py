@@ -242,7 +242,9 @@ class SplitCheck:
     def _record_dtype(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
             self._saved_dtypes.add(tensor.dtype)
-        return tensor.detach()  # Else its autograd graph would reference it, forever if an attempt fails.
+        # Detached, because a saved tensor and its autograd graph would otherwise reference each
+        # other, and would never be freed if an attempt fails.
+        return tensor.detach()
 
 
 #: The verdict if the check had no result.

@@ -65,8 +65,8 @@ pub(super) struct RedactionRule {
     /// at the hint.
     applies: fn(&str, &str) -> bool,
     /// Matches the text that starts at the hint. The first capture group is the text before the
-    /// secret, which is kept. Every repetition that more of the pattern follows has an upper bound,
-    /// because a line can be as long as a file and a match may be tried at every hint in it.
+    /// secret, which is kept. Every repetition, except one at the end of the pattern, has an upper
+    /// bound, because a line can be as long as a file and a match may be tried at every hint in it.
     pattern: Regex,
     extent: Extent,
 }

@@ -135,7 +135,7 @@ fn parse_node(text: &str) -> Option<NodeState> {
 }
 
 fn cordon(node: &NodeState, user: Option<&str>, ours: Option<&str>) -> Cordon {
-    // `IDLE+DRAIN`, `DOWN*`, `MIXED-`.
+    // States look like `IDLE+DRAIN`, `DOWN*` or `MIXED-`. Removes the flag at the end.
     let base_state =
         |word: &str| word.trim_end_matches(|letter: char| !letter.is_ascii_alphabetic()).to_owned();
     let closed = node.state.split('+').map(base_state).any(|word| CLOSED.contains(&word.as_str()));

@@ -66,8 +66,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 fn with_hint(err: CudaError) -> anyhow::Error {
     let hint = match &err {
         CudaError::NoLibrary { .. } => {
-            "this needs a machine with the NVIDIA driver; in a container, the NVIDIA container toolkit with the `compute` \
-             capability; `farrier check` diagnoses it"
+            "this needs a machine with the NVIDIA driver; a container also needs the NVIDIA container toolkit with the \
+             `compute` capability; `farrier check` diagnoses it"
         }
         CudaError::OldLibrary { .. } => "`farrier check` shows which driver fits this GPU",
         CudaError::NoGpu { .. } => {

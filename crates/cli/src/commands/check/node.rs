@@ -82,7 +82,7 @@ fn open_target(args: &Args) -> anyhow::Result<Target> {
         let name = format!("the capture {} of {captured}", folder.display());
         return Ok(Target { root, nvml, python, name, captured: Some(captured) });
     }
-    // The NVML library of this machine would report this machine's GPUs, not those of the root.
+    // This machine's own NVML library would report the wrong GPUs, so only --nvml is used.
     let nvml = match &args.nvml {
         Some(path) => read_nvml(args, path)?,
         None => NvmlReading::NotAsked { why: "--root was given without --nvml".to_owned() },

@@ -38,9 +38,9 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
 /// How much of the notices is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// One line with counts: every node with the same driver has the same notices.
+    /// One line with counts, because every node with the same driver has the same notices.
     Counts,
-    /// Each notice. Advisories that the branch has fixed are one line.
+    /// Each notice. Advisories that a later release of the branch fixes share one line.
     Listed,
     /// Each notice and the worst advisories, because they affect the verdict.
     Strict,
@@ -56,7 +56,7 @@ impl Detail {
     }
 }
 
-/// Advisories printed with their text under `--strict`, worst first. There can be many.
+/// How many advisories are printed with their text under `--strict`, worst first.
 const ADVISORIES_SHOWN: usize = 3;
 
 pub(super) fn notices(
@@ -117,7 +117,8 @@ fn counts(notices: &[&Notice]) -> Option<String> {
         .then(|| format!("{text}. The same for every node with this driver; --notices lists them."))
 }
 
-/// The advisories that the branch has fixed, as one line with their number.
+/// Prints the number of advisories that a later release of the branch fixes. With `--strict`, also
+/// prints the worst of them.
 fn advisories(
     mut exposed: Vec<&Notice>,
     detail: Detail,

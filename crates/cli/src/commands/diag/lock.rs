@@ -31,7 +31,7 @@ fn name(target: &DiagTarget, history: &Path) -> String {
         (file, history).hash(&mut hasher);
         format!("-{:x}", hasher.finish())
     });
-    // An abstract name has at most 107 bytes; a UUID has 40.
+    // An abstract name has at most 107 bytes, so cut a UUID that is too long. Valid ones have 40.
     let uuid: String = target.uuid.chars().take(64).collect();
     format!("farrier-diag-{uuid}{scope}")
 }

@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             "--minutes needs --level 3, --only soak or --only corruption",
         ));
     }
-    // Check the path first: otherwise minutes of tests run before the page cannot be written.
+    // Check the path first. Otherwise an error would appear only after minutes of tests.
     args.html.as_deref().map(ensure_writable).transpose()?;
     let set = fact_sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));

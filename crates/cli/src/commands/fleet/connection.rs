@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_reads_as_it_is() {
+    fn each_connection_state_has_its_own_text() {
         let views = [
             view("connected", Some(3)),
             view("heartbeat-late", Some(45)),

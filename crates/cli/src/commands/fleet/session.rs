@@ -110,7 +110,7 @@ impl FleetSession {
             Some(text) => fingerprint(text).map_err(|err| {
                 Hinted::error(err.to_string(), "`farrier server user add` prints it")
             })?,
-            // An `http://` address has no CA, and no CA has an all-zero fingerprint.
+            // An `http://` address has no CA. Zeros are a placeholder that no CA matches.
             None => [0; 32],
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -8,8 +8,8 @@ use jiff::SignedDuration;
 use super::print::second;
 use crate::printer::Printer;
 
-/// A note is printed from this ratio of the slowest rank's step time to the median on; smaller
-/// ratios are normal.
+/// A note is printed if the slowest rank takes at least this many times the median step time.
+/// Smaller ratios are normal.
 const SLOW_RATIO: f64 = 1.1;
 
 /// How long the agent shows a job after its ranks disconnected.

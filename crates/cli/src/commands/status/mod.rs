@@ -56,8 +56,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
-    // The agent keeps its last valid configuration, so use the readable part of the file to find
-    // the agent's socket.
+    // If the file has become invalid, the agent runs on with its last valid configuration. So use
+    // the readable part of the file to find the agent's socket.
     let (config, config_error) = config::read_lenient(path, args.config.is_some());
     match config_error {
         Some(err @ ConfigError::Content { .. }) => warn(&anyhow::Error::msg(config_problems(&err))),

@@ -9,7 +9,7 @@ use crate::printer::{Printer, Tone};
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let server =
         status.server.as_ref().filter(|server| server.connection != UplinkState::Standalone);
-    // A standalone agent is not expected to execute orders.
+    // A standalone agent need not execute orders, so do not report that they are off.
     let orders = status.orders.as_ref();
     let orders = orders.filter(|orders| server.is_some() || **orders != OrdersStatus::Off);
     if server.is_some() || orders.is_some() {

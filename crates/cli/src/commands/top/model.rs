@@ -75,7 +75,7 @@ impl TopModel {
                 // The outage started with the first failure.
                 let since = before.outage.as_ref().map_or(outage.since, |first| first.since);
                 let outage = Some(SourceOutage { since, ..outage });
-                // The last answer is outdated.
+                // The last answer is outdated, so drop it.
                 self.fleet =
                     Some(FleetSample { url: before.url, outage, ..FleetSample::default() });
             }

@@ -203,7 +203,7 @@ mod tests {
         command.env(IS_CHILD, "1").env("RUST_BACKTRACE", "0");
         command.stdin(again()).stdout(again()).stderr(again());
         let mut child = command.spawn().unwrap();
-        // `command` holds copies of the other end of the pseudo-terminal.
+        // `command` holds copies of the other end of the pseudo-terminal. Close them.
         drop(command);
         assert_eq!(child.wait().unwrap().code(), Some(101), "the panic hook exits");
         assert_eq!(tcgetattr(&theirs).unwrap().local_modes, before);

@@ -122,7 +122,7 @@ impl NodeArgs {
                     &format!("Changes that `farrier tune revert` can revert: {count}."),
                 )?;
             }
-            // The journal belongs to root, but any user may plan.
+            // Only root can read the journal, but any user may plan, so this is no warning.
             Err(TuneJournalError::File { err, .. })
                 if err.kind() == std::io::ErrorKind::PermissionDenied => {}
             Err(err) => failure::warn(&anyhow::Error::new(err)),

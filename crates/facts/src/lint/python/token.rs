@@ -262,7 +262,8 @@ impl<'t> Lexer<'t> {
         let first_line = self.line;
         let (end, after) = self.string_end(from, quote, triple, template);
         if after == end {
-            // Unterminated. Since Python 3.12, f-string fields may span lines.
+            // The string is not closed on its line. An f-string may still be valid: since Python
+            // 3.12, its fields may span lines.
             self.source.uncertain |= template;
             self.syntax_error(first_line, || "a string is not closed".to_owned());
         }
@@ -294,7 +295,8 @@ impl<'t> Lexer<'t> {
                         self.line = self.line.saturating_add(1);
                     }
                     at += 1;
-                    // The escaped character may be multi-byte; only quotes and newlines matter.
+                    // Skip the escaped character if it has one byte. Only quotes and newlines
+                    // matter here.
                     at += usize::from(bytes.get(at).is_some_and(u8::is_ascii));
                 }
                 b'\n' if !triple => return (at, at),

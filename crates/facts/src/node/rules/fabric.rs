@@ -165,7 +165,7 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
-            // If the library lacks the call, it is older than the GPUs that have to join a fabric.
+            // A library without the call is older than the GPUs that have to join a fabric.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
     }

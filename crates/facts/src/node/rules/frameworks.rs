@@ -87,7 +87,8 @@ fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPacka
         Reading::Absent => return format!("{name}=={version}+cpu"),
         Reading::Unreadable(_) => return format!("{name}=={version}"),
     };
-    // Wheels from PyPI have no CUDA tag. A wheel with another CUDA version is from another index.
+    // The wheel from PyPI needs no CUDA tag. A wheel with another CUDA version is from another
+    // index and needs one.
     let is_pypi = set.frameworks.builds(name).any(|build| {
         build.version.to_string() == *version
             && build.build == "index"

@@ -70,7 +70,7 @@ impl HealthAssessment {
             return;
         }
         self.impact = Impact::Unfit;
-        // A reboot loads the driver that is on disk.
+        // V0 fails if the loaded driver differs from the one on disk. A reboot loads the latter.
         let repair_action = if failure.level == VerificationLevel::V0 {
             Action::RebootNode
         } else {

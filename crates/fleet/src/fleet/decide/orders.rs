@@ -100,9 +100,9 @@ fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrd
     requested.filter(|request| superseded_by(context, &request.order).is_none())
 }
 
-/// Returns the order that supersedes this one. A quarantined node is cordoned at once, whatever an
-/// operator requested. An operator-requested order that can run on any node does not wait hours for
-/// a drain.
+/// Returns the order that supersedes this one. A cordon supersedes an operator-requested order that
+/// can run on any node. Such an order in turn supersedes a long order such as a drain, which can
+/// take hours.
 fn superseded_by(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<OrderKind> {
     let runs_anywhere =
         |kind: &OrderKind| kind.is_operator_requested() && kind.spec().node == NodeUse::Any;

@@ -64,7 +64,8 @@ fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Ev
                 .map_or_else(|| context.quarantine(), |rationale| context.deferred(rationale)),
         );
     }
-    // Farrier's own cordon is removed first. In a pool that only observes, the cordon stays.
+    // Farrier's own cordon is removed before the node enters service. In a pool that only observes,
+    // the cordon stays, and the node enters service with it.
     let is_farriers = context.node.scheduling.is_cordoned_by_farrier();
     let cordoned = is_farriers && context.pool.autonomy != Autonomy::Observe;
     let is_ready = context.is_verified() && context.assessment.impact == Impact::None && !cordoned;

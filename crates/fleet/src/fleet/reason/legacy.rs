@@ -63,7 +63,7 @@ fn upgrade_node(node: &mut Value) {
     for name in ["why", "held_back"] {
         node.get_mut(name).into_iter().for_each(upgrade_why);
     }
-    // A failed order has a time and a reason.
+    // `failed` is a pair: the time and the reason of the failure.
     if let Some(why) = node.pointer_mut("/failed/1") {
         *why = json!({ "reported": why });
     }

@@ -5,8 +5,8 @@ use super::{OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
 /// Whether the domain has no node in the caller's scope: another pool for a caller whose scope is a
-/// pool, another tenant for a caller whose scope is a tenant. Such reasons occur in the history of
-/// a node that came from another pool.
+/// pool, another tenant for a caller whose scope is a tenant. Reasons with such a domain occur in
+/// the history of a node that came from another pool.
 fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
     domain.kind() == scope.kind() && domain != scope
 }

@@ -124,12 +124,12 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     reasons
 }
 
-/// One sample of each. They name the whole fleet.
+/// One sample of each [`UnblockedBy`]. They name the whole fleet.
 pub fn unblocked_by() -> Vec<UnblockedBy> {
     unblocked_by_naming(&Domain::Fleet, pool(), node())
 }
 
-/// One sample of each, with this domain, pool and node.
+/// One sample of each [`UnblockedBy`], with this domain, pool and node.
 pub fn unblocked_by_naming(
     domain: &Domain,
     pool: Option<Pool>,

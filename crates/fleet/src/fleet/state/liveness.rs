@@ -7,7 +7,7 @@ use super::timers::{add_seconds, whole_seconds};
 
 /// Whether heartbeats arrive, and whether the certificates of the agent are revoked.
 ///
-/// The type has no uncounted seconds while heartbeats arrive. It allows all other combinations,
+/// Uncounted seconds exist only while heartbeats are lost. All other combinations are possible,
 /// because a certificate can be revoked before or after heartbeats are lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -125,7 +125,7 @@ mod tests {
         liveness.extend_timeout(50);
         assert_eq!(liveness.deadline(10), Some(at(160)));
         liveness.lose_heartbeat(at(120));
-        assert_eq!(liveness.deadline(10), Some(at(130)), "another loss counts from nothing");
+        assert_eq!(liveness.deadline(10), Some(at(130)), "another loss has no uncounted time");
         liveness.restore();
         assert_eq!(liveness, Liveness::Connected);
     }

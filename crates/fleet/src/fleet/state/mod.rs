@@ -202,8 +202,8 @@ impl FleetState {
     }
 
     fn enrol(&mut self, id: &NodeId, location: &Location, entry: &Entry) {
-        // A node that enrols again without being retired is the same node. After a retirement, the
-        // name may belong to another owner.
+        // A node that enrols again without being retired is the same node, so it keeps its
+        // `first_seq`. After a retirement, the name may belong to another owner.
         let first_seq = self.nodes.get(id).map_or(entry.seq, |node| node.first_seq);
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();

@@ -268,8 +268,8 @@ impl Node {
                 self.phase.verified(*level);
                 self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
-            // An agent that does not support this order keeps its counters. Its remaining findings
-            // then count.
+            // An agent that does not support this order keeps its counters and findings. The order
+            // counts as acknowledged, and findings that stay open still affect the node.
             (
                 OrderStatus::Failed { .. } | OrderStatus::Refused { .. },
                 OrderKind::AcknowledgeRepair { .. },
@@ -426,7 +426,7 @@ impl Node {
 mod tests {
     use super::*;
 
-    /// A fleet can have 100,000 nodes.
+    /// A fleet can have 100,000 nodes, and the state holds all of them in memory.
     #[test]
     fn a_node_stays_small() {
         let bytes = size_of::<Node>();

@@ -75,8 +75,8 @@ pub(super) fn whole_seconds(time: SignedDuration) -> u32 {
 }
 
 impl Freeze {
-    /// Adjusts to a clock step. A step never shortens a freeze: it lasts as long as it was
-    /// requested.
+    /// Adjusts to a clock step. A step never shortens a freeze: the freeze lasts as long
+    /// as it was requested.
     fn step(&mut self, from: Timestamp, to: Timestamp) {
         let Some(since) = self.since else { return };
         let moved = if to > from { to.duration_since(from) } else { to.duration_since(since) };

@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(
             required(&verification),
             [VerificationLevel::V3],
-            "a request does not forgive it"
+            "the failed level stays required"
         );
         verification.pass(VerificationLevel::V3, at(2), "fast");
         assert_eq!(required(&verification), []);

@@ -9,8 +9,8 @@ use super::event_counter::StoredEvent;
 use super::finding_store::{FindingContent, FindingKey};
 use super::{Engine, watch};
 
-/// How often repeats of the same event are stored. Rules that count repeats merge bursts of a
-/// minute or more (`rules` enforces this), so their counts are the same after a restart.
+/// How often repeats of the same event are stored. Rules that count repeats take events less than a
+/// minute apart as one (`rules` enforces this), so their counts are the same after a restart.
 const STORE_EVERY_MS: i64 = 60_000;
 /// Most distinct events whose last storage time is kept.
 const STORED_MAX: usize = 1024;

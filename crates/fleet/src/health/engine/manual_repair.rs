@@ -22,7 +22,7 @@ impl Engine {
             if let Some(rule_index) = self.rules.iter().position(|rule| rule.code == key.code)
                 && let Some(subject) = self.table.find(&key.subject)
             {
-                // The window measured the component before the repair.
+                // The window measured the component before the repair, so discard it.
                 self.watches[rule_index].remove(&subject);
             }
             self.store.clear(&key, &format!("manually repaired: {description}"), now);

@@ -300,7 +300,7 @@ impl Engine {
             .or(is_false.then_some(ConditionState::False))
             .or(unknown)
             .unwrap_or(ConditionState::True);
-        // The finding opened before a restart, and the window is still too short to clear it.
+        // The finding opened before a restart, and the history since then is too short to clear it.
         let too_soon =
             state == ConditionState::False && is_open && watch.is_warming_up(rule, now.steady_ms);
         let state = if too_soon {

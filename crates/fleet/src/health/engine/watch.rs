@@ -237,8 +237,9 @@ pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
 
 /// Whether a finding of this rule stays open at least until the node is rebooted, because a quiet
 /// period does not replace a component. After a reboot, it clears after the quiet period of the
-/// rule, because no signal reports a re-seated card or a replaced module. Cables and transceivers
-/// are changed while the node runs, so for a port its own counters are enough.
+/// rule, because no signal reports a re-seated card or a replaced module. Findings
+/// about network ports do not wait for a reboot, because cables and transceivers are changed while
+/// the node runs.
 pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
     action == Action::DrainAndReplace
         && !rule.until_recovery

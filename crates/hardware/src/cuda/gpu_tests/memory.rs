@@ -86,8 +86,8 @@ fn passes(
 /// Memory is allocated in chunks, so that allocations of other processes do not prevent the test.
 const CHUNK_BYTES: u64 = 1 << 30;
 
-/// Minimum share of the GPU's memory that must be tested. A desktop on a small GPU uses a tenth of
-/// it. Memory that was not tested cannot be called sound.
+/// Minimum share of the GPU's memory that must be tested, because untested memory may be faulty.
+/// The rest may be in use: a desktop takes a tenth of the memory of a small GPU.
 const SHARE_MIN: f64 = 0.75;
 
 /// Writes all free memory before reading any of it, which reveals aliased addresses and bits that
@@ -165,7 +165,8 @@ fn round_patterns(round: u32) -> [MemoryPattern; 4] {
     ]
 }
 
-/// Describes what the wrong words have in common: one bit, one location, or neither.
+/// Describes the wrong words: their number, the pattern, the bit if it is always the same, and
+/// examples.
 pub(super) fn wrong(mismatches: &MemoryMismatches, pattern: MemoryPattern) -> TestOutcome {
     let words = match mismatches.count {
         1 => "1 wrong word".to_owned(),

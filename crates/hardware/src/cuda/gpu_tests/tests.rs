@@ -64,7 +64,7 @@ fn slow_hardware_measures_slow() {
 
 #[test]
 fn stuck_bit_is_found_by_every_memory_test() {
-    // In this word, all patterns have that bit unset.
+    // Find a word in which no pattern sets bit 9, so that the stuck bit shows in every pattern.
     let is_unset = |word: &u64| {
         [0, 1, 3, 7].iter().all(|seed| MemoryPattern::Random(*seed).word_at(*word) & (1 << 9) == 0)
     };

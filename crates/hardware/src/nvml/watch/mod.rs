@@ -101,8 +101,8 @@ pub enum Pace {
     Interactive(Duration),
 }
 
-/// Minimum of the medium interval in interactive mode. Each medium request also reads kernel files
-/// per process and link.
+/// Minimum of the medium interval in interactive mode, because each medium request also reads
+/// kernel files per process and link.
 const INTERACTIVE_MEDIUM_MIN: Duration = Duration::from_secs(2);
 
 impl Pace {
@@ -142,7 +142,7 @@ impl ProbeReport {
 /// An event for the consumer of [`run`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProbeEvent {
-    /// A response, or the parent's own report on the node. After the latter, GPU values may be
+    /// A response, or the parent's own report on the node, which may mark GPU values as
     /// unreadable.
     Report(ProbeReport),
     /// A call has not returned.

@@ -91,7 +91,7 @@ impl Reader<'_, '_> {
         for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
             match self.processes_of_kind(device, kind, buffer, into) {
                 Ok(ffi::SUCCESS) => {}
-                // Some GPUs support only one kind.
+                // Some GPUs support only compute processes.
                 Ok(ffi::NOT_SUPPORTED) | Err(_) if kind != ProcessKind::Compute => {}
                 other => {
                     into.truncate(from);

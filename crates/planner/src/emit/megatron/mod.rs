@@ -99,7 +99,8 @@ fn environment(run: &TrainingRun) -> Vec<(&'static str, &'static str, &'static s
         "2000",
         "the dump needs a ring buffer; one entry per collective",
     ));
-    // `validate_args` requires it before Blackwell, and Megatron-FSDP rejects it.
+    // Megatron's `validate_args` requires this variable before Blackwell, and Megatron-FSDP rejects
+    // it.
     let has_tp_or_cp = run.parallelism.tp > 1 || run.parallelism.cp > 1;
     if has_tp_or_cp && !is_fully_sharded(run) && run.gpu.generation < Generation::Blackwell {
         environment.push((

@@ -168,20 +168,20 @@ fn real_configs_match_the_built_in_models() {
 #[test]
 fn older_config_formats_are_parsed() {
     let total = |file: &str| ParameterCounts::new(&parse(file).unwrap().model).total;
-    // Published: 124,439,808.
+    // Published number of parameters: 124,439,808.
     let gpt2 = total(
         r#"{"model_type":"gpt2","n_embd":768,"n_layer":12,"n_head":12,"n_positions":1024,
         "vocab_size":50257,"n_inner":null}"#,
     );
     assert!((gpt2 / 124.44e6 - 1.0).abs() < 0.01, "{gpt2}");
-    // Published: 20.55 B.
+    // Published number of parameters: 20.55 billion.
     let neox = total(
         r#"{"model_type":"gpt_neox","hidden_size":6144,"intermediate_size":24576,
         "num_attention_heads":64,"num_hidden_layers":44,"vocab_size":50432,
         "tie_word_embeddings":false}"#,
     );
     assert!((neox / 20.55e9 - 1.0).abs() < 0.01, "{neox}");
-    // Published: 6.649 B.
+    // Published number of parameters: 6.649 billion.
     let mpt = parse(
         r#"{"model_type":"mpt","d_model":4096,"n_layers":32,"n_heads":32,"expansion_ratio":4,
         "vocab_size":50432,"no_bias":true,"learned_pos_emb":true,"max_seq_len":2048,
@@ -271,7 +271,7 @@ fn bloom_ffn_is_four_times_hidden() {
     let bloom = bloom.unwrap();
     assert_eq!((bloom.model.ffn, bloom.model.learned_positions), (16_384, 0));
     assert!(bloom.assumed.is_empty(), "{:?}", bloom.assumed);
-    // According to its model card.
+    // The model card states 7.069 billion parameters.
     assert!((crate::model::ParameterCounts::new(&bloom.model).total / 7.069e9 - 1.0).abs() < 0.01);
     let untyped = parse(
         r#"{"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100,

@@ -232,7 +232,7 @@ async fn an_artifact_whose_order_has_ended_is_discarded() {
     sender.chunk("content").await;
     fixture.is_requested.store(false, Ordering::Relaxed);
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
-    // A slow upload does not keep its slot either.
+    // A slow upload is ended by the periodic check.
     fixture.is_requested.store(true, Ordering::Relaxed);
     let slow = fixture.sender("b");
     slow.begin("content").await;

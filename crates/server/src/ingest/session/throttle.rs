@@ -85,8 +85,8 @@ impl Session<'_> {
         }
         self.is_throttled = is_throttled;
         self.last_seen.set_delayed(is_throttled || self.is_refused);
-        // If the findings are larger than the available quota, they would throttle the node again
-        // at once.
+        // Do not ask for findings that are larger than the available quota: they would throttle the
+        // node again at once.
         if !is_throttled {
             #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
             if self.snapshot_bytes as f64 > self.quota().resync_bytes_max() {

@@ -28,8 +28,8 @@ fn domain(text: &str) -> Domain {
     text.parse().unwrap()
 }
 
-/// Returns the markers that a text contains. Counts match whole words only, so that digits of times
-/// do not match.
+/// Returns the markers that a text contains: names and counts of the other pool. Counts match whole
+/// words only, so that digits of times do not match.
 fn markers(text: &str) -> BTreeSet<String> {
     let names = NAMES.into_iter().filter(|name| text.contains(name)).map(str::to_owned);
     let counts = samples::FOREIGN_COUNTS.map(|foreign_count| foreign_count.to_string());

@@ -15,14 +15,15 @@ pub(crate) struct BenchReport {
     pub(crate) farrier_bench_train: u32,
     /// Start of the first and the last shard.
     pub(crate) began: Option<[String; 2]>,
-    /// Distinct values among the shards; more than one makes the figures incomparable.
+    /// Here and in the next three fields: the distinct values among the shards. More than one GPU,
+    /// torch, build, driver or processor makes the figures incomparable.
     pub(crate) gpus: Vec<String>,
     pub(crate) torch: Vec<String>,
     pub(crate) builds: Vec<ShardCount>,
     pub(crate) machines: Vec<Machine>,
     /// Boot ids of the hosts on which shards ran.
     pub(crate) hosts: Vec<ShardCount>,
-    /// Rounds that ran on several hosts; their ratios compare two hosts.
+    /// Rounds whose variants ran on several hosts, so that their ratios compare two hosts.
     pub(crate) rounds_on_several_hosts: Vec<String>,
     pub(crate) peak: Option<Peak>,
     pub(crate) price_per_hour_usd: Option<f64>,
@@ -186,14 +187,13 @@ impl BenchReport {
         }
         let hosts: Vec<String> = self.hosts.iter().map(describe_count).collect();
         let rounds = match &self.rounds_on_several_hosts[..] {
-            [] => "each round ran on one host, so no ratio compares two".to_owned(),
-            several => format!(
-                "some rounds ran on several hosts, and their ratios compare two: {}",
-                several.join("; ")
-            ),
+            [] => "each round ran in one boot, so no ratio compares two boots".to_owned(),
+            several => {
+                format!("the ratios of these rounds compare two boots: {}", several.join("; "))
+            }
         };
         Some(format!(
-            "the shards come from {} boots of hosts ({}); {rounds}",
+            "the shards ran in {} boots of one or more hosts ({}); {rounds}",
             hosts.len(),
             hosts.join(", ")
         ))

@@ -63,7 +63,7 @@ fn graphs(
     past: Option<&GpuHistory>,
 ) -> usize {
     let room = below.saturating_sub(row);
-    // Readings and processes need about eleven rows.
+    // Readings and processes need about eleven rows. The graphs get the rest.
     let graph_rows = match room {
         0..=8 => return row,
         9..=22 => 1,

@@ -230,7 +230,7 @@ impl NvmlNodeState {
                 }
             }
             Subject::Node if sample.signal == Signal::NodeGpusNvml => {
-                // GPUs that NVML lists but cannot open have no row of their own.
+                // GPUs that NVML lists but cannot open have no row, so show them as a coverage gap.
                 let why = sample.reading.why_unreadable().map(ToString::to_string).or(sample.note);
                 self.node.coverage_gaps = why.into_iter().collect();
             }

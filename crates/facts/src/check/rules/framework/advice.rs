@@ -29,7 +29,8 @@ pub(super) fn suggest_other_build(
     same.sort_by_key(|build| Reverse(build.cuda));
     if let Some(build) = same.into_iter().find(|build| works(set, query, build)) {
         advise(package, build, findings);
-        // Not everyone can use another index, so also suggest an earlier version.
+        // A build with a CUDA tag comes from another index, which not everyone can use. So also
+        // suggest an earlier version.
         if tag_cuda(&build.build).is_none() {
             return;
         }

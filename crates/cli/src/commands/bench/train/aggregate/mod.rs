@@ -1,10 +1,10 @@
 //! Aggregates shards: medians, ranges, ratios, MFU, cost. Pure.
 //!
-//! A figure of a variant is a median over its repeats, and each repeat's figure is the median over
-//! its groups of steps. A ratio is computed per repeat, between shards of the same round, before
-//! the median is taken: a slow phase of the machine affects both shards and cancels out. Launch
-//! counts have no median: a graph step makes one launch and an eager step about a thousand, and a
-//! number in between would describe neither.
+//! A shard is one repeat of one variant. A figure of a variant is a median over its repeats, and
+//! each repeat's figure is the median over its groups of steps. A round is the same repeat of all
+//! variants. A ratio is computed per round, before the median is taken: a slow phase of the machine
+//! affects both shards and cancels out. Launch counts have no median: a graph step makes one launch
+//! and an eager step about a thousand, and a number in between would describe neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +47,8 @@ pub(crate) struct VariantRow {
     pub(crate) failed: usize,
     /// From the median over the groups of steps.
     pub(crate) tokens_per_s: Option<Stats>,
-    /// From the median step, reduced by the share of time that comparisons take in a long run.
-    /// Comparisons are far more frequent at the start of a run.
+    /// From the median step, reduced by the share of time that a long run spends on comparing the
+    /// graph step with the eager step. Comparisons are far more frequent at the start of a run.
     pub(crate) tokens_per_s_long: Option<Stats>,
     /// From the mean of all timed steps, including comparisons.
     pub(crate) tokens_per_s_mean: Option<Stats>,
@@ -83,7 +83,8 @@ pub(crate) struct VariantRow {
     /// Largest relative difference between this variant's loss after the warm-up and eager's loss
     /// in the same repeat.
     pub(crate) loss_off_eager: Option<f64>,
-    /// Reports of every repeat that fell back to eager, after the report of the last other repeat.
+    /// The report of the last repeat that did not fall back to eager, then the reports of all
+    /// repeats that did.
     #[serde(rename = "told")]
     pub(crate) self_reports: Vec<SelfReport>,
 }
