@@ -1,4 +1,4 @@
-"""A small Trainer, plain and with whole updates."""
+"""A small Hugging Face Trainer, plain or with the trainer of `farrier.torch`."""
 
 import torch
 import transformers

@@ -29,7 +29,7 @@ pub struct FactSet {
     pub frameworks: LazyFacts<FrameworkFacts>,
     pub xids: LazyFacts<XidFacts>,
     pub advisories: LazyFacts<AdvisoryFacts>,
-    /// Real and fake settings.
+    /// Settings that exist, and names in circulation that no software reads.
     pub settings: LazyFacts<SettingFacts>,
     /// Baselines of healthy GPUs. Sets written before this field existed fall back to the embedded
     /// data.

@@ -10,8 +10,8 @@ use jiff::SignedDuration;
 
 /// Minimum time between two renewals of one node.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// A node may renew this many times in the life of a certificate. This shortens [`INTERVAL`] for
-/// certificates that last less than ten minutes.
+/// A node may renew at least this many times in the life of a certificate. For certificates that
+/// last less than ten minutes, the minimum time between renewals is shorter than [`INTERVAL`].
 const PER_LIFE: i32 = 10;
 
 #[derive(Debug)]

@@ -126,7 +126,8 @@ fn find_matches(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<TextMatch> {
             .any(|test| path == format!("{test}.rs") || path.starts_with(&format!("{test}/")))
     };
     sources.retain(|path, _| !is_test(path));
-    // A constant name with several meanings is resolved only within its own file.
+    // Several files may define a constant of the same name, as a message in some and not in others.
+    // Such a name counts as a message only in the files that define it as one.
     let mut everywhere: BTreeMap<&str, bool> = BTreeMap::new();
     for (name, is_sentence) in sources.values().flat_map(|tokens| constants(tokens)) {
         *everywhere.entry(name).or_insert(true) &= is_sentence;

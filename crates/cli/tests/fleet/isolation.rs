@@ -1,6 +1,6 @@
 //! Output for a login that is scoped to one pool. The commands print only the server's responses,
 //! and the server redacts them. So no output contains names or counts of another pool, even if the
-//! unredacted reason does.
+//! reason that the server stores for a phase or a deferral does.
 
 use std::path::Path;
 

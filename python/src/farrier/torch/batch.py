@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from farrier.torch.lengths import Lengths
 
-#: Batches with the same signature can use the same graph. A signature consists of the names, shapes
-#: and dtypes of all tensors, and of all values that are not tensors.
+#: Batches with the same signature can use the same graph. A signature has the name, shape and
+#: dtype of each tensor, and the name and value of everything else in the batch.
 Signature = tuple[object, ...]
 
 
