@@ -201,6 +201,10 @@ impl Schema for Policy {
                         },
                     },
                 },
+                "capacity_floors": {
+                    "type": "object", "propertyNames": { "enum": kinds },
+                    "additionalProperties": share,
+                },
                 "pools_default": pool,
                 "pools": {
                     "type": "object", "additionalProperties": pool, "maxProperties": 10_000,

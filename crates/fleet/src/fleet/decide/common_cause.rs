@@ -88,6 +88,17 @@ pub(super) fn active_faults(state: &FleetState, events: &[Event]) -> ActiveFault
     faults
 }
 
+/// Nodes whose wait these events explain.
+pub(super) fn concerned_nodes(events: &[Event]) -> BTreeSet<NodeId> {
+    let mut concerned = BTreeSet::new();
+    for event in events {
+        if let Event::DomainFaultDetected { nodes, .. } = event {
+            concerned.extend(nodes.iter().cloned());
+        }
+    }
+    concerned
+}
+
 /// Returns the faulty domain that explains everything that is wrong with the node, if there is one.
 pub(super) fn explaining_domain<'a>(
     node: &Node,

@@ -105,6 +105,11 @@ pub fn affects_service(finding: &Finding) -> bool {
     impact(finding) > Impact::None
 }
 
+/// Whether the finding makes a node unfit.
+pub(in crate::fleet) fn ends_service(finding: &Finding) -> bool {
+    impact(finding) == Impact::Unfit
+}
+
 fn impact(finding: &Finding) -> Impact {
     let needs_action = finding.action >= Action::Investigate;
     match (finding.kind, finding.severity) {

@@ -1,6 +1,7 @@
 //! The state of the fleet: a fold over the log. The same entries give the same state, byte for
 //! byte.
 
+mod disruption;
 mod fault;
 mod inventory;
 mod legacy;
@@ -17,6 +18,7 @@ mod scheduling;
 mod sparse;
 mod symptom;
 mod timers;
+mod urgency;
 mod verification;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +32,7 @@ use super::event::{Entry, Event, OperatorRequest};
 use super::identity::{Actor, Domain, Location, NodeId};
 use super::policy::Policy;
 use super::reason::Rationale;
+pub use disruption::{DisruptionIndex, DisruptionSlot};
 pub use fault::FaultKey;
 pub use inventory::Inventory;
 pub use liveness::{HeartbeatLoss, Liveness};
@@ -43,9 +46,11 @@ pub use scheduling::{CordonOwner, ExternalCordon, Scheduling};
 pub use sparse::Sparse;
 pub use symptom::Symptom;
 pub(crate) use timers::add_seconds;
+pub use urgency::{QuarantineClaim, Urgency};
 pub use verification::{FailedVerification, Verification, VerificationResult};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct FleetState {
     /// `seq` of the last applied entry.
     pub seq: u64,
@@ -60,6 +65,8 @@ pub struct FleetState {
     pub retired: BTreeMap<NodeId, u64>,
     #[serde(alias = "tallies")]
     pub domain_counts: BTreeMap<Domain, DomainCounts>,
+    #[serde(skip)]
+    pub disruptions: DisruptionIndex,
     /// Domains in which no order may change a node.
     pub freezes: BTreeMap<Domain, Freeze>,
     /// For each domain, the nodes that show a symptom, and since when.
@@ -79,6 +86,27 @@ pub struct DomainCounts {
     pub members: u32,
     /// Members that are quarantined, repairing, verifying or held.
     pub out: u32,
+    /// Members that use the disruption budget.
+    #[serde(default)]
+    pub disrupted: u32,
+    /// Members that may get new work.
+    #[serde(default)]
+    pub schedulable: u32,
+}
+
+impl Serialize for FleetState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FleetState {
+    /// What is derived from the nodes is derived again.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut state = Self::deserialize(deserializer)?;
+        state.count_again();
+        Ok(state)
+    }
 }
 
 /// While a domain is frozen, no order may change its nodes.
@@ -116,6 +144,7 @@ impl FleetState {
             Event::OperatorRequested { request } => return self.handle_request(request, entry),
             Event::PolicySet { policy } => {
                 self.policy = (**policy).clone();
+                self.change_all(|node| node.waits_for_slot().is_some(), Node::end_wait_for_slot);
                 return self.reevaluate_all();
             }
             Event::AccessChanged { number, change, .. } => {
@@ -189,6 +218,15 @@ impl FleetState {
         self.nodes.keys().cloned().collect()
     }
 
+    /// Changes the nodes that `which` selects.
+    fn change_all(&mut self, which: impl Fn(&Node) -> bool, change: impl Fn(&mut Node)) {
+        let nodes = self.nodes.iter().filter(|(_, node)| which(node));
+        let ids: Vec<NodeId> = nodes.map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.change(&id, &change);
+        }
+    }
+
     fn members(&self, domain: &Domain) -> BTreeSet<NodeId> {
         let members =
             self.nodes.iter().filter(|(_, node)| node.location.domains().contains(domain));
@@ -208,13 +246,13 @@ impl FleetState {
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();
         let node = Node { first_seq, ..Node::joining(location.clone(), entry.at, generation) };
-        self.count(&node, 1);
+        self.count(id, &node);
         self.nodes.insert(id.clone(), Arc::new(node));
     }
 
     fn retire(&mut self, id: &NodeId) {
         if let Some(node) = self.nodes.remove(id) {
-            self.count(&node, -1);
+            self.uncount(id, &node);
             self.forget_symptoms(id, &node);
             if let Some(at) = node.next_deadline {
                 self.deadlines.remove(&(at, id.clone()));
@@ -226,33 +264,22 @@ impl FleetState {
     /// Changes a node, and updates the domain counts, symptoms and deadlines accordingly.
     fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut Node)) {
         let Some(mut node) = self.nodes.remove(id) else { return };
-        self.count(&node, -1);
+        self.uncount(id, &node);
         self.forget_symptoms(id, &node);
         if let Some(at) = node.next_deadline {
             self.deadlines.remove(&(at, id.clone()));
         }
         let changed = Arc::make_mut(&mut node);
         change(changed);
+        changed.note_urgency(self.at);
+        changed.end_wait_without_cause();
         changed.next_deadline = changed.next_deadline_at(&self.policy);
         self.note_symptoms(id, &node);
         if let Some(at) = node.next_deadline {
             self.deadlines.insert((at, id.clone()));
         }
-        self.count(&node, 1);
+        self.count(id, &node);
         self.nodes.insert(id.clone(), node);
-    }
-
-    fn count(&mut self, node: &Node, by: i32) {
-        for domain in node.location.domains() {
-            let counts = self.domain_counts.entry(domain.clone()).or_default();
-            counts.members = counts.members.saturating_add_signed(by);
-            if node.is_out_of_service() {
-                counts.out = counts.out.saturating_add_signed(by);
-            }
-            if counts.members == 0 {
-                self.domain_counts.remove(&domain);
-            }
-        }
     }
 
     fn note_symptoms(&mut self, id: &NodeId, node: &Node) {

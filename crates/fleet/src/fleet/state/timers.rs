@@ -36,6 +36,7 @@ impl Node {
         self.reports.step_back(now);
         self.symptoms.values_mut().for_each(clamp);
         self.quarantines.iter_mut().for_each(clamp);
+        self.urgency.iter_mut().for_each(|urgency| clamp(&mut urgency.since));
         self.verification.step_back(now);
         self.requests.change_present(|requests| requests.step_back(now));
         let pool = policy.for_pool(&self.location.pool);
@@ -112,11 +113,7 @@ impl FleetState {
     }
 
     fn change_timers(&mut self, which: fn(&Node) -> bool, change: impl Fn(&mut Node, &Policy)) {
-        let nodes = self.nodes.iter().filter(|(_, node)| which(node));
-        let ids: Vec<_> = nodes.map(|(id, _)| id.clone()).collect();
         let policy = self.policy.clone();
-        for id in ids {
-            self.change(&id, |node| change(node, &policy));
-        }
+        self.change_all(which, |node| change(node, &policy));
     }
 }
