@@ -32,6 +32,13 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// How long the end of a domain fault matters: as long as findings may take to clear, and as
+    /// long as the symptoms of another fault are counted.
+    pub fn recovery_s(&self) -> u32 {
+        let pools = self.pools.values().chain([&self.pools_default]);
+        pools.map(|pool| pool.settle_s).fold(self.common_cause.window_s, u32::max)
+    }
+
     /// The number of nodes that have to take work in a domain with this many members. `None` if
     /// there is no floor for this kind of domain.
     pub fn capacity_floor(&self, kind: DomainKind, members: u32) -> Option<u32> {

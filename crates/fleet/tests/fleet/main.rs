@@ -4,6 +4,7 @@
 
 mod budget;
 mod clock;
+mod domains;
 mod histories;
 mod hostile;
 mod logic_version;

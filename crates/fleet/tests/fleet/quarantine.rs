@@ -371,7 +371,8 @@ fn a_repaired_node_waits_for_the_domain_fault_and_not_for_an_operator() {
             .ends_with("rack r0 has a fault, the node itself is not the cause"),
         "{rationale:?}"
     );
-    assert_eq!(rationale.unblocked_by.to_string(), "rack r0 is repaired");
+    let unblocked_by = rationale.unblocked_by.to_string();
+    assert!(unblocked_by.contains("`farrier fleet domain repaired rack:r0`"), "{unblocked_by}");
     for index in 0..4 {
         fleet.act(&Act::Clear(index, 1));
     }

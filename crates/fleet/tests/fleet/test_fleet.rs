@@ -103,6 +103,8 @@ pub(crate) enum Act {
     /// The fleet is frozen for this many seconds.
     Freeze(u32),
     Approve(usize),
+    /// An operator says that this rack, or else leaf switch, is repaired.
+    DomainRepaired(bool, usize),
     /// An operator requests an order for a node: 0 to tune, 1 for a diagnostic, otherwise to
     /// collect logs.
     RequestedOrder(usize, u8),
@@ -436,6 +438,12 @@ impl TestFleet {
             }
             Act::Approve(index) => {
                 push(ann(), operator_request(OperatorRequest::Approve { node: node(index) }));
+            }
+            Act::DomainRepaired(is_rack, index) => {
+                let name =
+                    if is_rack { format!("rack:r{index}") } else { format!("leaf:l{index}") };
+                let (domain, repair) = (name.parse().unwrap(), "cable".to_owned());
+                push(ann(), operator_request(OperatorRequest::DomainRepaired { domain, repair }));
             }
             Act::RequestedOrder(index, which) => push(ann(), requested_order(index, which)),
             Act::Freeze(seconds) => {

@@ -145,7 +145,7 @@ fn nodes_with_different_clocks_share_a_domain_fault() {
         fleet.act(&Act::Clear(index, 1));
     }
     assert!(fleet.state.domain_faults.is_empty());
-    fleet.act(&Act::Wait(60));
+    fleet.act(&Act::Wait(180));
     assert_eq!(phase(&fleet, 3), NodePhase::Quarantined);
 }
 

@@ -15,9 +15,9 @@ use farrier_fleet::fleet::policy::{DisruptionBudget, PoolPolicy};
 use farrier_fleet::fleet::state::{DomainCounts, Symptom};
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    AccessChange, Entry, Event, FleetState, LOGIC_VERSION, Location, Node, NodeId, NodePhase,
-    Order, OrderKind, OrderStatus, Policy, Rationale, Reason, UnblockedBy, VerificationLevel,
-    decide,
+    AccessChange, Domain, Entry, Event, FleetState, LOGIC_VERSION, Location, Node, NodeId,
+    NodePhase, Order, OrderKind, OrderStatus, Policy, Rationale, Reason, UnblockedBy,
+    VerificationLevel, decide,
 };
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_server::log::sqlite::SqliteLog;
@@ -59,6 +59,9 @@ fn location() -> Location {
         rack: "r1".parse().ok(),
         leaf: "l1".parse().ok(),
         nvlink: "nv1".parse().ok(),
+        spine: "s1".parse().ok(),
+        row: "row1".parse().ok(),
+        pdu: "p1".parse().ok(),
     }
 }
 
@@ -274,6 +277,8 @@ fn sample() -> FleetState {
             Event::DomainFaultDetected { domain, symptom, nodes, rationale: rationale() },
         );
     }
+    let domain: Domain = "rack:r1".parse().unwrap();
+    builder.request(31, OperatorRequest::DomainRepaired { domain, repair: "a fan".to_owned() });
     builder.fold(40, Event::ControllerResumed { last_ran: at(31) });
     builder.state
 }

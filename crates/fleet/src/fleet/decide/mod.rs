@@ -48,7 +48,8 @@ pub(super) use health_assessment::ends_service;
 ///
 /// 5: nodes get slots of disruption budgets in order of severity and age, in the batch in which a
 /// slot frees. Only nodes that the controller keeps out of service use a budget. Capacity floors
-/// count every node that takes no work.
+/// count every node that takes no work. A symptom implicates only domains that can cause it, and
+/// after a domain fault the findings of its nodes get time to clear.
 pub const LOGIC_VERSION: u32 = 5;
 
 /// More steps than any node takes at once. A node that reaches this limit has two rules that undo
@@ -73,10 +74,10 @@ pub struct Report {
 pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Decision {
     let fault_events = common_cause::detect_faults(state, dirty, now);
     let mut dirty = dirty.clone();
-    dirty.extend(common_cause::concerned_nodes(&fault_events));
+    dirty.extend(common_cause::concerned_nodes(state, &fault_events));
     let mut round = Round {
         state,
-        active_faults: common_cause::active_faults(state, &fault_events),
+        active_faults: common_cause::active_faults(state, &fault_events, now),
         now,
         budget: BudgetUsage::new(state),
         decision: Decision { events: fault_events, ..Decision::default() },

@@ -1,14 +1,13 @@
 //! The next phase of a node. Every return to service requires verification.
 
 use super::DecisionContext;
-use super::common_cause;
 use super::disruption_budget::BudgetUsage;
 use super::health_assessment::Impact;
 use crate::fleet::event::Event;
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
-use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling};
+use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling, add_seconds};
 
 /// Returns the next phase change, or the deferral of a phase change that is due.
 pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
@@ -226,15 +225,20 @@ impl DecisionContext<'_> {
             let reason = Reason::QuarantineNotAllowed { cause };
             return Some(Rationale::new(reason, UnblockedBy::PolicyOrHold));
         }
-        if let Some((domain, symptom)) =
-            common_cause::explaining_domain(self.node, &self.assessment.codes, self.active_faults)
-        {
+        let codes = &self.assessment.codes;
+        if let Some((domain, symptom)) = self.active_faults.explanation(self.node, codes) {
             let domain = domain.clone();
             let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
             let reason = Reason::FailureDomainFault { domain, symptom, cause: None };
             return Some(Rationale::new(reason, unblocked_by));
         }
-        None
+        let (domain, recovery) = self.active_faults.recovery(self.node, codes)?;
+        let at = add_seconds(recovery.at, self.pool.settle_s);
+        let (domain, symptom) = (domain.clone(), recovery.symptom);
+        (self.now < at).then(|| {
+            let reason = Reason::DomainRecovering { domain, symptom };
+            Rationale::new(reason, UnblockedBy::Settled { at })
+        })
     }
 
     /// The levels that the pool requires, and the levels that the node failed before.

@@ -61,6 +61,12 @@ impl fmt::Display for Reason {
             Self::FailureDomainFault { domain, cause: Some(cause), .. } => {
                 write!(out, "{cause}; {domain} has a fault, the node itself is not the cause")
             }
+            Self::DomainRecovering { domain, symptom } => {
+                write!(
+                    out,
+                    "the fault of {domain} ({symptom}) has ended; findings may take a while to clear"
+                )
+            }
             Self::CommonSymptom { domain, symptom, counts: None, .. } => write!(
                 out,
                 "several nodes of {domain} started to show {symptom}: common cause outside the nodes"
@@ -193,11 +199,23 @@ impl fmt::Display for UnblockedBy {
             }
             Self::PolicyOrHold => "the policy of the pool allows it, or an operator holds the node",
             Self::Policy => "the policy of the pool allows it",
-            Self::DomainRepair { domain } => return write!(out, "{domain} is repaired"),
+            Self::DomainRepair { domain } => {
+                let name = String::from(domain.clone());
+                return write!(
+                    out,
+                    "{domain} is repaired: its nodes recover, or an operator says so (`farrier fleet domain repaired {name}`)"
+                );
+            }
             Self::BudgetSlot { domain } => {
                 return write!(
                     out,
                     "a node of {domain} returns to service, or the policy allows more"
+                );
+            }
+            Self::Settled { at } => {
+                return write!(
+                    out,
+                    "the findings clear, or {at:.0}: then the node is judged on its own"
                 );
             }
             Self::FewerSymptoms { symptom } => {

@@ -127,6 +127,12 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<Box<Reason>>,
     },
+    /// The fault of a failure domain has ended, and the findings get time to clear.
+    DomainRecovering {
+        domain: Domain,
+        /// What the nodes of the domain showed.
+        symptom: Symptom,
+    },
     /// Several nodes of a domain began to show the same symptom.
     CommonSymptom {
         domain: Domain,
@@ -362,6 +368,8 @@ pub enum UnblockedBy {
     DomainRepair { domain: Domain },
     /// A node of the domain returns to service, or the policy allows more nodes out of service.
     BudgetSlot { domain: Domain },
+    /// The findings have had time to clear.
+    Settled { at: Timestamp },
     /// Fewer nodes show the symptom.
     FewerSymptoms { symptom: Symptom },
     /// Several nodes show the same symptom again.
@@ -396,7 +404,7 @@ pub enum UnblockedBy {
 
 impl Reason {
     /// The codes of all reasons that decisions have.
-    pub const CODES: [&str; 32] = [
+    pub const CODES: [&str; 33] = [
         "enrolled",
         "open-findings",
         "verification-failed",
@@ -414,6 +422,7 @@ impl Reason {
         "disruption-budget",
         "capacity-floor",
         "failure-domain-fault",
+        "domain-recovering",
         "common-symptom",
         "no-common-symptom",
         "quarantine-not-allowed",
@@ -451,6 +460,7 @@ impl Reason {
             Self::DisruptionBudget { .. } => "disruption-budget",
             Self::CapacityFloor { .. } => "capacity-floor",
             Self::FailureDomainFault { .. } => "failure-domain-fault",
+            Self::DomainRecovering { .. } => "domain-recovering",
             Self::CommonSymptom { .. } => "common-symptom",
             Self::NoCommonSymptom { .. } => "no-common-symptom",
             Self::QuarantineNotAllowed { .. } => "quarantine-not-allowed",
@@ -496,7 +506,7 @@ impl Reason {
 }
 
 impl UnblockedBy {
-    pub const CODES: [&str; 24] = [
+    pub const CODES: [&str; 25] = [
         "verification",
         "finding",
         "condition-change",
@@ -511,6 +521,7 @@ impl UnblockedBy {
         "policy",
         "domain-repair",
         "budget-slot",
+        "settled",
         "fewer-symptoms",
         "symptom-return",
         "operator-hold",
@@ -540,6 +551,7 @@ impl UnblockedBy {
             Self::Policy => "policy",
             Self::DomainRepair { .. } => "domain-repair",
             Self::BudgetSlot { .. } => "budget-slot",
+            Self::Settled { .. } => "settled",
             Self::FewerSymptoms { .. } => "fewer-symptoms",
             Self::SymptomReturn => "symptom-return",
             Self::OperatorHold => "operator-hold",
@@ -556,7 +568,10 @@ impl UnblockedBy {
     /// When time alone leads to another decision. `None` if it never does.
     pub fn changes_at(&self) -> Option<Timestamp> {
         match self {
-            Self::Unfreeze { at } | Self::WindowOrApproval { at } | Self::Retry { at } => Some(*at),
+            Self::Unfreeze { at }
+            | Self::WindowOrApproval { at }
+            | Self::Retry { at }
+            | Self::Settled { at } => Some(*at),
             Self::Legacy { changes_at, .. } => *changes_at,
             _ => None,
         }

@@ -95,6 +95,7 @@ impl Reason {
             | Self::ExternalCordon { .. }
             | Self::CertificateRevoked { .. }
             | Self::NoCommonSymptom { .. }
+            | Self::DomainRecovering { .. }
             | Self::OrderNotAllowed { .. }
             | Self::InUse
             | Self::RepeatedQuarantines { .. }
@@ -151,6 +152,7 @@ impl Reason {
             | Self::FailureDomainFault { domain, .. }
             | Self::CommonSymptom { domain, .. }
             | Self::NoCommonSymptom { domain, .. }
+            | Self::DomainRecovering { domain, .. }
             | Self::Frozen { domain, .. } => Some(domain.clone()),
             Self::OutsideWindow { pool, .. } => Some(Domain::Pool(pool.clone())),
             _ => None,

@@ -135,6 +135,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         pool.map(|pool| Reason::OutsideWindow { order: OrderKind::Reboot, pool, opens: at });
     reasons.extend(window);
     reasons.push(floor);
+    reasons.push(Reason::DomainRecovering { domain: domain(), symptom: Symptom::Network });
     reasons
 }
 
@@ -182,5 +183,6 @@ pub fn unblocked_by_naming(
     ];
     let enrolment = pool.zip(node).map(|(pool, node)| UnblockedBy::Enrolment { pool, node });
     all.extend(enrolment);
+    all.push(UnblockedBy::Settled { at });
     all
 }

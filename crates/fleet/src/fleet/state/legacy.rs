@@ -249,6 +249,7 @@ impl From<StateV2> for FleetState {
             freezes: state.freezes,
             symptoms: state.symptoms,
             domain_faults: state.blamed,
+            domain_recoveries: BTreeMap::new(),
             access: state.access,
             deadlines: state.wakes,
         }

@@ -73,6 +73,9 @@ pub struct FleetState {
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     #[serde(alias = "blamed")]
     pub domain_faults: BTreeMap<Domain, DomainFault>,
+    /// Domains whose fault has ended, until the findings have had time to clear.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub domain_recoveries: BTreeMap<Domain, DomainRecovery>,
     /// Number of the last applied access change.
     #[serde(default)]
     pub access: u64,
@@ -130,6 +133,17 @@ pub struct DomainFault {
     pub rationale: Rationale,
 }
 
+/// The end of a domain fault. Findings from before it get time to clear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainRecovery {
+    pub symptom: Symptom,
+    pub at: Timestamp,
+    /// Whether an operator said that the domain is repaired. What its nodes showed before then is
+    /// no evidence of another fault of the domain.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repaired: bool,
+}
+
 impl FleetState {
     /// Applies an entry, and returns the nodes to decide on.
     ///
@@ -167,6 +181,9 @@ impl FleetState {
             }
             Event::Tick => {
                 self.freezes.retain(|_, freeze| freeze.until > self.at);
+                let recovery_s = self.policy.recovery_s();
+                let is_over = |at| add_seconds(at, recovery_s) <= self.at;
+                self.domain_recoveries.retain(|_, recovery| !is_over(recovery.at));
                 return self.due();
             }
             Event::DomainFaultDetected { domain, symptom, nodes, rationale } => {
@@ -179,7 +196,7 @@ impl FleetState {
                 self.domain_faults.insert(domain.clone(), fault);
             }
             Event::DomainFaultCleared { domain, .. } => {
-                self.domain_faults.remove(domain);
+                self.end_domain_fault(domain, entry.at, false);
             }
             Event::LocationChanged { node, .. }
             | Event::InventoryReported { node, .. }
@@ -284,7 +301,8 @@ impl FleetState {
 
     fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
         for (&symptom, &at) in &node.symptoms {
-            for domain in node.location.domains().into_iter().filter(Domain::fails_as_one) {
+            let domains = node.location.domains().into_iter();
+            for domain in domains.filter(|domain| symptom.can_come_from(domain.kind())) {
                 let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
                 shown.insert(id.clone(), at);
             }
@@ -304,6 +322,16 @@ impl FleetState {
         }
     }
 
+    /// Ends the fault of a domain. Returns false if it has none.
+    fn end_domain_fault(&mut self, domain: &Domain, at: Timestamp, repaired: bool) -> bool {
+        let Some(DomainFault { symptom, .. }) = self.domain_faults.remove(domain) else {
+            return false;
+        };
+        let recovery = DomainRecovery { symptom, at, repaired };
+        self.domain_recoveries.insert(domain.clone(), recovery);
+        true
+    }
+
     fn handle_request(&mut self, request: &OperatorRequest, entry: &Entry) -> BTreeSet<NodeId> {
         match request {
             OperatorRequest::Freeze { domain, until, reason } => {
@@ -318,6 +346,13 @@ impl FleetState {
             }
             OperatorRequest::Unfreeze { domain } => {
                 self.freezes.remove(domain);
+                self.members(domain)
+            }
+            OperatorRequest::DomainRepaired { domain, repair } => {
+                if self.end_domain_fault(domain, entry.at, true) {
+                    let waits = |node: &Node| node.waits_for_repair_of(domain);
+                    self.change_all(waits, |node| node.repaired_by_hand(repair));
+                }
                 self.members(domain)
             }
             OperatorRequest::Hold { node, .. }

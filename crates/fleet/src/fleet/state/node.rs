@@ -21,7 +21,7 @@ use super::urgency::Urgency;
 use super::verification::Verification;
 use crate::fleet::access::AccessChange;
 use crate::fleet::event::{Entry, Event, NodeInventory, OperatorRequest};
-use crate::fleet::identity::{Actor, Location};
+use crate::fleet::identity::{Actor, Domain, Location};
 use crate::fleet::order::{Order, OrderKind, OrderStatus};
 use crate::fleet::policy::Policy;
 use crate::fleet::reason::{OrderFailure, Rationale, Reason, UnblockedBy, bounded};
@@ -339,6 +339,22 @@ impl Node {
         self.orders.end_failures();
     }
 
+    /// An operator repaired the node, or the failure domain that it waits for.
+    pub(super) fn repaired_by_hand(&mut self, repair: &str) {
+        self.repaired();
+        self.repairs.change(|repairs| repairs.attempt_by_hand(repair));
+    }
+
+    /// Whether the node is out of service and waits for the repair of this domain.
+    pub(super) fn waits_for_repair_of(&self, domain: &Domain) -> bool {
+        let waits = self.phase.deferred().map(|deferred| &deferred.unblocked_by);
+        let is_domain = |waits: &UnblockedBy| match waits {
+            UnblockedBy::DomainRepair { domain: other } => other == domain,
+            _ => false,
+        };
+        self.is_out() && waits.is_some_and(is_domain)
+    }
+
     fn cancel_order(&mut self, generation: u64, reason: &Reason, at: Timestamp) {
         let Some(pending) = self.orders.take(generation) else { return };
         // The superseded order is issued again later, so this is not a failure.
@@ -363,10 +379,7 @@ impl Node {
                 self.requests.change_present(|requests| requests.hold = None);
             }
             OperatorRequest::Approve { .. } => self.repairs.change(Repairs::approve),
-            OperatorRequest::Repaired { repair, .. } => {
-                self.repaired();
-                self.repairs.change(|repairs| repairs.attempt_by_hand(repair));
-            }
+            OperatorRequest::Repaired { repair, .. } => self.repaired_by_hand(repair),
             OperatorRequest::Verify { level, .. } => {
                 self.verification.discard_result(*level);
                 self.verification.dismiss_failure_of(*level);
@@ -376,7 +389,9 @@ impl Node {
                 let requested_order = RequestedOrder { order: order.clone(), by: entry.by.clone() };
                 self.requests.change(|requests| requests.requested_order = Some(requested_order));
             }
-            OperatorRequest::Freeze { .. } | OperatorRequest::Unfreeze { .. } => {}
+            OperatorRequest::Freeze { .. }
+            | OperatorRequest::Unfreeze { .. }
+            | OperatorRequest::DomainRepaired { .. } => {}
         }
     }
 

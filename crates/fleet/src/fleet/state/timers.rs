@@ -92,6 +92,7 @@ impl FleetState {
     pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
         let (now, gap) = (self.at, self.at.duration_since(last_ran));
         if gap > SignedDuration::ZERO {
+            self.extend_recoveries(gap);
             self.change_timers(Node::has_timer, |node, policy| node.resume(gap, now, policy));
         }
     }
@@ -103,12 +104,22 @@ impl FleetState {
         }
         if to > from {
             let by = to.duration_since(from);
+            self.extend_recoveries(by);
             return self.change_timers(Node::has_timer, |node, _| node.extend_timers(by));
         }
         let back = from.duration_since(to);
         self.change_timers(|_| true, |node, policy| node.step_back(back, to, policy));
         for fault in self.domain_faults.values_mut() {
             fault.since = fault.since.min(to);
+        }
+        for recovery in self.domain_recoveries.values_mut() {
+            recovery.at = recovery.at.min(to);
+        }
+    }
+
+    fn extend_recoveries(&mut self, by: SignedDuration) {
+        for recovery in self.domain_recoveries.values_mut() {
+            recovery.at = recovery.at.checked_add(by).unwrap_or(Timestamp::MAX);
         }
     }
 
