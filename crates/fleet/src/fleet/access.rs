@@ -86,6 +86,9 @@ pub fn is_within(location: &Location, domain: &Domain) -> bool {
         Domain::Leaf(name) => location.leaf.as_ref() == Some(name),
         Domain::Rack(name) => location.rack.as_ref() == Some(name),
         Domain::Nvlink(name) => location.nvlink.as_ref() == Some(name),
+        Domain::Spine(name) => location.spine.as_ref() == Some(name),
+        Domain::Row(name) => location.row.as_ref() == Some(name),
+        Domain::Pdu(name) => location.pdu.as_ref() == Some(name),
     }
 }
 

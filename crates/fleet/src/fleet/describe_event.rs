@@ -185,7 +185,7 @@ impl OperatorRequest {
             | Self::Approve { node }
             | Self::Verify { node, .. }
             | Self::RunOrder { node, .. } => Some(node),
-            Self::Freeze { .. } | Self::Unfreeze { .. } => None,
+            Self::Freeze { .. } | Self::Unfreeze { .. } | Self::DomainRepaired { .. } => None,
         }
     }
 }
@@ -216,6 +216,9 @@ fn describe_request(request: &OperatorRequest) -> String {
             format!("freeze {domain} until {until:.0}: {reason}")
         }
         OperatorRequest::Unfreeze { domain } => format!("unfreeze {domain}"),
+        OperatorRequest::DomainRepaired { domain, repair } => {
+            format!("{domain} is repaired: {repair}")
+        }
         OperatorRequest::Verify { level, .. } => format!("verify {level}"),
         OperatorRequest::RunOrder { order, .. } => format!("run {order}"),
     }

@@ -329,6 +329,8 @@ pub enum OperatorRequest {
     /// End a freeze.
     #[serde(alias = "thaw")]
     Unfreeze { domain: Domain },
+    /// The fault of a failure domain was repaired. Its nodes are judged on their own again.
+    DomainRepaired { domain: Domain, repair: String },
     /// Verify a node now, whatever its phase.
     Verify {
         node: NodeId,

@@ -1,8 +1,9 @@
 //! Explains the phase of a node, its order, its deferred action and its domain faults.
 
+use super::decide::BudgetUsage;
 use super::identity::{Domain, NodeId};
 use super::reason::{Rationale, Reason};
-use super::state::{FleetState, NodePhase};
+use super::state::{DisruptionSlot, FleetState, Node, NodePhase};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
@@ -14,6 +15,15 @@ pub struct Explanation {
     pub deferred: Option<Rationale>,
     /// Domain faults that the node is part of.
     pub domain_faults: Vec<Reason>,
+}
+
+/// Why an action of the node waits. If it waits for a slot of a disruption budget, the nodes that
+/// use the budget now, and not those from when the wait began.
+pub fn current_deferral(state: &FleetState, node: &Node) -> Option<Rationale> {
+    let recorded = node.phase.deferred()?;
+    let slot = DisruptionSlot::from_reason(&recorded.reason);
+    let current = slot.and_then(|slot| BudgetUsage::new(state).blocker(&slot));
+    Some(current.unwrap_or_else(|| recorded.clone()))
 }
 
 /// Explains a node to a caller with this scope, who may see the node. Returns `None` if there is no
@@ -36,7 +46,7 @@ pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explan
         phase: node.phase(),
         rationale: node.phase.rationale().redacted(scope),
         order,
-        deferred: node.phase.deferred().map(|rationale| rationale.redacted(scope)),
+        deferred: current_deferral(state, node).map(|rationale| rationale.redacted(scope)),
         domain_faults: domain_faults
             .map(|(_, fault)| fault.rationale.reason.redacted(scope))
             .collect(),

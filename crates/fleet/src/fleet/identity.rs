@@ -34,7 +34,7 @@ macro_rules! name {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        pub struct $name(Box<str>);
 
         impl $name {
             pub fn as_str(&self) -> &str {
@@ -46,7 +46,7 @@ macro_rules! name {
             type Err = NameError;
 
             fn from_str(text: &str) -> Result<Self, NameError> {
-                checked($what, text).map(Self)
+                checked($what, text).map(|name| Self(name.into_boxed_str()))
             }
         }
 
@@ -60,7 +60,7 @@ macro_rules! name {
 
         impl From<$name> for String {
             fn from(name: $name) -> Self {
-                name.0
+                name.0.into()
             }
         }
 
@@ -88,9 +88,9 @@ name!(
     "tenant"
 );
 name!(
-    /// Name of a site, rack, leaf switch or NVLink domain.
+    /// Name of a site, row, rack, PDU, switch or NVLink domain.
     Unit,
-    "site, rack, switch or NVLink domain"
+    "site, row, rack, PDU, switch or NVLink domain"
 );
 
 /// Location and owner of a node. If a field is not set, it is unknown, and the node is in no domain
@@ -111,12 +111,31 @@ pub struct Location {
     /// An NVLink domain that spans several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<Unit>,
+    /// The spine switch, or the group of spine switches, that the leaf switch is cabled to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spine: Option<Unit>,
+    /// The row of racks, which shares its cooling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<Unit>,
+    /// The power distribution unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pdu: Option<Unit>,
 }
 
 impl Location {
     /// A location of which only the pool is known.
     pub fn in_pool(pool: Pool) -> Self {
-        Self { pool, tenant: None, site: None, rack: None, leaf: None, nvlink: None }
+        Self {
+            pool,
+            tenant: None,
+            site: None,
+            rack: None,
+            leaf: None,
+            nvlink: None,
+            spine: None,
+            row: None,
+            pdu: None,
+        }
     }
 
     /// Takes the pool and every set field from `update`, and keeps the other fields.
@@ -130,6 +149,9 @@ impl Location {
             rack: update.rack.or(self.rack),
             leaf: update.leaf.or(self.leaf),
             nvlink: update.nvlink.or(self.nvlink),
+            spine: update.spine.or(self.spine),
+            row: update.row.or(self.row),
+            pdu: update.pdu.or(self.pdu),
         }
     }
 
@@ -138,7 +160,7 @@ impl Location {
         *self != Self::in_pool(self.pool.clone())
     }
 
-    /// Every domain that the node is in, from the whole fleet to the NVLink domain.
+    /// Every domain that the node is in. The whole fleet comes first.
     pub fn domains(&self) -> Vec<Domain> {
         let mut domains = vec![Domain::Fleet, Domain::Pool(self.pool.clone())];
         domains.extend(self.tenant.clone().map(Domain::Tenant));
@@ -146,6 +168,9 @@ impl Location {
         domains.extend(self.leaf.clone().map(Domain::Leaf));
         domains.extend(self.rack.clone().map(Domain::Rack));
         domains.extend(self.nvlink.clone().map(Domain::Nvlink));
+        domains.extend(self.spine.clone().map(Domain::Spine));
+        domains.extend(self.row.clone().map(Domain::Row));
+        domains.extend(self.pdu.clone().map(Domain::Pdu));
         domains
     }
 }
@@ -167,12 +192,18 @@ pub enum Domain {
     Rack(Unit),
     /// Nodes in one NVLink domain.
     Nvlink(Unit),
+    /// Nodes behind one spine switch.
+    Spine(Unit),
+    /// Nodes in one row of racks.
+    Row(Unit),
+    /// Nodes on one power distribution unit.
+    Pdu(Unit),
 }
 
 impl Domain {
     /// Whether its nodes share equipment that can fail.
     pub fn fails_as_one(&self) -> bool {
-        matches!(self, Self::Site(_) | Self::Leaf(_) | Self::Rack(_) | Self::Nvlink(_))
+        !matches!(self, Self::Fleet | Self::Pool(_) | Self::Tenant(_))
     }
 
     /// The kind of the domain, as policies use it.
@@ -185,6 +216,9 @@ impl Domain {
             Self::Leaf(_) => DomainKind::Leaf,
             Self::Rack(_) => DomainKind::Rack,
             Self::Nvlink(_) => DomainKind::Nvlink,
+            Self::Spine(_) => DomainKind::Spine,
+            Self::Row(_) => DomainKind::Row,
+            Self::Pdu(_) => DomainKind::Pdu,
         }
     }
 }
@@ -192,7 +226,7 @@ impl Domain {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DomainError {
     #[error(
-        "`{0}` is not a domain: expected `fleet`, or `pool:`, `tenant:`, `site:`, `leaf:`, `rack:` or `nvlink:` and a name"
+        "`{0}` is not a domain: expected `fleet`, or `pool:`, `tenant:`, `site:`, `row:`, `rack:`, `pdu:`, `spine:`, `leaf:` or `nvlink:` and a name"
     )]
     Kind(String),
     #[error(transparent)]
@@ -213,6 +247,9 @@ impl FromStr for Domain {
             Some(("leaf", name)) => Self::Leaf(name.parse()?),
             Some(("rack", name)) => Self::Rack(name.parse()?),
             Some(("nvlink", name)) => Self::Nvlink(name.parse()?),
+            Some(("spine", name)) => Self::Spine(name.parse()?),
+            Some(("row", name)) => Self::Row(name.parse()?),
+            Some(("pdu", name)) => Self::Pdu(name.parse()?),
             _ => return Err(DomainError::Kind(text.chars().take(NAME_MAX).collect())),
         })
     }
@@ -236,6 +273,9 @@ impl From<Domain> for String {
             Domain::Leaf(name) => format!("leaf:{name}"),
             Domain::Rack(name) => format!("rack:{name}"),
             Domain::Nvlink(name) => format!("nvlink:{name}"),
+            Domain::Spine(name) => format!("spine:{name}"),
+            Domain::Row(name) => format!("row:{name}"),
+            Domain::Pdu(name) => format!("pdu:{name}"),
         }
     }
 }
@@ -250,6 +290,9 @@ impl fmt::Display for Domain {
             Self::Leaf(name) => write!(formatter, "leaf switch {name}"),
             Self::Rack(name) => write!(formatter, "rack {name}"),
             Self::Nvlink(name) => write!(formatter, "NVLink domain {name}"),
+            Self::Spine(name) => write!(formatter, "spine switch {name}"),
+            Self::Row(name) => write!(formatter, "row {name}"),
+            Self::Pdu(name) => write!(formatter, "PDU {name}"),
         }
     }
 }
@@ -264,6 +307,9 @@ pub enum DomainKind {
     Leaf,
     Rack,
     Nvlink,
+    Spine,
+    Row,
+    Pdu,
 }
 
 /// The actor that caused an entry.
@@ -320,6 +366,23 @@ mod tests {
             reported.has_more_than_pool()
                 && !Location::in_pool("train".parse().unwrap()).has_more_than_pool()
         );
+    }
+
+    #[test]
+    fn every_location_field_is_a_domain_and_domains_are_parsed_as_they_are_written() {
+        let mut location = Location::in_pool("train".parse().unwrap());
+        location.tenant = "lab".parse().ok();
+        let unit = || "x1".parse().ok();
+        (location.site, location.rack, location.leaf) = (unit(), unit(), unit());
+        (location.nvlink, location.spine, location.row) = (unit(), unit(), unit());
+        location.pdu = unit();
+        let domains = location.domains();
+        assert_eq!(domains.len(), 10);
+        for domain in domains {
+            let text = String::from(domain.clone());
+            assert_eq!(text.parse(), Ok(domain.clone()));
+            assert!(crate::fleet::access::is_within(&location, &domain), "{domain}");
+        }
     }
 
     #[test]

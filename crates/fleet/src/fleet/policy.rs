@@ -12,10 +12,13 @@ use super::window::Window;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// How many nodes may be out of service at once, by kind of domain. A node has to satisfy the
-    /// budgets of all its domains.
+    /// How many nodes the controller may keep out of service at once, by kind of domain. A node has
+    /// to satisfy the budgets of all its domains.
     #[serde(alias = "breakers")]
     pub disruption_budgets: BTreeMap<DomainKind, DisruptionBudget>,
+    /// Share of the domain's nodes that have to take work, rounded down, by kind of domain. Counts
+    /// every node that takes no work, whatever took it out of service.
+    pub capacity_floors: BTreeMap<DomainKind, f64>,
     /// Applies to pools without an entry in `pools`.
     pub pools_default: PoolPolicy,
     pub pools: BTreeMap<Pool, PoolPolicy>,
@@ -29,6 +32,20 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// How long the end of a domain fault matters: as long as findings may take to clear, and as
+    /// long as the symptoms of another fault are counted.
+    pub fn recovery_s(&self) -> u32 {
+        let pools = self.pools.values().chain([&self.pools_default]);
+        pools.map(|pool| pool.settle_s).fold(self.common_cause.window_s, u32::max)
+    }
+
+    /// The number of nodes that have to take work in a domain with this many members. `None` if
+    /// there is no floor for this kind of domain.
+    pub fn capacity_floor(&self, kind: DomainKind, members: u32) -> Option<u32> {
+        let share = self.capacity_floors.get(&kind)?;
+        Some(share_of(*share, members))
+    }
+
     pub fn for_pool(&self, pool: &Pool) -> &PoolPolicy {
         self.pools.get(pool).unwrap_or(&self.pools_default)
     }
@@ -45,6 +62,11 @@ impl Default for Policy {
                 (DomainKind::Rack, share(0.5)),
                 (DomainKind::Nvlink, share(0.5)),
             ]),
+            // If more than half of the nodes take no work, the cause is hardly the nodes.
+            // Kubernetes stops evicting for the same reason when 55 % of a zone are not ready
+            // (`--unhealthy-zone-threshold`). Racks and switches have no floor: they are emptied
+            // for maintenance, and a faulty node there must still leave service.
+            capacity_floors: BTreeMap::from([(DomainKind::Fleet, 0.5), (DomainKind::Pool, 0.5)]),
             pools_default: PoolPolicy::default(),
             pools: BTreeMap::new(),
             common_cause: CommonCausePolicy::default(),
@@ -54,7 +76,18 @@ impl Default for Policy {
     }
 }
 
-/// How many nodes of a domain may be out of service at once.
+/// A share of the members, rounded down.
+fn share_of(share: f64, members: u32) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and `members`"
+    )]
+    let count = (f64::from(members) * share.clamp(0.0, 1.0)).floor() as u32;
+    count
+}
+
+/// How many nodes of a domain the controller may keep out of service at once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisruptionBudget {
@@ -68,13 +101,7 @@ pub struct DisruptionBudget {
 impl DisruptionBudget {
     /// The limit for a domain with this many members.
     pub fn limit(&self, members: u32) -> u32 {
-        let share = (f64::from(members) * self.share.clamp(0.0, 1.0)).floor();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "between 0 and `members`"
-        )]
-        let share = (share as u32).max(1);
+        let share = share_of(self.share, members).max(1);
         self.nodes.map_or(share, |nodes| nodes.min(share))
     }
 }

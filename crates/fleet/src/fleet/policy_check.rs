@@ -27,6 +27,9 @@ impl Policy {
         for (kind, budget) in &self.disruption_budgets {
             share(&format!("disruption_budgets.{kind:?}.share").to_lowercase(), budget.share)?;
         }
+        for (kind, floor) in &self.capacity_floors {
+            share(&format!("capacity_floors.{kind:?}").to_lowercase(), *floor)?;
+        }
         count_within("pools", self.pools.len(), 0, ENTRIES_MAX)?;
         pool("pools_default", &self.pools_default)?;
         for (name, policy) in &self.pools {
@@ -116,7 +119,7 @@ mod tests {
     #[test]
     fn the_default_policy_is_valid_and_harmful_values_are_rejected() {
         assert_eq!(Policy::default().check(), Ok(()));
-        let invalid: [(&str, Mutation); 8] = [
+        let invalid: [(&str, Mutation); 9] = [
             ("disruption_budgets.rack.share", |policy| {
                 policy
                     .disruption_budgets
@@ -126,6 +129,9 @@ mod tests {
                 policy
                     .disruption_budgets
                     .insert(DomainKind::Pool, DisruptionBudget { share: f64::NAN, nodes: None });
+            }),
+            ("capacity_floors.fleet", |policy| {
+                policy.capacity_floors.insert(DomainKind::Fleet, -0.1);
             }),
             ("pools_default.heartbeat_timeout_s", |policy| {
                 policy.pools_default.heartbeat_timeout_s = 3;

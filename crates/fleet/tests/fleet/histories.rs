@@ -37,6 +37,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (1..2000_u32).prop_map(Act::Freeze),
         1 => (node.clone(), 0..3_u8).prop_map(|(node, which)| Act::RequestedOrder(node, which)),
         1 => node.prop_map(Act::Approve),
+        1 => (any::<bool>(), 0..3_usize)
+            .prop_map(|(is_rack, index)| Act::DomainRepaired(is_rack, index)),
         6 => (1..2000_u32).prop_map(Act::Wait),
         1 => (1..2000_u32).prop_map(Act::Pause),
         1 => (-900_000..900_000_i32).prop_map(Act::ClockStep),

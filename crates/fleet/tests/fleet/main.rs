@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod budget;
 mod clock;
+mod domains;
 mod histories;
 mod hostile;
 mod logic_version;

@@ -282,11 +282,12 @@ fn the_disruption_budget_keeps_the_other_nodes_in_service_with_a_reason() {
     let rationale = fleet.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert_eq!(
         rationale.reason.to_string(),
-        "disruption budget of the fleet used up: 1 of 12 nodes are out of service, 1 allowed"
+        "disruption budget of the fleet used up: Farrier keeps 1 of 12 nodes out of service, 1 allowed (n00)"
     );
     fleet.act(&Act::Clear(0, 1));
-    fleet.complete_all_orders();
-    fleet.act(&Act::Wait(1000));
+    for _ in 0..10 {
+        fleet.act(&Act::OrderStatus(0, true));
+    }
     assert_eq!(phase(&fleet, &node(1)), NodePhase::Quarantined, "the budget has a free slot now");
 }
 
@@ -370,7 +371,8 @@ fn a_repaired_node_waits_for_the_domain_fault_and_not_for_an_operator() {
             .ends_with("rack r0 has a fault, the node itself is not the cause"),
         "{rationale:?}"
     );
-    assert_eq!(rationale.unblocked_by.to_string(), "rack r0 is repaired");
+    let unblocked_by = rationale.unblocked_by.to_string();
+    assert!(unblocked_by.contains("`farrier fleet domain repaired rack:r0`"), "{unblocked_by}");
     for index in 0..4 {
         fleet.act(&Act::Clear(index, 1));
     }

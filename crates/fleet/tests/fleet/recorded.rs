@@ -111,8 +111,9 @@ fn operator_request_events() -> Vec<Event> {
             until: start(),
             reason: "a deadline".to_owned(),
         },
-        OperatorRequest::Unfreeze { domain },
+        OperatorRequest::Unfreeze { domain: domain.clone() },
         OperatorRequest::Verify { node: id, level: VerificationLevel::V1 },
+        OperatorRequest::DomainRepaired { domain, repair: "a new switch".to_owned() },
     ];
     requests.map(|request| Event::OperatorRequested { request }).into_iter().collect()
 }

@@ -8,7 +8,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
     AccessChange, Decision, Domain, Entry, Event, FleetState, LOGIC_VERSION, Location, Node,
-    NodeId, NodePhase, OrderKind, OrderStatus, Policy, VerificationLevel, decide,
+    NodeId, NodePhase, OrderKind, OrderStatus, Policy, Reason, VerificationLevel, decide,
 };
 use farrier_fleet::health::finding::{ActionBy, Cleared};
 use farrier_fleet::health::{Action, Change, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -103,6 +103,8 @@ pub(crate) enum Act {
     /// The fleet is frozen for this many seconds.
     Freeze(u32),
     Approve(usize),
+    /// An operator says that this rack, or else leaf switch, is repaired.
+    DomainRepaired(bool, usize),
     /// An operator requests an order for a node: 0 to tune, 1 for a diagnostic, otherwise to
     /// collect logs.
     RequestedOrder(usize, u8),
@@ -121,6 +123,8 @@ pub(crate) struct TestFleet {
     pub(crate) now: Timestamp,
     boots: BTreeMap<NodeId, u64>,
     generations: BTreeMap<NodeId, u64>,
+    /// Nodes that the controller took out of service and that no hold has claimed since.
+    quarantined: BTreeSet<NodeId>,
 }
 
 impl TestFleet {
@@ -131,6 +135,7 @@ impl TestFleet {
             now: start(),
             boots: BTreeMap::new(),
             generations: BTreeMap::new(),
+            quarantined: BTreeSet::new(),
         };
         fleet
             .batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })]);
@@ -160,6 +165,7 @@ impl TestFleet {
         }
         let again = decide(&self.state, &dirty, self.now);
         assert_eq!(again.events, [], "a second decision on the same state must be empty");
+        self.check_counts();
         let is_revoked_but_not_held = |node: &Node| {
             node.liveness.certificate_revoked_at().is_some() && node.phase() != NodePhase::Held
         };
@@ -173,6 +179,7 @@ impl TestFleet {
     fn append(&mut self, batch: u64, by: Actor, event: Event) -> BTreeSet<NodeId> {
         let (seq, at, logic) = (self.state.seq + 1, self.now, LOGIC_VERSION);
         let entry = Entry { seq, batch, at, by, logic, event };
+        self.note_quarantine(&entry.event);
         let dirty = self.state.apply(&entry);
         self.log.push(entry);
         dirty
@@ -208,7 +215,9 @@ impl TestFleet {
                 if was_not_out && *to == NodePhase::Quarantined {
                     for domain in before.location.domains() {
                         self.check_disruption_budget(&domain);
+                        self.check_capacity_floor(before, &domain);
                     }
+                    self.check_order_of_quarantines(node);
                 }
             }
             Event::OrderIssued { order } => {
@@ -248,7 +257,75 @@ impl TestFleet {
             return;
         };
         let counts = self.state.domain_counts[domain];
-        assert!(counts.out < budget.limit(counts.members), "{domain}: {counts:?}");
+        assert!(counts.disrupted < budget.limit(counts.members), "{domain}: {counts:?}");
+    }
+
+    fn members(&self, domain: &Domain) -> impl Iterator<Item = (&NodeId, &Node)> {
+        let nodes = self.state.nodes.iter().map(|(id, node)| (id, &**node));
+        nodes.filter(move |(_, node)| node.location.domains().contains(domain))
+    }
+
+    /// Enough nodes still take work after the quarantine, whatever took the others out of service.
+    fn check_capacity_floor(&self, node: &Node, domain: &Domain) {
+        let takes_work = |node: &Node| {
+            let phase = node.phase();
+            let is_out = !phase.in_service() && phase != NodePhase::Joining;
+            !is_out && !node.scheduling.is_cordoned()
+        };
+        let members = u32::try_from(self.members(domain).count()).unwrap();
+        let Some(floor) = self.state.policy.capacity_floor(domain.kind(), members) else { return };
+        let left = self.members(domain).filter(|(_, node)| takes_work(node)).count();
+        let is_kept = u32::try_from(left).unwrap() > floor;
+        assert!(is_kept || !takes_work(node), "{domain}: {left} nodes take work, floor {floor}");
+    }
+
+    /// No milder or younger node is quarantined while a more severe or older one waits for the same
+    /// slot.
+    fn check_order_of_quarantines(&self, id: &NodeId) {
+        let node = &self.state.nodes[id];
+        let (claim, domains) = (node.quarantine_claim(id), node.location.domains());
+        for (other, waiting) in &self.state.nodes {
+            let Some(deferred) = waiting.phase.deferred().filter(|_| other != id) else { continue };
+            let domain = match &deferred.reason {
+                Reason::DisruptionBudget { domain, .. } | Reason::CapacityFloor { domain, .. } => {
+                    domain
+                }
+                _ => continue,
+            };
+            let is_first = waiting.quarantine_claim(other) < claim;
+            assert!(
+                !(is_first && domains.contains(domain)),
+                "{id} is quarantined before {other}, which waits for {domain}"
+            );
+        }
+    }
+
+    fn note_quarantine(&mut self, event: &Event) {
+        match event {
+            Event::PhaseChanged { node, to: NodePhase::Quarantined, .. } => {
+                let phase = self.state.nodes[node].phase();
+                if phase.in_service() || phase == NodePhase::Joining {
+                    self.quarantined.insert(node.clone());
+                }
+            }
+            Event::PhaseChanged { node, to: NodePhase::InService | NodePhase::Held, .. }
+            | Event::Retired { node, .. }
+            | Event::Enrolled { node, .. } => {
+                self.quarantined.remove(node);
+            }
+            _ => {}
+        }
+    }
+
+    /// Only quarantines by the controller use a budget: no hold does.
+    fn check_counts(&self) {
+        let disrupted: BTreeSet<NodeId> =
+            self.state.disruptions.disrupted(&Domain::Fleet).cloned().collect();
+        assert_eq!(disrupted, self.quarantined);
+        for (domain, counts) in &self.state.domain_counts {
+            let members = self.members(domain).filter(|(id, _)| self.quarantined.contains(*id));
+            assert_eq!(counts.disrupted as usize, members.count(), "{domain}");
+        }
     }
 
     /// Moves the clock by `seconds`, which may be negative. Returns the previous time.
@@ -361,6 +438,12 @@ impl TestFleet {
             }
             Act::Approve(index) => {
                 push(ann(), operator_request(OperatorRequest::Approve { node: node(index) }));
+            }
+            Act::DomainRepaired(is_rack, index) => {
+                let name =
+                    if is_rack { format!("rack:r{index}") } else { format!("leaf:l{index}") };
+                let (domain, repair) = (name.parse().unwrap(), "cable".to_owned());
+                push(ann(), operator_request(OperatorRequest::DomainRepaired { domain, repair }));
             }
             Act::RequestedOrder(index, which) => push(ann(), requested_order(index, which)),
             Act::Freeze(seconds) => {

@@ -129,20 +129,6 @@ fn a_faulty_joining_node_is_quarantined_only_as_budget_and_pool_allow() {
 }
 
 #[test]
-fn a_free_budget_slot_is_used_within_a_minute() {
-    let mut fleet = fleet_in_service();
-    fleet.set_policy(Policy::default());
-    fleet.act(&reboot(0));
-    fleet.act(&reboot(1));
-    assert_eq!(phase(&fleet, 1), NodePhase::Suspect);
-    fleet.act(&Act::Clear(0, 1));
-    fleet.complete_all_orders();
-    assert_eq!(phase(&fleet, 0), NodePhase::InService);
-    fleet.act(&Act::Wait(60));
-    assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
-}
-
-#[test]
 fn nodes_with_different_clocks_share_a_domain_fault() {
     let mut fleet = fleet_in_service();
     let hours = [-2, -1, 1, 2].map(SignedDuration::from_hours);
@@ -159,7 +145,7 @@ fn nodes_with_different_clocks_share_a_domain_fault() {
         fleet.act(&Act::Clear(index, 1));
     }
     assert!(fleet.state.domain_faults.is_empty());
-    fleet.act(&Act::Wait(60));
+    fleet.act(&Act::Wait(180));
     assert_eq!(phase(&fleet, 3), NodePhase::Quarantined);
 }
 

@@ -192,6 +192,9 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
             new_if(!state.freezes.get(domain).is_some_and(is_same))
         }
         OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
+        OperatorRequest::DomainRepaired { domain, .. } => {
+            new_if(state.domain_faults.contains_key(domain))
+        }
     }
 }
 

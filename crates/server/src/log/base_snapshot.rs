@@ -6,7 +6,9 @@ use rusqlite::{Connection, params};
 
 use super::{Hash, LogError, Snapshot};
 
-const HEADER: &[u8] = b"farrier state 4\n";
+const HEADER: &[u8] = b"farrier state 5\n";
+/// Written before nodes recorded how urgent their condition is, and whether they were held.
+const HEADER_V4: &[u8] = b"farrier state 4\n";
 /// Differs from version 4 only in field names, which deserialisation accepts as aliases.
 const HEADER_V3: &[u8] = b"farrier state 3\n";
 /// Written before the fields of a node were grouped.
@@ -54,8 +56,11 @@ pub(super) fn decode_state(bytes: &[u8], digest: Hash) -> Result<FleetState, Sna
     if Hash::digest(bytes) != digest {
         return Err(SnapshotReadError::Damaged);
     }
-    if let Some(state) = bytes.strip_prefix(HEADER).or_else(|| bytes.strip_prefix(HEADER_V3)) {
+    if let Some(state) = bytes.strip_prefix(HEADER) {
         return serde_json::from_slice(state).map_err(|_| SnapshotReadError::Damaged);
+    }
+    if let Some(state) = bytes.strip_prefix(HEADER_V4).or_else(|| bytes.strip_prefix(HEADER_V3)) {
+        return FleetState::from_v4(state).map_err(|_| SnapshotReadError::Damaged);
     }
     if let Some(state) = bytes.strip_prefix(HEADER_V2) {
         return FleetState::from_v2(state).map_err(|_| SnapshotReadError::Damaged);

@@ -1,6 +1,6 @@
 //! Snapshot files beside the log: a header line with the version and the chain hash, the state as
-//! JSON, and a line with a digest of both. A file that is truncated, changed or of an unknown
-//! version is ignored, because the same state can be folded from the log.
+//! JSON, and a line with a digest of both. A file that is truncated, changed or of another version
+//! is ignored, because the same state can be folded from the log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -13,9 +13,7 @@ use super::{Hash, LogError, Snapshot, SnapshotWriter};
 
 const BUFFER_BYTES: usize = 1 << 20;
 /// Format name and version.
-const HEADER: &[u8] = b"farrier state 4 ";
-/// Differs from version 4 only in field names, which deserialisation accepts as aliases.
-const HEADER_V3: &[u8] = b"farrier state 3 ";
+const HEADER: &[u8] = b"farrier state 5 ";
 /// A digest in hexadecimal digits, and a line break.
 const DIGEST_BYTES: usize = 65;
 
@@ -61,7 +59,7 @@ impl SnapshotFile {
                 Ok(bytes) => match parse(&bytes) {
                     Some(snapshot) => return Ok(Some(snapshot)),
                     None => {
-                        tracing::warn!(path = %path.display(), "ignoring a damaged snapshot");
+                        tracing::warn!(path = %path.display(), "ignoring a snapshot that is damaged or of another version");
                     }
                 },
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {}
@@ -115,13 +113,13 @@ impl SnapshotWriter for SnapshotFile {
     }
 }
 
-/// Returns `None` if the snapshot is damaged or has an unsupported version.
+/// Returns `None` if the snapshot is damaged or has another version.
 fn parse(bytes: &[u8]) -> Option<Snapshot> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     if format!("{}\n", Hash::digest(content)).as_bytes() != digest {
         return None;
     }
-    let body = content.strip_prefix(HEADER).or_else(|| content.strip_prefix(HEADER_V3))?;
+    let body = content.strip_prefix(HEADER)?;
     let (hash, state) = body.split_at_checked(DIGEST_BYTES)?;
     let hash = Hash::parse(hash.strip_suffix(b"\n")?)?;
     Some(Snapshot { state: serde_json::from_slice(state).ok()?, hash })

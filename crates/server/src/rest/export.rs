@@ -62,7 +62,7 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     loop {
         let viewer = call.caller()?.clone();
         let visit: pagination::Visit<NodeRow> =
-            Arc::new(move |_, id, node, found| found.push(row(&viewer, id, node)));
+            Arc::new(move |state, id, node, found| found.push(row(&viewer, state, id, node)));
         let range = (from, Bound::Unbounded);
         let mut nodes =
             pagination::nodes(&call.app.controller, call.caller()?, range, NODES_STEP, visit)

@@ -4,24 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrier_fleet::fleet::{Domain, NodePhase};
+use farrier_fleet::fleet::Domain;
+use farrier_fleet::fleet::state::DomainCounts;
 
 use super::caller::Caller;
 use super::failure::Failure;
 use super::pagination;
 use crate::controller::Controller;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct NodeCount {
-    pub(super) members: u32,
-    pub(super) out: u32,
-}
-
 /// The domains of the caller's nodes. If the caller's scope is the whole fleet, nothing is counted.
 #[derive(Debug)]
 pub(super) struct Extent {
     scope: Domain,
-    counts: BTreeMap<Domain, NodeCount>,
+    counts: BTreeMap<Domain, DomainCounts>,
 }
 
 impl Extent {
@@ -35,17 +30,15 @@ impl Extent {
         if caller.is_fleet_wide() {
             return Ok(extent);
         }
-        let visit: pagination::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
-            let phase = node.phase();
-            let is_out = !phase.in_service() && phase != NodePhase::Joining;
-            found.extend(node.location.domains().into_iter().map(|domain| (domain, is_out)));
+        let visit: pagination::Visit<(Domain, DomainCounts)> = Arc::new(|_, _, node, found| {
+            let one = DomainCounts::one(node);
+            found.extend(node.location.domains().into_iter().map(|domain| (domain, one)));
         });
         let mut batches = pagination::Batches::new(controller, caller, visit);
         while let Some(found) = batches.next(usize::MAX).await? {
-            for (domain, is_out) in found {
-                let count = extent.counts.entry(domain).or_default();
-                count.members += 1;
-                count.out += u32::from(is_out);
+            for (domain, one) in found {
+                let counts = extent.counts.entry(domain).or_default();
+                *counts = counts.plus(one);
             }
         }
         Ok(extent)
@@ -61,7 +54,7 @@ impl Extent {
     }
 
     /// The domains that have nodes of the caller, and how many.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (&Domain, NodeCount)> {
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&Domain, DomainCounts)> {
         self.counts.iter().map(|(domain, count)| (domain, *count))
     }
 

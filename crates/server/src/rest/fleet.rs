@@ -1,12 +1,13 @@
 //! Domains, domain faults, freezes, the policy, and the caller.
 
+use farrier_fleet::fleet::state::DomainCounts;
 use farrier_fleet::fleet::{Domain, Event};
 use farrier_wire::rest::{
     DomainFaultList, DomainFaultRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me,
     PolicyView,
 };
 
-use super::extent::{Extent, NodeCount};
+use super::extent::Extent;
 use super::failure::Failure;
 use super::reply::Reply;
 use super::{Call, redact};
@@ -20,17 +21,18 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     if caller.is_fleet_wide() {
         let all = call.app.controller.read(|state| {
-            let row = |(domain, counts): (&Domain, &farrier_fleet::fleet::state::DomainCounts)| {
-                DomainRow {
-                    domain: domain.clone(),
-                    members: counts.members,
-                    out: counts.out,
-                    limit: state
-                        .policy
-                        .disruption_budgets
-                        .get(&domain.kind())
-                        .map(|budget| budget.limit(counts.members)),
-                }
+            let row = |(domain, counts): (&Domain, &DomainCounts)| DomainRow {
+                domain: domain.clone(),
+                members: counts.members,
+                out: counts.out,
+                limit: state
+                    .policy
+                    .disruption_budgets
+                    .get(&domain.kind())
+                    .map(|budget| budget.limit(counts.members)),
+                disrupted: Some(counts.disrupted),
+                schedulable: Some(counts.schedulable),
+                floor: state.policy.capacity_floor(domain.kind(), counts.members),
             };
             state.domain_counts.iter().map(row).collect()
         });
@@ -38,11 +40,14 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
     }
     // Counts only the caller's nodes. The caller must not see how many other nodes share a rack.
     let extent = Extent::count(&call.app.controller, caller).await?;
-    let row = |(domain, count): (&Domain, NodeCount)| DomainRow {
+    let row = |(domain, counts): (&Domain, DomainCounts)| DomainRow {
         domain: domain.clone(),
-        members: count.members,
-        out: count.out,
+        members: counts.members,
+        out: counts.out,
         limit: None,
+        disrupted: Some(counts.disrupted),
+        schedulable: Some(counts.schedulable),
+        floor: None,
     };
     Reply::json(&DomainList { domains: extent.counts().map(row).collect() })
 }

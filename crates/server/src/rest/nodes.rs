@@ -85,9 +85,9 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
     let viewer = call.caller()?.clone();
-    let visit: pagination::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
+    let visit: pagination::Visit<NodeRow> = Arc::new(move |state, id, node, found| {
         if filter.matches(&viewer, id, node) {
-            found.push(row(&viewer, id, node));
+            found.push(row(&viewer, state, id, node));
         }
     });
     let mut nodes = pagination::nodes(
@@ -112,7 +112,7 @@ pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
     }
 }
 
-pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
+pub(super) fn row(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeRow {
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref());
     let first = gpus.and_then(|gpus| gpus.first()).and_then(|gpu| gpu.name.clone());
@@ -130,9 +130,7 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|finding| finding.severity).max(),
         order: node.orders.pending().map(|pending| node.describe_order(&pending.order.kind)),
-        deferred: node
-            .phase
-            .deferred()
+        deferred: explain::current_deferral(state, node)
             .map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
         heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         connection: None,
@@ -190,7 +188,8 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         phase: node.phase(),
         since: node.phase.since(),
         rationale: (&node.phase.rationale().redacted(caller.scope())).into(),
-        deferred: node.phase.deferred().map(|deferred| (&deferred.redacted(caller.scope())).into()),
+        deferred: explain::current_deferral(state, node)
+            .map(|deferred| (&deferred.redacted(caller.scope())).into()),
         waits_for_approval: node.waits_for_approval(),
         inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),

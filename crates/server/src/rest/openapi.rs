@@ -112,7 +112,8 @@ fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.permission.is_some(),
         404 => {
-            route.path.contains('{') || ["createToken", "freeze", "unfreeze"].contains(&route.name)
+            route.path.contains('{')
+                || ["createToken", "freeze", "unfreeze", "domainRepaired"].contains(&route.name)
         }
         405 => false,
         409 => {

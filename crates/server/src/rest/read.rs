@@ -2,8 +2,8 @@
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
-    DiagRequest, EmptyRequest, FreezeRequest, HoldRequest, RepairedRequest, RetireRequest,
-    TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    DiagRequest, DomainRepairedRequest, EmptyRequest, FreezeRequest, HoldRequest, RepairedRequest,
+    RetireRequest, TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
 };
 use hyper::Method;
 
@@ -28,6 +28,7 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
         parse_body::<RepairedRequest>(body).is_ok(),
         parse_body::<RetireRequest>(body).is_ok(),
         parse_body::<UnfreezeRequest>(body).is_ok(),
+        parse_body::<DomainRepairedRequest>(body).is_ok(),
         parse_body::<TokenRequest>(body).is_ok(),
         parse_body::<VerifyRequest>(body).is_ok(),
         parse_body::<DiagRequest>(body).is_ok(),

@@ -45,7 +45,9 @@ fn depends_on_extent(event: &Event) -> bool {
         Event::PolicySet { .. }
             | Event::DomainFaultCleared { .. }
             | Event::OperatorRequested {
-                request: OperatorRequest::Freeze { .. } | OperatorRequest::Unfreeze { .. }
+                request: OperatorRequest::Freeze { .. }
+                    | OperatorRequest::Unfreeze { .. }
+                    | OperatorRequest::DomainRepaired { .. }
             }
     )
 }
@@ -90,7 +92,9 @@ impl Redactor<'_> {
             }
             Event::OperatorRequested {
                 request:
-                    OperatorRequest::Freeze { domain, .. } | OperatorRequest::Unfreeze { domain },
+                    OperatorRequest::Freeze { domain, .. }
+                    | OperatorRequest::Unfreeze { domain }
+                    | OperatorRequest::DomainRepaired { domain, .. },
             } => self.extent.touches(domain),
             event => event.subject().is_some_and(|id| self.is_visible(id, seq)),
         };

@@ -7,8 +7,8 @@ use farrier_fleet::fleet::{
     Domain, FleetState, Location, Node, NodeId, NodePhase, VerificationLevel,
 };
 use farrier_wire::rest::{
-    DiagRequest, Done, FreezeRequest, HintCode, HoldRequest, LocationRequest, RepairedRequest,
-    RetireRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    DiagRequest, DomainRepairedRequest, Done, FreezeRequest, HintCode, HoldRequest,
+    LocationRequest, RepairedRequest, RetireRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
 };
 use jiff::SignedDuration;
 
@@ -203,9 +203,10 @@ async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
 /// the nodes of other tenants.
 pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
-    let LocationRequest { pool, tenant, site, rack, leaf, nvlink } = call.body()?;
+    let LocationRequest { pool, tenant, site, rack, leaf, nvlink, spine, row, pdu } =
+        call.body()?;
     let node = node(&call, always_allowed).await?;
-    let location = Location { pool, tenant, site, rack, leaf, nvlink };
+    let location = Location { pool, tenant, site, rack, leaf, nvlink, spine, row, pdu };
     submit(&call, Event::LocationChanged { node, location }).await
 }
 
@@ -291,4 +292,14 @@ pub(super) async fn unfreeze(call: Call) -> Result<Reply, Failure> {
     check_owned(&call, &domain).await?;
     check_exists(&call, &domain).await?;
     submit_request(&call, OperatorRequest::Unfreeze { domain }).await
+}
+
+/// Like a freeze, this affects all nodes of the domain, so all of them have to be in the caller's
+/// scope.
+pub(super) async fn domain_repaired(call: Call) -> Result<Reply, Failure> {
+    let DomainRepairedRequest { domain, repair } = call.body()?;
+    check_owned(&call, &domain).await?;
+    check_exists(&call, &domain).await?;
+    submit_request(&call, OperatorRequest::DomainRepaired { domain, repair: repair.into_text() })
+        .await
 }

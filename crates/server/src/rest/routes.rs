@@ -6,10 +6,10 @@ use std::pin::Pin;
 
 use farrier_fleet::fleet::{OrderKind, Permission, Policy};
 use farrier_wire::rest::{
-    ArtifactList, DiagRequest, DomainFaultList, DomainList, Done, EmptyRequest, EventPage,
-    FindingPage, FreezeList, FreezeRequest, HoldRequest, LocationRequest, Matrix, Me, NodeDetail,
-    NodeExplanation, NodePage, PolicyView, RepairedRequest, RetireRequest, Schemas, TokenCreated,
-    TokenList, TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    ArtifactList, DiagRequest, DomainFaultList, DomainList, DomainRepairedRequest, Done,
+    EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest, HoldRequest, LocationRequest,
+    Matrix, Me, NodeDetail, NodeExplanation, NodePage, PolicyView, RepairedRequest, RetireRequest,
+    Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -235,6 +235,9 @@ pub(super) static TABLE: &[Route] = &[
         "Freezes a domain: no repair or tuning orders for a time."),
     route!(POST "/api/v1/unfreezes", "unfreeze", OPERATE, &[], body!(UnfreezeRequest), json!(Done), requests::unfreeze,
         "Ends a freeze."),
+    route!(POST "/api/v1/domain-repairs", "domainRepaired", OPERATE, &[], body!(DomainRepairedRequest), json!(Done),
+        requests::domain_repaired,
+        "Says that the fault of a failure domain is repaired. Its nodes are judged on their own again."),
     route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,
         "Returns the compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure."),
     route!(GET "/api/v1/policy", "getPolicy", READ, &[], None, json!(PolicyView), fleet::policy,

@@ -17,9 +17,22 @@ fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
 }
 
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
-    let TokenRequest { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } =
-        call.body()?;
-    let location = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
+    let TokenRequest {
+        pool,
+        node,
+        tenant,
+        site,
+        rack,
+        leaf,
+        nvlink,
+        spine,
+        row,
+        pdu,
+        uses,
+        expires_s,
+    } = call.body()?;
+    let location =
+        Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink, spine, row, pdu };
     let caller = call.caller()?;
     if !caller.has_pool(&pool) {
         return Err(Failure::forbidden(format!("pool {pool} is not in your scope")));

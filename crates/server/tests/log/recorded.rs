@@ -1,5 +1,5 @@
 //! The server can read base snapshots in every format. `testdata/states_v1.jsonl` to
-//! `states_v4.jsonl` hold states with every field set, as each format wrote them.
+//! `states_v5.jsonl` hold states with every field set, as each format wrote them.
 //!
 //! `FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded` appends a line when the state
 //! format has changed. Recorded lines are never changed or removed.
@@ -15,9 +15,9 @@ use farrier_fleet::fleet::policy::{DisruptionBudget, PoolPolicy};
 use farrier_fleet::fleet::state::{DomainCounts, Symptom};
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    AccessChange, Entry, Event, FleetState, LOGIC_VERSION, Location, Node, NodeId, NodePhase,
-    Order, OrderKind, OrderStatus, Policy, Rationale, Reason, UnblockedBy, VerificationLevel,
-    decide,
+    AccessChange, Domain, Entry, Event, FleetState, LOGIC_VERSION, Location, Node, NodeId,
+    NodePhase, Order, OrderKind, OrderStatus, Policy, Rationale, Reason, UnblockedBy,
+    VerificationLevel, decide,
 };
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_server::log::sqlite::SqliteLog;
@@ -29,13 +29,15 @@ use crate::{at, node, written};
 const RECORDED_V1: &str = include_str!("testdata/states_v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
 const RECORDED_V3: &str = include_str!("testdata/states_v3.jsonl");
-const RECORDED: &str = include_str!("testdata/states_v4.jsonl");
+const RECORDED_V4: &str = include_str!("testdata/states_v4.jsonl");
+const RECORDED: &str = include_str!("testdata/states_v5.jsonl");
 
 /// The first line of a base snapshot names its format.
 const HEADER_V1: &str = "farrier state 1\n";
 const HEADER_V2: &str = "farrier state 2\n";
 const HEADER_V3: &str = "farrier state 3\n";
-const HEADER: &str = "farrier state 4\n";
+const HEADER_V4: &str = "farrier state 4\n";
+const HEADER: &str = "farrier state 5\n";
 
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
@@ -57,6 +59,9 @@ fn location() -> Location {
         rack: "r1".parse().ok(),
         leaf: "l1".parse().ok(),
         nvlink: "nv1".parse().ok(),
+        spine: "s1".parse().ok(),
+        row: "row1".parse().ok(),
+        pdu: "p1".parse().ok(),
     }
 }
 
@@ -272,6 +277,8 @@ fn sample() -> FleetState {
             Event::DomainFaultDetected { domain, symptom, nodes, rationale: rationale() },
         );
     }
+    let domain: Domain = "rack:r1".parse().unwrap();
+    builder.request(31, OperatorRequest::DomainRepaired { domain, repair: "a fan".to_owned() });
     builder.fold(40, Event::ControllerResumed { last_ran: at(31) });
     builder.state
 }
@@ -292,6 +299,7 @@ fn every_field_of_a_node_is_recorded() {
     let expected = [
         "first_in_service_at",
         "first_seq",
+        "held_since_service",
         "inventory.reported",
         "inventory.missing_gpus",
         "liveness.certificate-revoked",
@@ -318,6 +326,7 @@ fn every_field_of_a_node_is_recorded() {
         "requests.results",
         "scheduling.cordoned",
         "symptoms.heartbeat-lost",
+        "urgency.severity",
         "verification.failure",
         "verification.v0",
         "verification.v1",
@@ -428,16 +437,17 @@ fn the_current_state_format_is_recorded() {
     );
     let mut recorded = RECORDED.to_owned();
     writeln!(recorded, "{line}").unwrap();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v4.jsonl");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v5.jsonl");
     std::fs::write(file, recorded).unwrap();
 }
 
 #[test]
 fn every_recorded_state_still_reads() {
-    for recorded in [RECORDED, RECORDED_V3, RECORDED_V2, RECORDED_V1] {
+    for recorded in [RECORDED, RECORDED_V4, RECORDED_V3, RECORDED_V2, RECORDED_V1] {
         assert!(!recorded.is_empty());
     }
-    for (recorded, header) in [(RECORDED, HEADER), (RECORDED_V3, HEADER_V3)] {
+    let flat = [(RECORDED, HEADER), (RECORDED_V4, HEADER_V4), (RECORDED_V3, HEADER_V3)];
+    for (recorded, header) in flat {
         for line in recorded.lines() {
             let then = renamed("", &serde_json::from_str(line).unwrap());
             let state = base_state_from(format!("{header}{line}").as_bytes()).unwrap();
@@ -596,16 +606,19 @@ fn nodes_of_format_1_are_counted_by_current_rules() {
     state_v1["nodes"] = nodes.into();
     state_v1["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
     let mut state = base_state_from(format!("{HEADER_V1}{state_v1}").as_bytes()).unwrap();
-    assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
+    let out = |state: &FleetState| {
+        let DomainCounts { members, out, disrupted, .. } = state.domain_counts[&fleet];
+        (members, out, disrupted)
+    };
+    assert_eq!(out(&state), (3, 1, 0));
     change_phase(&mut state, 2, NodePhase::Held);
-    assert_eq!(
-        state.domain_counts[&fleet],
-        DomainCounts { members: 3, out: 2 },
-        "node 2 was in service before"
-    );
+    assert_eq!(out(&state), (3, 2, 0), "it was in service");
     change_phase(&mut state, 1, NodePhase::Verifying);
+    assert_eq!(out(&state), (3, 2, 0), "a node that was held uses no budget");
     change_phase(&mut state, 1, NodePhase::InService);
-    assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
+    assert_eq!(out(&state), (3, 1, 0));
+    change_phase(&mut state, 1, NodePhase::Quarantined);
+    assert_eq!(out(&state), (3, 2, 1));
 }
 
 #[test]
@@ -619,7 +632,7 @@ fn a_base_snapshot_starts_with_its_version() {
     let state = log.base_state().unwrap();
     let expected = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
     assert_eq!(String::from_utf8(bytes).unwrap(), expected);
-    let later = base_state_from(expected.replacen('4', "5", 1).as_bytes()).unwrap_err().to_string();
+    let later = base_state_from(expected.replacen('5', "6", 1).as_bytes()).unwrap_err().to_string();
     assert!(later.contains("by a later version"), "{later}");
     let nothing = base_state_from(b"farrier").unwrap_err();
     assert!(matches!(nothing, LogError::MissingBaseSnapshot(5)), "{nothing}");

@@ -170,7 +170,7 @@ async fn reasons_do_not_count_other_pools_nodes() {
         text
     };
     let whole = everything(&all).await;
-    for counted in ["0 of 3 nodes are out of service", "3 of 3 nodes of rack r1 started"] {
+    for counted in ["keeps 0 of 3 nodes out of service", "3 of 3 nodes of rack r1 started"] {
         assert!(whole.contains(counted), "{counted} is missing: {whole}");
     }
     let mut visible = String::new();

@@ -241,3 +241,34 @@ async fn a_token_with_a_location_requires_the_whole_fleet_as_scope() {
     let location = json!({ "pool": "train", "rack": "r1", "nvlink": "n1" });
     assert_eq!(listed["tokens"][0]["location"], location, "{listed}");
 }
+
+/// Only a domain that is entirely in the caller's scope can be declared repaired. Without a fault
+/// the request changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_faulty_domain_is_declared_repaired() {
+    let fleet = TestFleet::open().await;
+    fleet.enrol("d", "serve", Some("shop"), Some("r1")).await;
+    let (whole, train) = (
+        fleet.token("ann", Role::Operator, "fleet"),
+        fleet.token("eve", Role::Operator, "pool:train"),
+    );
+    let body = r#"{"domain":"rack:r1","repair":"new optics"}"#;
+    let changed = async |body: &str| {
+        let answer = fleet.post("/api/v1/domain-repairs", &whole, body).await;
+        answer.json()["changed"].clone()
+    };
+    assert_eq!(changed(body).await, false, "no fault is known");
+    for name in ["a", "c", "d"] {
+        let event = Event::HeartbeatLost { node: node(name), since: Timestamp::now() };
+        fleet.submit(event).await;
+    }
+    let faults = fleet.get("/api/v1/domain-faults", &whole).await;
+    assert_eq!(faults["domain_faults"][0]["domain"], "rack:r1", "{faults}");
+    fleet.post("/api/v1/domain-repairs", &train, body).await.assert_problem(403);
+    let missing = r#"{"domain":"rack:r9","repair":"new optics"}"#;
+    fleet.post("/api/v1/domain-repairs", &whole, missing).await.assert_problem(404);
+    assert_eq!(changed(body).await, true);
+    let faults = fleet.get("/api/v1/domain-faults", &whole).await;
+    assert_eq!(faults["domain_faults"].as_array().unwrap().len(), 0, "{faults}");
+    assert_eq!(changed(body).await, false, "a repeated request has no effect");
+}

@@ -28,7 +28,7 @@ enum ScopeRule {
 const DIAG: &str = r#"{"level":1,"minutes":1}"#;
 const TUNE: &str = r#"{"profile":"shared"}"#;
 
-const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
+const CASES: [(&str, &str, &str, Allowed, ScopeRule); 35] = [
     ("GET", "/api/v1/nodes", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/nodes/a", "", Allowed::All, ScopeRule::InScope(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Allowed::All, ScopeRule::InScope(404)),
@@ -76,6 +76,13 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
         "POST",
         "/api/v1/unfreezes",
         r#"{"domain":"pool:train"}"#,
+        Allowed::Operators,
+        ScopeRule::InScope(403),
+    ),
+    (
+        "POST",
+        "/api/v1/domain-repairs",
+        r#"{"domain":"pool:train","repair":"x"}"#,
         Allowed::Operators,
         ScopeRule::InScope(403),
     ),

@@ -50,11 +50,18 @@ view! { lenient
         domain: Domain,
         /// Number of nodes.
         members: u32,
-        /// Number of nodes out of service.
+        /// Number of nodes out of service, whatever took them out.
         out: u32,
         /// Limit of the disruption budget; null if there is none, or if it counts nodes that the
         /// caller may not see.
         limit: Option<u32>,
+        /// Number of nodes that use the disruption budget; null if an older server did not say.
+        disrupted: Option<u32>,
+        /// Number of nodes that may get new work; null if an older server did not say.
+        schedulable: Option<u32>,
+        /// How many nodes have to take work; null if there is no capacity floor, or if it counts
+        /// nodes that the caller may not see.
+        floor: Option<u32>,
     }
 }
 

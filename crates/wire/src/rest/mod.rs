@@ -23,8 +23,9 @@ pub use nodes::{
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};
 pub use requests::{
-    ArtifactList, ArtifactRow, BoundedText, DiagRequest, Done, EmptyRequest, FreezeRequest,
-    HoldRequest, LocationRequest, Me, ProfileName, RangedU32, RepairedRequest, RetireRequest,
-    TokenCreated, TokenList, TokenRequest, TokenRow, TuneRequest, UnfreezeRequest, VerifyRequest,
+    ArtifactList, ArtifactRow, BoundedText, DiagRequest, DomainRepairedRequest, Done, EmptyRequest,
+    FreezeRequest, HoldRequest, LocationRequest, Me, ProfileName, RangedU32, RepairedRequest,
+    RetireRequest, TokenCreated, TokenList, TokenRequest, TokenRow, TuneRequest, UnfreezeRequest,
+    VerifyRequest,
 };
 pub use schema::{Schema, Schemas};

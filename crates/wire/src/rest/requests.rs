@@ -175,6 +175,9 @@ view! { strict
         rack: Option<Unit>,
         leaf: Option<Unit>,
         nvlink: Option<Unit>,
+        spine: Option<Unit>,
+        row: Option<Unit>,
+        pdu: Option<Unit>,
     }
 }
 
@@ -195,6 +198,15 @@ view! { strict
     /// Ends a freeze.
     UnfreezeRequest {
         domain: Domain,
+    }
+}
+
+view! { strict
+    /// Says that the fault of a failure domain is repaired.
+    DomainRepairedRequest {
+        domain: Domain,
+        /// What was repaired.
+        repair: BoundedText,
     }
 }
 
@@ -224,6 +236,12 @@ view! { strict
         leaf: Option<Unit>,
         /// NVLink domain of the nodes.
         nvlink: Option<Unit>,
+        /// Spine switch of the nodes.
+        spine: Option<Unit>,
+        /// Row of the nodes.
+        row: Option<Unit>,
+        /// Power distribution unit of the nodes.
+        pdu: Option<Unit>,
         /// How many nodes may use the token; one by default.
         uses: Option<RangedU32<1, 100_000>>,
         /// Lifetime in seconds; an hour by default, at most a year.

@@ -27,7 +27,7 @@ plain! {
     Domain => {
         "type": "string",
         "description": "`fleet`, or a kind and a name, such as `rack:r1`",
-        "pattern": "^(fleet|(pool|tenant|site|leaf|rack|nvlink):[A-Za-z0-9][A-Za-z0-9._-]{0,62})$",
+        "pattern": "^(fleet|(pool|tenant|site|leaf|rack|nvlink|spine|row|pdu):[A-Za-z0-9][A-Za-z0-9._-]{0,62})$",
     },
     GpuUuid => { "type": "string" },
     NodePhase => {
@@ -58,6 +58,7 @@ impl Schema for Location {
             "properties": {
                 "pool": schemas.schema_for::<Pool>(), "tenant": schemas.schema_for::<Tenant>(),
                 "site": unit, "rack": unit, "leaf": unit, "nvlink": unit,
+                "spine": unit, "row": unit, "pdu": unit,
             },
         })
     }
@@ -180,7 +181,9 @@ impl Schema for Policy {
     fn schema(schemas: &mut Schemas) -> Value {
         let share = json!({ "type": "number", "minimum": 0, "maximum": 1 });
         let pool = schemas.schema_for::<PoolPolicy>();
-        let kinds = json!(["fleet", "pool", "tenant", "site", "leaf", "rack", "nvlink"]);
+        let kinds = json!([
+            "fleet", "pool", "tenant", "site", "leaf", "rack", "nvlink", "spine", "row", "pdu"
+        ]);
         let count = |min: u32| json!({ "type": "integer", "minimum": min, "maximum": 1_000_000 });
         json!({
             "type": "object", "additionalProperties": false,
@@ -200,6 +203,10 @@ impl Schema for Policy {
                             },
                         },
                     },
+                },
+                "capacity_floors": {
+                    "type": "object", "propertyNames": { "enum": kinds },
+                    "additionalProperties": share,
                 },
                 "pools_default": pool,
                 "pools": {

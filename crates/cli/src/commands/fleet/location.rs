@@ -27,12 +27,21 @@ pub(crate) struct LocationFlags {
     /// NVLink domain, if it spans several nodes
     #[arg(long, value_name = "NAME")]
     nvlink: Option<Unit>,
+    /// Spine switch, or group of spine switches
+    #[arg(long, value_name = "NAME")]
+    spine: Option<Unit>,
+    /// Row of racks with shared cooling
+    #[arg(long, value_name = "NAME")]
+    row: Option<Unit>,
+    /// Power distribution unit
+    #[arg(long, value_name = "NAME")]
+    pdu: Option<Unit>,
 }
 
 impl LocationFlags {
     pub(crate) fn in_pool(&self, pool: Pool) -> Location {
-        let Self { tenant, site, rack, leaf, nvlink } = self.clone();
-        Location { pool, tenant, site, rack, leaf, nvlink }
+        let Self { tenant, site, rack, leaf, nvlink, spine, row, pdu } = self.clone();
+        Location { pool, tenant, site, rack, leaf, nvlink, spine, row, pdu }
     }
 }
 
@@ -58,6 +67,9 @@ enum LocationPart {
     Rack,
     Leaf,
     Nvlink,
+    Spine,
+    Row,
+    Pdu,
 }
 
 fn without(mut location: Location, parts: &[LocationPart]) -> Location {
@@ -68,6 +80,9 @@ fn without(mut location: Location, parts: &[LocationPart]) -> Location {
             LocationPart::Rack => location.rack = None,
             LocationPart::Leaf => location.leaf = None,
             LocationPart::Nvlink => location.nvlink = None,
+            LocationPart::Spine => location.spine = None,
+            LocationPart::Row => location.row = None,
+            LocationPart::Pdu => location.pdu = None,
         }
     }
     location

@@ -145,11 +145,21 @@ pub(super) fn domains(
     let rows: Vec<Vec<String>> = domains
         .iter()
         .map(|row| {
-            let limit = row.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
-            vec![row.domain.to_string(), row.members.to_string(), row.out.to_string(), limit]
+            let number =
+                |count: Option<u32>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
+            let budget = match (row.disrupted, row.limit) {
+                (Some(used), Some(limit)) => format!("{used} of {limit}"),
+                (_, limit) => number(limit),
+            };
+            let capacity = match (row.schedulable, row.floor) {
+                (Some(schedulable), Some(floor)) => format!("{schedulable}, at least {floor}"),
+                (schedulable, _) => number(schedulable),
+            };
+            let (nodes, out) = (row.members.to_string(), row.out.to_string());
+            vec![row.domain.to_string(), nodes, out, budget, capacity]
         })
         .collect();
-    printer.table(&["Domain", "Nodes", "Out of service", "Budget"], &rows)?;
+    printer.table(&["Domain", "Nodes", "Out of service", "Budget used", "Take work"], &rows)?;
     for fault in &domain_faults {
         printer.line("")?;
         printer.paragraph(

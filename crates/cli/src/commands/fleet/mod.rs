@@ -2,6 +2,7 @@
 
 mod artifact;
 mod connection;
+mod domain;
 mod events;
 mod export;
 mod findings;
@@ -33,6 +34,9 @@ pub(crate) enum FleetCommand {
     /// List pools, racks and switches: nodes out of service, disruption budgets, domain faults and
     /// freezes
     Domains(matrix::DomainsArgs),
+    /// Report what happened to a failure domain
+    #[command(subcommand)]
+    Domain(domain::DomainCommand),
     /// Hold a node out of service
     #[command(alias = "hold")]
     Cordon(requests::CordonArgs),
@@ -61,8 +65,8 @@ pub(crate) enum FleetCommand {
     /// The node removes secrets from them. It collects them even while jobs run. The logs are
     /// written to a new file.
     Logs(artifact::Args),
-    /// Set the location of a node: pool, tenant, site, rack, leaf switch, NVLink domain. Omitted
-    /// parts do not change
+    /// Set the location of a node: pool, tenant, site, row, rack, PDU, switches, NVLink domain.
+    /// Omitted parts do not change
     SetLocation(location::SetLocationArgs),
     /// Remove a node from the fleet permanently
     Retire(requests::RetireArgs),
@@ -92,6 +96,7 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Events(args) => events::run(session, args, printer),
         FleetCommand::Explain(args) => nodes::explain(session, args, printer),
         FleetCommand::Domains(args) => matrix::domains(session, args, printer),
+        FleetCommand::Domain(command) => domain::run(session, command, printer),
         FleetCommand::Cordon(args) => requests::cordon(session, args, printer),
         FleetCommand::Uncordon(args) => requests::uncordon(session, args, printer),
         FleetCommand::Repaired(args) => requests::repaired(session, args, printer),

@@ -143,14 +143,21 @@ fn replacement(lost: &LostToken, dir: &Path) -> String {
             )
         }
         LostToken::Join { location, node, uses, by: _ } => {
-            let Location { pool, tenant, site, rack, leaf, nvlink } = location;
+            let Location { pool, tenant, site, rack, leaf, nvlink, spine, row, pdu } = location;
             let mut flags = String::new();
             let mut add = |flag: &str, value: Option<&str>| {
                 flags.extend(value.map(|value| format!(" --{flag} {value}")));
             };
             add("tenant", tenant.as_ref().map(Tenant::as_str));
-            for (flag, unit) in [("site", site), ("rack", rack), ("leaf", leaf), ("nvlink", nvlink)]
-            {
+            for (flag, unit) in [
+                ("site", site),
+                ("rack", rack),
+                ("leaf", leaf),
+                ("nvlink", nvlink),
+                ("spine", spine),
+                ("row", row),
+                ("pdu", pdu),
+            ] {
                 add(flag, unit.as_ref().map(Unit::as_str));
             }
             add("node", node.as_ref().map(NodeId::as_str));

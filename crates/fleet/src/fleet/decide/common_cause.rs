@@ -5,13 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::fleet::access::is_within;
 use crate::fleet::event::Event;
 use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
-use crate::fleet::state::{FleetState, Node, Symptom};
+use crate::fleet::state::{DomainRecovery, FleetState, Node, Symptom};
 
-/// The domain faults that are active once the events of this decision are applied.
-pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
+/// The domain faults when this decision is in the log.
+pub(super) struct ActiveFaults {
+    pub(super) faults: BTreeMap<Domain, Symptom>,
+    /// Faults that have ended, but whose findings may still be open.
+    recoveries: BTreeMap<Domain, DomainRecovery>,
+}
 
 /// Detects faults in the domains of changed nodes. Clears faults that too few nodes still show.
 pub(super) fn detect_faults(
@@ -70,40 +75,80 @@ struct Suspect {
     share: f64,
 }
 
-/// The domain faults that are active after these events.
-pub(super) fn active_faults(state: &FleetState, events: &[Event]) -> ActiveFaults {
-    let mut faults: ActiveFaults =
-        state.domain_faults.iter().map(|(domain, fault)| (domain.clone(), fault.symptom)).collect();
+/// The domain faults after these events.
+pub(super) fn active_faults(state: &FleetState, events: &[Event], now: Timestamp) -> ActiveFaults {
+    let faults = state.domain_faults.iter();
+    let mut faults: BTreeMap<Domain, Symptom> =
+        faults.map(|(domain, fault)| (domain.clone(), fault.symptom)).collect();
+    let mut recoveries = state.domain_recoveries.clone();
     for event in events {
         match event {
             Event::DomainFaultDetected { domain, symptom, .. } => {
                 faults.insert(domain.clone(), *symptom);
             }
             Event::DomainFaultCleared { domain, .. } => {
-                faults.remove(domain);
+                if let Some(symptom) = faults.remove(domain) {
+                    let recovery = DomainRecovery { symptom, at: now, repaired: false };
+                    recoveries.insert(domain.clone(), recovery);
+                }
             }
             _ => {}
         }
     }
-    faults
+    ActiveFaults { faults, recoveries }
 }
 
-/// Returns the faulty domain that explains everything that is wrong with the node, if there is one.
-pub(super) fn explaining_domain<'a>(
-    node: &Node,
-    codes: &[String],
-    active_faults: &'a ActiveFaults,
-) -> Option<(&'a Domain, Symptom)> {
-    let domains = node.location.domains();
-    active_faults.iter().find_map(|(domain, symptom)| {
-        let explains = |code: &String| Symptom::from_code(code) == Some(*symptom);
-        let is_lost = node.liveness.heartbeat_loss().is_some();
-        let is_heartbeat_explained =
-            codes.is_empty() && *symptom == Symptom::HeartbeatLost && is_lost;
-        let is_explained =
-            is_heartbeat_explained || (!codes.is_empty() && codes.iter().all(explains));
-        (domains.contains(domain) && is_explained).then_some((domain, *symptom))
-    })
+/// Nodes whose wait these events explain or change.
+pub(super) fn concerned_nodes(state: &FleetState, events: &[Event]) -> BTreeSet<NodeId> {
+    let mut concerned = BTreeSet::new();
+    for event in events {
+        match event {
+            Event::DomainFaultDetected { nodes, .. } => concerned.extend(nodes.iter().cloned()),
+            Event::DomainFaultCleared { domain, .. } => {
+                let fault = state.domain_faults.get(domain);
+                let affected = fault.map(|fault| affected_nodes(state, domain, fault.symptom));
+                concerned.extend(affected.into_iter().flat_map(BTreeMap::into_keys));
+            }
+            _ => {}
+        }
+    }
+    concerned
+}
+
+/// Whether this symptom explains everything that is wrong with the node.
+fn explains(node: &Node, codes: &[String], symptom: Symptom) -> bool {
+    if codes.is_empty() {
+        return symptom == Symptom::HeartbeatLost && node.liveness.heartbeat_loss().is_some();
+    }
+    codes.iter().all(|code| Symptom::from_code(code) == Some(symptom))
+}
+
+impl ActiveFaults {
+    /// Returns the faulty domain that explains everything that is wrong with the node, if there is
+    /// one.
+    pub(super) fn explanation(&self, node: &Node, codes: &[String]) -> Option<(&Domain, Symptom)> {
+        let mut faults = self.faults.iter();
+        let (domain, symptom) = faults.find(|(domain, symptom)| {
+            is_within(&node.location, domain) && explains(node, codes, **symptom)
+        })?;
+        Some((domain, *symptom))
+    }
+
+    /// Like [`Self::explanation`], for a fault that ended after the node began to show its symptom.
+    pub(super) fn recovery(
+        &self,
+        node: &Node,
+        codes: &[String],
+    ) -> Option<(&Domain, DomainRecovery)> {
+        let mut recoveries = self.recoveries.iter();
+        let (domain, recovery) = recoveries.find(|(domain, recovery)| {
+            let shown_since = node.symptoms.get(&recovery.symptom);
+            is_within(&node.location, domain)
+                && shown_since.is_some_and(|since| *since <= recovery.at)
+                && explains(node, codes, recovery.symptom)
+        })?;
+        Some((domain, *recovery))
+    }
 }
 
 fn affected_nodes(
@@ -123,6 +168,9 @@ fn affected_nodes(
 /// so that the fault does not flap.
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
+    if !symptom.can_come_from(domain.kind()) {
+        return false; // An earlier version blamed the domain.
+    }
     let count = u32::try_from(affected_nodes(state, domain, symptom).len()).unwrap_or(u32::MAX);
     let members = state.domain_counts.get(domain).map_or(0, |counts| counts.members);
     count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
@@ -134,8 +182,12 @@ fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect
     let policy = &state.policy.common_cause;
     let members = state.domain_counts.get(domain)?.members;
     let from = now - SignedDuration::from_secs(i64::from(policy.window_s));
-    for (symptom, nodes) in state.symptoms.get(domain)? {
-        let recent = nodes.iter().filter(|(_, at)| **at >= from).map(|(id, _)| id.clone());
+    // What the nodes showed before a repair of the domain is no sign of another fault.
+    let repaired = state.domain_recoveries.get(domain).filter(|recovery| recovery.repaired);
+    let is_recent = |at: Timestamp| at >= from && repaired.is_none_or(|recovery| at > recovery.at);
+    let symptoms = state.symptoms.get(domain)?.iter();
+    for (symptom, nodes) in symptoms.filter(|(symptom, _)| symptom.can_come_from(domain.kind())) {
+        let recent = nodes.iter().filter(|(_, at)| is_recent(**at)).map(|(id, _)| id.clone());
         let nodes: Vec<NodeId> = recent.collect();
         let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let share = f64::from(count) / f64::from(members.max(1));

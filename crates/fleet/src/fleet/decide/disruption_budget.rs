@@ -1,45 +1,155 @@
-//! Disruption budgets: how many nodes may be out of service at once. A budget never keeps a node
+//! Disruption budgets limit how many nodes the controller keeps out of service at once. Capacity
+//! floors say how many nodes have to take work, whatever took the others out. Neither keeps a node
 //! from returning to service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fleet::identity::Domain;
-use crate::fleet::reason::{BudgetCounts, Rationale, Reason, UnblockedBy};
-use crate::fleet::state::{DomainCounts, FleetState, Node};
+use crate::fleet::access::is_within;
+use crate::fleet::identity::{Domain, NodeId};
+use crate::fleet::reason::{
+    BudgetCounts, CapacityCounts, NodeNames, Rationale, Reason, UnblockedBy,
+};
+use crate::fleet::state::{DisruptionSlot, DomainCounts, FleetState, Node};
 
-/// Usage of each budget, including the nodes that this decision has taken out of service so far.
-pub(super) struct BudgetUsage<'a> {
+/// How much of each budget is used, including what this decision has changed so far.
+pub(in crate::fleet) struct BudgetUsage<'a> {
     state: &'a FleetState,
-    used: BTreeMap<Domain, u32>,
+    changes: BTreeMap<Domain, DomainChange>,
+}
+
+/// What this decision changes in a domain.
+#[derive(Default)]
+struct DomainChange {
+    /// Nodes that now use the budget.
+    disrupted: BTreeSet<NodeId>,
+    /// Nodes that no longer use the budget.
+    restored: BTreeSet<NodeId>,
+    schedulable: i32,
+}
+
+/// What a node counts for, before a step.
+#[derive(Clone, Copy)]
+pub(super) struct Standing {
+    disrupted: bool,
+    schedulable: bool,
+}
+
+impl Standing {
+    pub(super) fn new(node: &Node) -> Self {
+        Self { disrupted: node.is_disrupted(), schedulable: node.is_schedulable() }
+    }
 }
 
 impl<'a> BudgetUsage<'a> {
-    pub(super) fn new(state: &'a FleetState) -> Self {
-        Self { state, used: BTreeMap::new() }
+    pub(in crate::fleet) fn new(state: &'a FleetState) -> Self {
+        Self { state, changes: BTreeMap::new() }
     }
 
-    /// Returns the exhausted budget that keeps the node from quarantine, or `None` if the node may
-    /// be quarantined.
+    /// Returns a limit that keeps the node from quarantine, or `None` if the node may be
+    /// quarantined. If the node waits already, the limit that it waits for comes first. A capacity
+    /// floor does not stop the quarantine of a node that takes no work.
     pub(super) fn quarantine_blocker(&self, node: &Node) -> Option<Rationale> {
-        let exhausted = node.location.domains().into_iter().find_map(|domain| {
-            let budget = self.state.policy.disruption_budgets.get(&domain.kind())?;
-            let DomainCounts { members, out } =
-                self.state.domain_counts.get(&domain).copied().unwrap_or_default();
-            let out = out.saturating_add(self.used.get(&domain).copied().unwrap_or_default());
-            let limit = budget.limit(members);
-            (out >= limit).then_some((domain, out, members, limit))
+        let waits_for = node.waits_for_slot();
+        let slots = node.location.domains().into_iter().flat_map(|domain| {
+            [DisruptionSlot::Budget(domain.clone()), DisruptionSlot::Capacity(domain)]
         });
-        let (domain, out, members, limit) = exhausted?;
-        let counts = Some(BudgetCounts { out, members, limit });
-        let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
+        let takes_work = node.is_schedulable();
+        let applies = |slot: &DisruptionSlot| {
+            (takes_work || matches!(slot, DisruptionSlot::Budget(_)))
+                && is_within(&node.location, slot.domain())
+        };
+        waits_for.into_iter().chain(slots).filter(applies).find_map(|slot| self.blocker(&slot))
+    }
+
+    pub(super) fn is_free(&self, slot: &DisruptionSlot) -> bool {
+        self.exhausted(slot).is_none()
+    }
+
+    /// Why no node can take this slot now. `None` if it is free.
+    pub(in crate::fleet) fn blocker(&self, slot: &DisruptionSlot) -> Option<Rationale> {
+        let reason = self.exhausted(slot)?.reason(self, slot.domain());
+        let domain = slot.domain().clone();
         Some(Rationale::new(reason, UnblockedBy::BudgetSlot { domain }))
     }
 
-    /// Counts the node if the last event took it out of service.
-    pub(super) fn count(&mut self, was_out_of_service: bool, node: &Node) {
-        if !was_out_of_service && node.is_out_of_service() {
-            for domain in node.location.domains() {
-                *self.used.entry(domain).or_default() += 1;
+    /// The counts of the slot if it is not free.
+    fn exhausted(&self, slot: &DisruptionSlot) -> Option<Exhausted> {
+        let (policy, domain) = (&self.state.policy, slot.domain());
+        let DomainCounts { members, disrupted, schedulable, .. } = self.counts(domain);
+        match slot {
+            DisruptionSlot::Budget(_) => {
+                let limit = policy.disruption_budgets.get(&domain.kind())?.limit(members);
+                let counts = BudgetCounts { out: disrupted, members, limit };
+                (disrupted >= limit).then_some(Exhausted::Budget(counts))
+            }
+            DisruptionSlot::Capacity(_) => {
+                let minimum = policy.capacity_floor(domain.kind(), members)?;
+                let counts = CapacityCounts { schedulable, members, minimum };
+                (schedulable <= minimum).then_some(Exhausted::Capacity(counts))
+            }
+        }
+    }
+
+    fn counts(&self, domain: &Domain) -> DomainCounts {
+        let counts = self.state.domain_counts.get(domain).copied().unwrap_or_default();
+        let Some(change) = self.changes.get(domain) else { return counts };
+        let number = |nodes: &BTreeSet<NodeId>| u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let disrupted = counts.disrupted.saturating_add(number(&change.disrupted));
+        DomainCounts {
+            disrupted: disrupted.saturating_sub(number(&change.restored)),
+            schedulable: counts.schedulable.saturating_add_signed(change.schedulable),
+            ..counts
+        }
+    }
+
+    /// Counts what the last step changed.
+    pub(super) fn count(&mut self, id: &NodeId, before: Standing, node: &Node) {
+        let after = Standing::new(node);
+        let schedulable = i32::from(after.schedulable) - i32::from(before.schedulable);
+        if before.disrupted == after.disrupted && schedulable == 0 {
+            return;
+        }
+        for domain in node.location.domains() {
+            let change = self.changes.entry(domain).or_default();
+            change.schedulable += schedulable;
+            let (to, from) = match (before.disrupted, after.disrupted) {
+                (false, true) => (&mut change.disrupted, &mut change.restored),
+                (true, false) => (&mut change.restored, &mut change.disrupted),
+                _ => continue,
+            };
+            if !from.remove(id) {
+                to.insert(id.clone());
+            }
+        }
+    }
+}
+
+enum Exhausted {
+    Budget(BudgetCounts),
+    Capacity(CapacityCounts),
+}
+
+impl Exhausted {
+    fn reason(&self, usage: &BudgetUsage<'_>, domain: &Domain) -> Reason {
+        let change = usage.changes.get(domain);
+        let is_restored = |id: &&NodeId| change.is_some_and(|change| change.restored.contains(*id));
+        let new = change.into_iter().flat_map(|change| &change.disrupted);
+        match *self {
+            Self::Budget(counts) => {
+                let users = usage.state.disruptions.disrupted(domain);
+                let users = users.filter(|id| !is_restored(id)).chain(new).cloned();
+                let used_by = NodeNames::new(users, counts.out);
+                Reason::DisruptionBudget { domain: domain.clone(), counts: Some(counts), used_by }
+            }
+            Self::Capacity(counts) => {
+                let nodes = usage.state.nodes.iter();
+                let out = nodes
+                    .filter(|(_, node)| !node.is_schedulable() && is_within(&node.location, domain))
+                    .map(|(id, _)| id)
+                    .filter(|id| !is_restored(id));
+                let total = counts.members.saturating_sub(counts.schedulable);
+                let out = NodeNames::new(out.chain(new).cloned(), total);
+                Reason::CapacityFloor { domain: domain.clone(), counts: Some(counts), out }
             }
         }
     }

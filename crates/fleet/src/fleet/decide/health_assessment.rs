@@ -106,6 +106,11 @@ pub fn affects_service(finding: &Finding) -> bool {
     finding_impact(finding) > Impact::None
 }
 
+/// Whether the finding makes a node unfit.
+pub(in crate::fleet) fn ends_service(finding: &Finding) -> bool {
+    finding_impact(finding) == Impact::Unfit
+}
+
 fn finding_impact(finding: &Finding) -> Impact {
     impact(finding.kind, finding.severity, finding.action)
 }

@@ -4,8 +4,13 @@
 //! For each node, it computes the next step, applies the step tentatively, and repeats until there
 //! is no further step. A phase change, its order and its reason therefore come from one decision,
 //! and each rule handles a single step.
+//!
+//! A quarantine takes slots of disruption budgets. So the steps that need no slot come first: they
+//! may free one. Then the nodes whose quarantine is due follow in order of urgency, together with
+//! the nodes that wait for a slot that is free now.
 
 mod common_cause;
+mod contenders;
 mod disruption_budget;
 mod health_assessment;
 mod orders;
@@ -19,9 +24,12 @@ use super::event::{Entry, Event};
 use super::identity::{Actor, NodeId};
 use super::policy::PoolPolicy;
 use super::reason::Rationale;
-use super::state::{FleetState, Node};
-use disruption_budget::BudgetUsage;
+use super::state::{DisruptionSlot, FleetState, Node};
+use contenders::Contenders;
+pub(super) use disruption_budget::BudgetUsage;
+use disruption_budget::Standing;
 use health_assessment::HealthAssessment;
+pub(super) use health_assessment::ends_service;
 pub use health_assessment::{Impact, affects_service, impact};
 
 /// Version of the decision logic. Raise it whenever the same inputs lead to other decisions. A
@@ -35,9 +43,14 @@ pub use health_assessment::{Impact, affects_service, impact};
 /// it, and its orders still expire.
 ///
 /// 4: if the disruption budget keeps a joining node from quarantine, the node is cordoned if its
-/// pool has `cordon_joining`. A requested verification also runs on a suspect node that stays in
-/// service.
-pub const LOGIC_VERSION: u32 = 4;
+/// pool has `cordon_joining`. A requested verification of a suspect node that stays in service
+/// runs.
+///
+/// 5: nodes get slots of disruption budgets in order of severity and age, in the batch in which a
+/// slot frees. Only nodes that the controller keeps out of service use a budget. Capacity floors
+/// count every node that takes no work. A symptom implicates only domains that can cause it, and
+/// after a domain fault the findings of its nodes get time to clear.
+pub const LOGIC_VERSION: u32 = 5;
 
 /// More steps than any node takes at once. If a node reaches this limit, two rules undo each
 /// other's work.
@@ -57,40 +70,78 @@ pub struct Report {
     pub waiting: Vec<(NodeId, Rationale)>,
 }
 
-/// Decides on the nodes that changed.
+/// Decides on the nodes that changed, and on the nodes that wait for what these free.
 pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Decision {
-    let mut decision = Decision::default();
-    let mut budget = BudgetUsage::new(state);
     let fault_events = common_cause::detect_faults(state, dirty, now);
-    let active_faults = common_cause::active_faults(state, &fault_events);
-    decision.events.extend(fault_events);
-    for id in dirty {
+    let mut dirty = dirty.clone();
+    dirty.extend(common_cause::concerned_nodes(state, &fault_events));
+    let mut round = Round {
+        state,
+        active_faults: common_cause::active_faults(state, &fault_events, now),
+        now,
+        budget: BudgetUsage::new(state),
+        decision: Decision { events: fault_events, ..Decision::default() },
+    };
+    let mut contenders = Contenders::new(state, dirty.clone());
+    for id in &dirty {
         let Some(node) = state.nodes.get(id) else { continue };
         let mut node = Node::clone(node);
+        if round.take_steps(id, &mut node, Slots::Closed) {
+            contenders.add(id, node);
+        }
+    }
+    contenders.open_queues(&round.budget);
+    while let Some((id, mut node)) = contenders.next(&round.budget) {
+        round.take_steps(&id, &mut node, Slots::Open);
+    }
+    round.decision.report.waiting.sort_by(|(one, _), (other, _)| one.cmp(other));
+    round.decision
+}
+
+/// Whether a step may take slots of disruption budgets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slots {
+    Closed,
+    Open,
+}
+
+/// One decision, while it is made.
+struct Round<'a> {
+    state: &'a FleetState,
+    active_faults: common_cause::ActiveFaults,
+    now: Timestamp,
+    budget: BudgetUsage<'a>,
+    decision: Decision,
+}
+
+impl Round<'_> {
+    /// Takes the steps of a node until there is no further one. If the slots are closed, it stops
+    /// before a step that needs one, and returns true.
+    fn take_steps(&mut self, id: &NodeId, node: &mut Node, slots: Slots) -> bool {
         for _ in 0..STEPS_MAX {
-            let assessment = HealthAssessment::new(&node);
-            let pool = state.policy.for_pool(&node.location.pool);
+            let assessment = HealthAssessment::new(node);
             let context = DecisionContext {
                 id,
-                node: &node,
+                node,
                 assessment: &assessment,
-                pool,
-                state,
-                active_faults: &active_faults,
-                now,
+                pool: self.state.policy.for_pool(&node.location.pool),
+                state: self.state,
+                active_faults: &self.active_faults,
+                now: self.now,
             };
-            let Some(event) = context.next_step(&budget) else { break };
-            let was_out_of_service = node.is_out_of_service();
-            node.apply_tentatively(&event, now);
-            budget.count(was_out_of_service, &node);
-            decision.events.push(event);
+            if slots == Slots::Closed && phase_transition::needs_slot(&context) {
+                return true;
+            }
+            let Some(event) = context.next_step(&self.budget) else { break };
+            let before = Standing::new(node);
+            node.apply_tentatively(&event, self.now);
+            self.budget.count(id, before, node);
+            self.decision.events.push(event);
         }
-        decision
-            .report
-            .waiting
-            .extend(node.phase.deferred().map(|rationale| (id.clone(), rationale.clone())));
+        let waiting = node.phase.deferred().map(|rationale| (id.clone(), rationale.clone()));
+        self.decision.report.waiting.extend(waiting);
+        false
     }
-    decision
 }
 
 /// A node and the inputs of its next step.
@@ -106,7 +157,7 @@ struct DecisionContext<'a> {
 
 impl DecisionContext<'_> {
     /// The next step: first a phase change, then the cancellation of an order, then a new order.
-    /// The same deferral is recorded only once.
+    /// The same deferral is recorded only once, even if other nodes use the budget by now.
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
             Some(Event::Deferred { node, rationale }) => {
@@ -116,7 +167,11 @@ impl DecisionContext<'_> {
         };
         match step {
             Some(Event::Deferred { rationale, .. })
-                if self.node.phase.deferred() == Some(&rationale) =>
+                if self
+                    .node
+                    .phase
+                    .deferred()
+                    .is_some_and(|before| before.is_same_wait(&rationale)) =>
             {
                 None
             }
@@ -126,6 +181,15 @@ impl DecisionContext<'_> {
 
     fn deferred(&self, rationale: Rationale) -> Event {
         Event::Deferred { node: self.id.clone(), rationale }
+    }
+}
+
+impl Rationale {
+    /// Whether both wait for the same thing. While a node waits for a slot, the nodes that use the
+    /// budget may change.
+    fn is_same_wait(&self, other: &Self) -> bool {
+        let slot = DisruptionSlot::from_reason(&self.reason);
+        self == other || (slot.is_some() && slot == DisruptionSlot::from_reason(&other.reason))
     }
 }
 

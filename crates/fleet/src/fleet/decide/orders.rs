@@ -10,9 +10,7 @@ use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{
     OrderFailure, Rationale, Reason, RepairsAttempted, UnblockedBy, bounded,
 };
-use crate::fleet::state::{
-    Hold, NodePhase, PendingOrder, RequestedOrder, Scheduling, Symptom, add_seconds,
-};
+use crate::fleet::state::{Hold, NodePhase, PendingOrder, RequestedOrder, Scheduling, add_seconds};
 use crate::fleet::window;
 use crate::health::Action;
 
@@ -243,15 +241,10 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
 /// The remaining fault belongs to a site, rack, switch or NVLink domain, so no operator has to
 /// inspect the node itself.
 fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
-    let (assessment, domains) = (context.assessment, context.node.location.domains());
-    let explains = |symptom: Symptom| {
-        let matches_symptom = |code: &String| Symptom::from_code(code) == Some(symptom);
-        !assessment.codes.is_empty() && assessment.codes.iter().all(matches_symptom)
-    };
-    let mut faults = context.active_faults.iter();
-    let (domain, symptom) =
-        faults.find(|(domain, symptom)| domains.contains(domain) && explains(**symptom))?;
-    let (domain, symptom) = (domain.clone(), *symptom);
+    let assessment = context.assessment;
+    let codes = Some(&assessment.codes).filter(|codes| !codes.is_empty())?;
+    let (domain, symptom) = context.active_faults.explanation(context.node, codes)?;
+    let domain = domain.clone();
     let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
     let cause = Some(Box::new(assessment.reason()));
     Some(Rationale::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))

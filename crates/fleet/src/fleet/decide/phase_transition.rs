@@ -1,14 +1,13 @@
 //! The next phase of a node. Every return to service requires verification.
 
 use super::DecisionContext;
-use super::common_cause;
 use super::disruption_budget::BudgetUsage;
 use super::health_assessment::Impact;
 use crate::fleet::event::Event;
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
-use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling};
+use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling, add_seconds};
 
 /// Returns the next phase change, or the deferral of a phase change that is due.
 pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
@@ -83,14 +82,18 @@ fn in_service(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option
     }
 }
 
+/// Whether the next step takes slots of disruption budgets, if they are free.
+pub(super) fn needs_slot(context: &DecisionContext<'_>) -> bool {
+    held(context).is_none()
+        && context.is_quarantine_due()
+        && context.blocker_besides_slots().is_none()
+}
+
 fn suspect(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
     if context.assessment.impact == Impact::None {
         return Some(context.in_service(Reason::FindingsCleared { verifying: false }));
     }
-    let timed_out =
-        context.node.heartbeat_deadline(context.pool).is_some_and(|at| at <= context.now);
-    let persists = context.node.phase.deadline(context.pool.suspect_timeout_s) <= context.now;
-    if context.assessment.impact < Impact::Unfit && !timed_out && !persists {
+    if !context.is_quarantine_due() {
         return None;
     }
     match context.quarantine_blocker(budget) {
@@ -194,22 +197,49 @@ impl DecisionContext<'_> {
         self.node.scheduling.is_drained()
     }
 
+    /// Whether the node should leave service now, if nothing prevents it.
+    fn is_quarantine_due(&self) -> bool {
+        let impact = self.assessment.impact;
+        match self.node.phase() {
+            NodePhase::Joining | NodePhase::InService => impact == Impact::Unfit,
+            NodePhase::Suspect => {
+                let timed_out =
+                    self.node.heartbeat_deadline(self.pool).is_some_and(|at| at <= self.now);
+                let persists = self.node.phase.deadline(self.pool.suspect_timeout_s) <= self.now;
+                // A timer that has ended does not run again because the controller paused.
+                let is_late = timed_out || persists || self.node.waits_for_slot().is_some();
+                impact == Impact::Unfit || (impact != Impact::None && is_late)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns why a quarantine that is due has to wait, or `None` if it may happen now.
     fn quarantine_blocker(&self, budget: &BudgetUsage<'_>) -> Option<Rationale> {
+        self.blocker_besides_slots().or_else(|| budget.quarantine_blocker(self.node))
+    }
+
+    /// Why a quarantine has to wait, whatever the budgets allow.
+    fn blocker_besides_slots(&self) -> Option<Rationale> {
         if self.pool.autonomy == Autonomy::Observe {
             let cause = Box::new(self.assessment.reason());
             let reason = Reason::QuarantineNotAllowed { cause };
             return Some(Rationale::new(reason, UnblockedBy::PolicyOrHold));
         }
-        if let Some((domain, symptom)) =
-            common_cause::explaining_domain(self.node, &self.assessment.codes, self.active_faults)
-        {
+        let codes = &self.assessment.codes;
+        if let Some((domain, symptom)) = self.active_faults.explanation(self.node, codes) {
             let domain = domain.clone();
             let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
             let reason = Reason::FailureDomainFault { domain, symptom, cause: None };
             return Some(Rationale::new(reason, unblocked_by));
         }
-        budget.quarantine_blocker(self.node)
+        let (domain, recovery) = self.active_faults.recovery(self.node, codes)?;
+        let at = add_seconds(recovery.at, self.pool.settle_s);
+        let (domain, symptom) = (domain.clone(), recovery.symptom);
+        (self.now < at).then(|| {
+            let reason = Reason::DomainRecovering { domain, symptom };
+            Rationale::new(reason, UnblockedBy::Settled { at })
+        })
     }
 
     /// The levels that the pool requires, and the levels that the node failed before.

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use super::{
-    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsAttempted,
-    SymptomCounts, UnblockedBy,
+    BudgetCounts, CapacityCounts, FindingSummary, GpuLocation, NodeNames, OrderFailure, Reason,
+    RepairsAttempted, SymptomCounts, UnblockedBy,
 };
 use crate::fleet::order::{OrderKind, span};
 use crate::fleet::policy::Autonomy;
@@ -54,21 +54,18 @@ impl fmt::Display for Reason {
             Self::CertificateRevoked { since } => {
                 write!(out, "its certificate was revoked at {since:.0}; its state is unknown")
             }
-            Self::DisruptionBudget { domain, counts: None } => {
-                write!(out, "the disruption budget of {domain} is used up")
-            }
-            Self::DisruptionBudget { domain, counts: Some(counts) } => {
-                let BudgetCounts { out: gone, members, limit } = counts;
-                write!(
-                    out,
-                    "disruption budget of {domain} used up: {gone} of {members} nodes are out of service, {limit} allowed"
-                )
-            }
+            Self::DisruptionBudget { .. } | Self::CapacityFloor { .. } => self.fmt_slot(out),
             Self::FailureDomainFault { domain, symptom, cause: None } => {
                 write!(out, "{domain} has a fault ({symptom}); the node itself is not the cause")
             }
             Self::FailureDomainFault { domain, cause: Some(cause), .. } => {
                 write!(out, "{cause}; {domain} has a fault, the node itself is not the cause")
+            }
+            Self::DomainRecovering { domain, symptom } => {
+                write!(
+                    out,
+                    "the fault of {domain} ({symptom}) has ended; findings may take a while to clear"
+                )
             }
             Self::CommonSymptom { domain, symptom, counts: None, .. } => write!(
                 out,
@@ -91,6 +88,33 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
+    /// Describes why a quarantine has to wait for other nodes.
+    fn fmt_slot(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DisruptionBudget { domain, counts: Some(counts), used_by } => {
+                let BudgetCounts { out: gone, members, limit } = counts;
+                write!(
+                    out,
+                    "disruption budget of {domain} used up: Farrier keeps {gone} of {members} nodes out of service, {limit} allowed{used_by}"
+                )
+            }
+            Self::DisruptionBudget { domain, .. } => {
+                write!(out, "the disruption budget of {domain} is used up")
+            }
+            Self::CapacityFloor { domain, counts: Some(counts), out: others } => {
+                let CapacityCounts { schedulable, members, minimum } = counts;
+                write!(
+                    out,
+                    "capacity floor of {domain} reached: {schedulable} of {members} nodes take work, at least {minimum} must{others}"
+                )
+            }
+            Self::CapacityFloor { domain, .. } => {
+                write!(out, "the capacity floor of {domain} is reached")
+            }
+            _ => out.write_str(self.code()),
+        }
+    }
+
     /// Describes reasons that defer or end an order.
     fn fmt_order(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -175,11 +199,23 @@ impl fmt::Display for UnblockedBy {
             }
             Self::PolicyOrHold => "the policy of the pool allows it, or an operator holds the node",
             Self::Policy => "the policy of the pool allows it",
-            Self::DomainRepair { domain } => return write!(out, "{domain} is repaired"),
+            Self::DomainRepair { domain } => {
+                let name = String::from(domain.clone());
+                return write!(
+                    out,
+                    "{domain} is repaired: its nodes recover, or an operator says so (`farrier fleet domain repaired {name}`)"
+                );
+            }
             Self::BudgetSlot { domain } => {
                 return write!(
                     out,
                     "a node of {domain} returns to service, or the policy allows more"
+                );
+            }
+            Self::Settled { at } => {
+                return write!(
+                    out,
+                    "the findings clear, or {at:.0}: then the node is judged on its own"
                 );
             }
             Self::FewerSymptoms { symptom } => {
@@ -210,6 +246,18 @@ impl fmt::Display for UnblockedBy {
             Self::Legacy { text, .. } => text,
         };
         out.write_str(text)
+    }
+}
+
+impl fmt::Display for NodeNames {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.first.split_first() else { return Ok(()) };
+        write!(out, " ({first}")?;
+        others.iter().try_for_each(|node| write!(out, ", {node}"))?;
+        if self.more > 0 {
+            write!(out, " and {} more", self.more)?;
+        }
+        out.write_str(")")
     }
 }
 

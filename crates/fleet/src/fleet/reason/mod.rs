@@ -104,6 +104,19 @@ pub enum Reason {
         /// `None` for a caller who does not see the whole domain.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counts: Option<BudgetCounts>,
+        /// Nodes that use the budget. Empty for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
+        used_by: NodeNames,
+    },
+    /// Too few nodes of the domain take work, whatever took the others out of service.
+    CapacityFloor {
+        domain: Domain,
+        /// `None` for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counts: Option<CapacityCounts>,
+        /// Nodes that take no work. Empty for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
+        out: NodeNames,
     },
     /// A failure domain is faulty, not the node itself.
     FailureDomainFault {
@@ -113,6 +126,12 @@ pub enum Reason {
         /// What is still wrong with the node after its repairs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<Box<Reason>>,
+    },
+    /// The fault of a failure domain has ended, and the findings get time to clear.
+    DomainRecovering {
+        domain: Domain,
+        /// What the nodes of the domain showed.
+        symptom: Symptom,
     },
     /// Several nodes of a domain began to show the same symptom.
     CommonSymptom {
@@ -200,12 +219,50 @@ pub enum Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetCounts {
-    /// Nodes that are out of service.
+    /// Nodes that the controller keeps out of service.
     pub out: u32,
     /// All nodes of the domain.
     pub members: u32,
-    /// Nodes that may be out of service at once.
+    /// Nodes that the controller may keep out of service at once.
     pub limit: u32,
+}
+
+/// The counts of a capacity floor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapacityCounts {
+    /// Nodes that take work.
+    pub schedulable: u32,
+    /// All nodes of the domain.
+    pub members: u32,
+    /// Nodes that must take work.
+    pub minimum: u32,
+}
+
+/// Names of some nodes. Every deferral is a log entry, so the list is short.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeNames {
+    pub first: Vec<NodeId>,
+    /// Number of further nodes.
+    #[serde(default)]
+    pub more: u32,
+}
+
+impl NodeNames {
+    /// Most names in a list.
+    const FIRST_MAX: usize = 8;
+
+    /// The first names of `nodes`, of which there are `total`.
+    pub(super) fn new(nodes: impl Iterator<Item = NodeId>, total: u32) -> Self {
+        let first: Vec<NodeId> = nodes.take(Self::FIRST_MAX).collect();
+        let more = total.saturating_sub(u32::try_from(first.len()).unwrap_or(u32::MAX));
+        Self { first, more }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The counts of a common symptom.
@@ -311,6 +368,8 @@ pub enum UnblockedBy {
     DomainRepair { domain: Domain },
     /// A node of the domain returns to service, or the policy allows more nodes out of service.
     BudgetSlot { domain: Domain },
+    /// The findings have had time to clear.
+    Settled { at: Timestamp },
     /// Fewer nodes show the symptom.
     FewerSymptoms { symptom: Symptom },
     /// Several nodes show the same symptom again.
@@ -345,7 +404,7 @@ pub enum UnblockedBy {
 
 impl Reason {
     /// The codes of all reasons that decisions have.
-    pub const CODES: [&str; 31] = [
+    pub const CODES: [&str; 33] = [
         "enrolled",
         "open-findings",
         "verification-failed",
@@ -361,7 +420,9 @@ impl Reason {
         "external-cordon",
         "certificate-revoked",
         "disruption-budget",
+        "capacity-floor",
         "failure-domain-fault",
+        "domain-recovering",
         "common-symptom",
         "no-common-symptom",
         "quarantine-not-allowed",
@@ -397,7 +458,9 @@ impl Reason {
             Self::ExternalCordon { .. } => "external-cordon",
             Self::CertificateRevoked { .. } => "certificate-revoked",
             Self::DisruptionBudget { .. } => "disruption-budget",
+            Self::CapacityFloor { .. } => "capacity-floor",
             Self::FailureDomainFault { .. } => "failure-domain-fault",
+            Self::DomainRecovering { .. } => "domain-recovering",
             Self::CommonSymptom { .. } => "common-symptom",
             Self::NoCommonSymptom { .. } => "no-common-symptom",
             Self::QuarantineNotAllowed { .. } => "quarantine-not-allowed",
@@ -443,7 +506,7 @@ impl Reason {
 }
 
 impl UnblockedBy {
-    pub const CODES: [&str; 24] = [
+    pub const CODES: [&str; 25] = [
         "verification",
         "finding",
         "condition-change",
@@ -458,6 +521,7 @@ impl UnblockedBy {
         "policy",
         "domain-repair",
         "budget-slot",
+        "settled",
         "fewer-symptoms",
         "symptom-return",
         "operator-hold",
@@ -487,6 +551,7 @@ impl UnblockedBy {
             Self::Policy => "policy",
             Self::DomainRepair { .. } => "domain-repair",
             Self::BudgetSlot { .. } => "budget-slot",
+            Self::Settled { .. } => "settled",
             Self::FewerSymptoms { .. } => "fewer-symptoms",
             Self::SymptomReturn => "symptom-return",
             Self::OperatorHold => "operator-hold",
@@ -503,7 +568,10 @@ impl UnblockedBy {
     /// When time alone leads to another decision. `None` if it never does.
     pub fn changes_at(&self) -> Option<Timestamp> {
         match self {
-            Self::Unfreeze { at } | Self::WindowOrApproval { at } | Self::Retry { at } => Some(*at),
+            Self::Unfreeze { at }
+            | Self::WindowOrApproval { at }
+            | Self::Retry { at }
+            | Self::Settled { at } => Some(*at),
             Self::Legacy { changes_at, .. } => *changes_at,
             _ => None,
         }
@@ -618,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_of_one_pool_sees_no_counts_of_others() {
+    fn a_caller_of_one_pool_sees_no_counts_and_no_nodes_of_others() {
         let pool: Domain = "pool:train".parse().unwrap();
         for reason in samples::reasons() {
             for unblocked_by in samples::unblocked_by() {
@@ -627,6 +695,7 @@ mod tests {
                 for count in samples::FOREIGN_COUNTS {
                     assert!(!text.contains(&count.to_string()), "{reason:?} shows {count}: {text}");
                 }
+                assert!(!text.contains(samples::FOREIGN_NODE), "{reason:?} shows {text}");
                 assert_eq!(rationale.redacted(&Domain::Fleet), rationale);
             }
             assert_eq!(reason.redacted(&pool).code(), reason.code(), "the code is always shown");
@@ -655,10 +724,12 @@ mod tests {
     fn a_caller_of_one_pool_sees_its_own_counts() {
         let counts = Some(BudgetCounts { out: 1, members: 2, limit: 1 });
         let domain: Domain = "pool:train".parse().unwrap();
-        let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
+        let used_by = NodeNames::new(["gpu-1".parse().unwrap()].into_iter(), 1);
+        let reason = Reason::DisruptionBudget { domain: domain.clone(), counts, used_by };
         assert_eq!(reason.redacted(&domain), reason);
         let for_tenant = reason.redacted(&"tenant:train".parse().unwrap());
-        assert_eq!(for_tenant, Reason::DisruptionBudget { domain, counts: None });
+        let used_by = NodeNames::default();
+        assert_eq!(for_tenant, Reason::DisruptionBudget { domain, counts: None, used_by });
         let for_other = reason.redacted(&"pool:training".parse().unwrap());
         assert_eq!(for_other, Reason::Withheld { original_code: "disruption-budget".to_owned() });
     }

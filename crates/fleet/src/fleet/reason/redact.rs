@@ -1,7 +1,7 @@
 //! Redacts reasons for callers whose scope is narrower than the fleet. Works on values, and not on
 //! text. A reason without a rule here shows only its code.
 
-use super::{OrderFailure, Rationale, Reason, UnblockedBy};
+use super::{NodeNames, OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
 /// Whether the domain has no node in the caller's scope: another pool for a caller whose scope is a
@@ -30,6 +30,14 @@ impl OrderFailure {
             Self::Reported(_) => self.clone(),
             Self::Cancelled(reason) => Self::Cancelled(Box::new(reason.redacted(scope))),
         }
+    }
+}
+
+impl NodeNames {
+    /// A caller sees nodes of a domain only if their scope is the whole domain. A node may have
+    /// left it since, but then it was in the scope of the caller at the time.
+    fn redacted(&self, domain: &Domain, scope: &Domain) -> Self {
+        if domain == scope { self.clone() } else { Self::default() }
     }
 }
 
@@ -87,6 +95,7 @@ impl Reason {
             | Self::ExternalCordon { .. }
             | Self::CertificateRevoked { .. }
             | Self::NoCommonSymptom { .. }
+            | Self::DomainRecovering { .. }
             | Self::OrderNotAllowed { .. }
             | Self::InUse
             | Self::RepeatedQuarantines { .. }
@@ -96,9 +105,15 @@ impl Reason {
             | Self::OrderExpired { .. }
             | Self::OrderSuperseded { .. }
             | Self::OperatorRequest { .. } => self.clone(),
-            Self::DisruptionBudget { domain, counts } => Self::DisruptionBudget {
+            Self::DisruptionBudget { domain, counts, used_by } => Self::DisruptionBudget {
                 domain: domain.clone(),
                 counts: counts.filter(|_| domain == scope),
+                used_by: used_by.redacted(domain, scope),
+            },
+            Self::CapacityFloor { domain, counts, out } => Self::CapacityFloor {
+                domain: domain.clone(),
+                counts: counts.filter(|_| domain == scope),
+                out: out.redacted(domain, scope),
             },
             Self::CommonSymptom { domain, symptom, window_s, counts } => Self::CommonSymptom {
                 domain: domain.clone(),
@@ -133,9 +148,11 @@ impl Reason {
     fn domain(&self) -> Option<Domain> {
         match self {
             Self::DisruptionBudget { domain, .. }
+            | Self::CapacityFloor { domain, .. }
             | Self::FailureDomainFault { domain, .. }
             | Self::CommonSymptom { domain, .. }
             | Self::NoCommonSymptom { domain, .. }
+            | Self::DomainRecovering { domain, .. }
             | Self::Frozen { domain, .. } => Some(domain.clone()),
             Self::OutsideWindow { pool, .. } => Some(Domain::Pool(pool.clone())),
             _ => None,

@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 
 use super::{
-    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsAttempted,
-    SymptomCounts, UnblockedBy,
+    BudgetCounts, CapacityCounts, FindingSummary, GpuLocation, NodeNames, OrderFailure, Reason,
+    RepairsAttempted, SymptomCounts, UnblockedBy,
 };
 use crate::fleet::identity::{Actor, Domain, NodeId, Pool};
 use crate::fleet::order::{OrderKind, VerificationLevel};
@@ -44,6 +44,13 @@ fn open_findings() -> Reason {
 /// are allowed. Symptom: 4,714 of 4,715 nodes show it.
 pub const FOREIGN_COUNTS: [u32; 5] = [4711, 4712, 4713, 4714, 4715];
 
+/// A node of another pool in the samples.
+pub const FOREIGN_NODE: &str = "zz-other";
+
+fn foreign_nodes(more: u32) -> NodeNames {
+    NodeNames { first: FOREIGN_NODE.parse().ok().into_iter().collect(), more }
+}
+
 /// One sample of each reason. They name the whole fleet, which spans more than one pool.
 pub fn reasons() -> Vec<Reason> {
     reasons_naming(&Domain::Fleet, pool())
@@ -57,6 +64,12 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     let budget = Reason::DisruptionBudget {
         domain: domain(),
         counts: Some(BudgetCounts { out, members, limit }),
+        used_by: foreign_nodes(out),
+    };
+    let floor = Reason::CapacityFloor {
+        domain: domain(),
+        counts: Some(CapacityCounts { schedulable: out, members, minimum: limit }),
+        out: foreign_nodes(out),
     };
     let user = || Actor::User("ann".to_owned());
     let text = || "a look at the cable".to_owned();
@@ -121,6 +134,8 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     let window =
         pool.map(|pool| Reason::OutsideWindow { order: OrderKind::Reboot, pool, opens: at });
     reasons.extend(window);
+    reasons.push(floor);
+    reasons.push(Reason::DomainRecovering { domain: domain(), symptom: Symptom::Network });
     reasons
 }
 
@@ -168,5 +183,6 @@ pub fn unblocked_by_naming(
     ];
     let enrolment = pool.zip(node).map(|(pool, node)| UnblockedBy::Enrolment { pool, node });
     all.extend(enrolment);
+    all.push(UnblockedBy::Settled { at });
     all
 }

@@ -1,5 +1,5 @@
-//! Decodes states of formats 1 and 2, in which a node was a flat list of fields. A log may start
-//! from such a state.
+//! Decodes states of formats 1 to 4. A log may start from such a state. In formats 1 and 2, a node
+//! was a flat list of fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ use super::reports::Reports;
 use super::requests::OperatorRequests;
 use super::scheduling::Scheduling;
 use super::verification::{FailedVerification, Verification};
-use super::{DomainCounts, DomainFault, FleetState, Freeze, Symptom};
+use super::{DisruptionIndex, DomainFault, FleetState, Freeze, Symptom};
 use crate::fleet::event::{Cordon, GpuInventory, JournalPosition, NodeInventory};
 use crate::fleet::identity::{Domain, Location, NodeId};
 use crate::fleet::order::{Order, OrderKind, VerificationLevel};
@@ -33,7 +33,6 @@ struct StateV2 {
     policy: Policy,
     nodes: BTreeMap<NodeId, NodeV2>,
     retired: BTreeMap<NodeId, u64>,
-    tallies: BTreeMap<Domain, DomainCounts>,
     freezes: BTreeMap<Domain, Freeze>,
     symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     blamed: BTreeMap<Domain, DomainFault>,
@@ -228,6 +227,8 @@ impl From<NodeV2> for Node {
             repairs: repairs.into(),
             first_in_service_at: node.first_served,
             quarantines: node.quarantines,
+            held_since_service: false,
+            urgency: None,
             symptoms: node.shows,
             next_deadline: node.wake,
         }
@@ -243,10 +244,12 @@ impl From<StateV2> for FleetState {
             policy: state.policy,
             nodes: nodes.collect(),
             retired: state.retired,
-            domain_counts: state.tallies,
+            domain_counts: BTreeMap::new(),
+            disruptions: DisruptionIndex::default(),
             freezes: state.freezes,
             symptoms: state.symptoms,
             domain_faults: state.blamed,
+            domain_recoveries: BTreeMap::new(),
             access: state.access,
             deadlines: state.wakes,
         }
@@ -265,24 +268,41 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Adds the fields that formats before 5 lack. A node that waits may have had its condition for
+    /// as long as its phase.
+    fn upgrade_from_v4(&mut self) {
+        self.held_since_service = self.phase() == NodePhase::Held;
+        self.note_urgency(self.phase.since());
+    }
+}
+
 impl FleetState {
-    pub fn from_v2(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice::<StateV2>(bytes).map(Into::into)
+    /// Decodes a state of format 3 or 4. They differ only in names that are still accepted.
+    pub fn from_v4(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        Ok(serde_json::from_slice::<Self>(bytes)?.upgraded_from_v4())
     }
 
-    /// Decodes a state of format 1. Adds the missing fields, and counts the nodes of each domain
-    /// again by the current rules.
+    fn upgraded_from_v4(mut self) -> Self {
+        for node in self.nodes.values_mut() {
+            Arc::make_mut(node).upgrade_from_v4();
+        }
+        self.count_again();
+        self
+    }
+
+    pub fn from_v2(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        Ok(Self::from(serde_json::from_slice::<StateV2>(bytes)?).upgraded_from_v4())
+    }
+
+    /// Decodes a state of format 1, and adds the missing fields.
     pub fn from_v1(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
         reason::upgrade_state(&mut value);
         let mut state: Self = serde_json::from_value::<StateV2>(value)?.into();
-        state.domain_counts.clear();
-        for id in state.nodes.keys().cloned().collect::<Vec<_>>() {
-            let Some(node) = state.nodes.get_mut(&id) else { continue };
+        for node in state.nodes.values_mut() {
             Arc::make_mut(node).upgrade_from_v1();
-            let node = Arc::clone(node);
-            state.count(&node, 1);
         }
-        Ok(state)
+        Ok(state.upgraded_from_v4())
     }
 }

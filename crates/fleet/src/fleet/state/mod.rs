@@ -1,6 +1,7 @@
 //! The state of the fleet: a fold over the log. The same entries give the same state, byte for
 //! byte.
 
+mod disruption;
 mod fault;
 mod inventory;
 mod legacy;
@@ -17,6 +18,7 @@ mod scheduling;
 mod sparse;
 mod symptom;
 mod timers;
+mod urgency;
 mod verification;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +32,7 @@ use super::event::{Entry, Event, OperatorRequest};
 use super::identity::{Actor, Domain, Location, NodeId};
 use super::policy::Policy;
 use super::reason::Rationale;
+pub use disruption::{DisruptionIndex, DisruptionSlot};
 pub use fault::FaultKey;
 pub use inventory::Inventory;
 pub use liveness::{HeartbeatLoss, Liveness};
@@ -43,9 +46,11 @@ pub use scheduling::{CordonOwner, ExternalCordon, Scheduling};
 pub use sparse::Sparse;
 pub use symptom::Symptom;
 pub(crate) use timers::add_seconds;
+pub use urgency::{QuarantineClaim, Urgency};
 pub use verification::{FailedVerification, Verification, VerificationResult};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct FleetState {
     /// `seq` of the last applied entry.
     pub seq: u64,
@@ -60,12 +65,17 @@ pub struct FleetState {
     pub retired: BTreeMap<NodeId, u64>,
     #[serde(alias = "tallies")]
     pub domain_counts: BTreeMap<Domain, DomainCounts>,
+    #[serde(skip)]
+    pub disruptions: DisruptionIndex,
     /// Domains in which no order may change a node.
     pub freezes: BTreeMap<Domain, Freeze>,
     /// For each domain, the nodes that show a symptom, and since when.
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     #[serde(alias = "blamed")]
     pub domain_faults: BTreeMap<Domain, DomainFault>,
+    /// Domains whose fault has ended, until the findings have had time to clear.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub domain_recoveries: BTreeMap<Domain, DomainRecovery>,
     /// Number of the last applied access change.
     #[serde(default)]
     pub access: u64,
@@ -79,6 +89,27 @@ pub struct DomainCounts {
     pub members: u32,
     /// Members that are quarantined, repairing, verifying or held.
     pub out: u32,
+    /// Members that use the disruption budget.
+    #[serde(default)]
+    pub disrupted: u32,
+    /// Members that may get new work.
+    #[serde(default)]
+    pub schedulable: u32,
+}
+
+impl Serialize for FleetState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FleetState {
+    /// What is derived from the nodes is derived again.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut state = Self::deserialize(deserializer)?;
+        state.count_again();
+        Ok(state)
+    }
 }
 
 /// While a domain is frozen, no order may change its nodes.
@@ -102,6 +133,17 @@ pub struct DomainFault {
     pub rationale: Rationale,
 }
 
+/// The end of a domain fault. Findings from before it get time to clear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainRecovery {
+    pub symptom: Symptom,
+    pub at: Timestamp,
+    /// Whether an operator said that the domain is repaired. What its nodes showed before then is
+    /// no evidence of another fault of the domain.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repaired: bool,
+}
+
 impl FleetState {
     /// Applies an entry, and returns the nodes to decide on.
     ///
@@ -116,6 +158,7 @@ impl FleetState {
             Event::OperatorRequested { request } => return self.handle_request(request, entry),
             Event::PolicySet { policy } => {
                 self.policy = (**policy).clone();
+                self.change_all(|node| node.waits_for_slot().is_some(), Node::end_wait_for_slot);
                 return self.reevaluate_all();
             }
             Event::AccessChanged { number, change, .. } => {
@@ -138,6 +181,9 @@ impl FleetState {
             }
             Event::Tick => {
                 self.freezes.retain(|_, freeze| freeze.until > self.at);
+                let recovery_s = self.policy.recovery_s();
+                let is_over = |at| add_seconds(at, recovery_s) <= self.at;
+                self.domain_recoveries.retain(|_, recovery| !is_over(recovery.at));
                 return self.due();
             }
             Event::DomainFaultDetected { domain, symptom, nodes, rationale } => {
@@ -150,7 +196,7 @@ impl FleetState {
                 self.domain_faults.insert(domain.clone(), fault);
             }
             Event::DomainFaultCleared { domain, .. } => {
-                self.domain_faults.remove(domain);
+                self.end_domain_fault(domain, entry.at, false);
             }
             Event::LocationChanged { node, .. }
             | Event::InventoryReported { node, .. }
@@ -189,6 +235,15 @@ impl FleetState {
         self.nodes.keys().cloned().collect()
     }
 
+    /// Changes the nodes that `which` selects.
+    fn change_all(&mut self, which: impl Fn(&Node) -> bool, change: impl Fn(&mut Node)) {
+        let nodes = self.nodes.iter().filter(|(_, node)| which(node));
+        let ids: Vec<NodeId> = nodes.map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.change(&id, &change);
+        }
+    }
+
     fn members(&self, domain: &Domain) -> BTreeSet<NodeId> {
         let members =
             self.nodes.iter().filter(|(_, node)| node.location.domains().contains(domain));
@@ -208,13 +263,13 @@ impl FleetState {
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();
         let node = Node { first_seq, ..Node::joining(location.clone(), entry.at, generation) };
-        self.count(&node, 1);
+        self.count(id, &node);
         self.nodes.insert(id.clone(), Arc::new(node));
     }
 
     fn retire(&mut self, id: &NodeId) {
         if let Some(node) = self.nodes.remove(id) {
-            self.count(&node, -1);
+            self.uncount(id, &node);
             self.forget_symptoms(id, &node);
             if let Some(at) = node.next_deadline {
                 self.deadlines.remove(&(at, id.clone()));
@@ -226,38 +281,28 @@ impl FleetState {
     /// Changes a node, and updates the domain counts, symptoms and deadlines accordingly.
     fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut Node)) {
         let Some(mut node) = self.nodes.remove(id) else { return };
-        self.count(&node, -1);
+        self.uncount(id, &node);
         self.forget_symptoms(id, &node);
         if let Some(at) = node.next_deadline {
             self.deadlines.remove(&(at, id.clone()));
         }
         let changed = Arc::make_mut(&mut node);
         change(changed);
+        changed.note_urgency(self.at);
+        changed.end_wait_without_cause();
         changed.next_deadline = changed.next_deadline_at(&self.policy);
         self.note_symptoms(id, &node);
         if let Some(at) = node.next_deadline {
             self.deadlines.insert((at, id.clone()));
         }
-        self.count(&node, 1);
+        self.count(id, &node);
         self.nodes.insert(id.clone(), node);
-    }
-
-    fn count(&mut self, node: &Node, by: i32) {
-        for domain in node.location.domains() {
-            let counts = self.domain_counts.entry(domain.clone()).or_default();
-            counts.members = counts.members.saturating_add_signed(by);
-            if node.is_out_of_service() {
-                counts.out = counts.out.saturating_add_signed(by);
-            }
-            if counts.members == 0 {
-                self.domain_counts.remove(&domain);
-            }
-        }
     }
 
     fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
         for (&symptom, &at) in &node.symptoms {
-            for domain in node.location.domains().into_iter().filter(Domain::fails_as_one) {
+            let domains = node.location.domains().into_iter();
+            for domain in domains.filter(|domain| symptom.can_come_from(domain.kind())) {
                 let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
                 shown.insert(id.clone(), at);
             }
@@ -277,6 +322,16 @@ impl FleetState {
         }
     }
 
+    /// Ends the fault of a domain. Returns false if it has none.
+    fn end_domain_fault(&mut self, domain: &Domain, at: Timestamp, repaired: bool) -> bool {
+        let Some(DomainFault { symptom, .. }) = self.domain_faults.remove(domain) else {
+            return false;
+        };
+        let recovery = DomainRecovery { symptom, at, repaired };
+        self.domain_recoveries.insert(domain.clone(), recovery);
+        true
+    }
+
     fn handle_request(&mut self, request: &OperatorRequest, entry: &Entry) -> BTreeSet<NodeId> {
         match request {
             OperatorRequest::Freeze { domain, until, reason } => {
@@ -291,6 +346,13 @@ impl FleetState {
             }
             OperatorRequest::Unfreeze { domain } => {
                 self.freezes.remove(domain);
+                self.members(domain)
+            }
+            OperatorRequest::DomainRepaired { domain, repair } => {
+                if self.end_domain_fault(domain, entry.at, true) {
+                    let waits = |node: &Node| node.waits_for_repair_of(domain);
+                    self.change_all(waits, |node| node.repaired_by_hand(repair));
+                }
                 self.members(domain)
             }
             OperatorRequest::Hold { node, .. }

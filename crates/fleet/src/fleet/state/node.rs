@@ -17,10 +17,11 @@ use super::scheduling::Scheduling;
 use super::sparse::Sparse;
 use super::symptom::Symptom;
 use super::timers::add_seconds;
+use super::urgency::Urgency;
 use super::verification::Verification;
 use crate::fleet::access::AccessChange;
 use crate::fleet::event::{Entry, Event, NodeInventory, OperatorRequest};
-use crate::fleet::identity::{Actor, Location};
+use crate::fleet::identity::{Actor, Domain, Location};
 use crate::fleet::order::{Order, OrderKind, OrderStatus};
 use crate::fleet::policy::Policy;
 use crate::fleet::reason::{OrderFailure, Rationale, Reason, UnblockedBy, bounded};
@@ -53,6 +54,12 @@ pub struct Node {
     /// When the node was quarantined, in the last year.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantines: Vec<Timestamp>,
+    /// Whether the node was held since it was last in service.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held_since_service: bool,
+    /// `None` if nothing is wrong with the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub urgency: Option<Urgency>,
     /// Symptoms that other nodes of its failure domains may share, and since when the node shows
     /// them, by the clock of the server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -118,6 +125,8 @@ impl Node {
             repairs: Sparse::default(),
             first_in_service_at: None,
             quarantines: Vec::new(),
+            held_since_service: false,
+            urgency: None,
             symptoms: BTreeMap::new(),
             next_deadline: None,
         }
@@ -132,17 +141,9 @@ impl Node {
         self.inventory.as_ref().map(|inventory| &inventory.reported)
     }
 
-    fn is_out(&self) -> bool {
+    /// Whether the node is quarantined, repairing, verifying or held.
+    pub(super) fn is_out(&self) -> bool {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
-    }
-
-    /// Whether disruption budgets count the node as out of service. They count a node that was in
-    /// service before. They also count a node that was quarantined while it joined, because the
-    /// quarantine drains work from before Farrier managed the node. Other nodes that were never in
-    /// service do not count. Otherwise a joining node could use up the budget of others by claiming
-    /// an external cordon and then failing its verification.
-    pub(in crate::fleet) fn is_out_of_service(&self) -> bool {
-        self.is_out() && (self.first_in_service_at.is_some() || !self.quarantines.is_empty())
     }
 
     pub fn waits_for_approval(&self) -> bool {
@@ -224,8 +225,10 @@ impl Node {
                 self.verification.discard_results();
                 self.verification.dismiss_failure();
             }
+            NodePhase::Held => self.held_since_service = true,
             NodePhase::InService => {
                 self.first_in_service_at.get_or_insert(at);
+                self.held_since_service = false;
                 self.repairs.clear();
                 self.verification.dismiss_failure();
             }
@@ -336,6 +339,22 @@ impl Node {
         self.orders.end_failures();
     }
 
+    /// An operator repaired the node, or the failure domain that it waits for.
+    pub(super) fn repaired_by_hand(&mut self, repair: &str) {
+        self.repaired();
+        self.repairs.change(|repairs| repairs.attempt_by_hand(repair));
+    }
+
+    /// Whether the node is out of service and waits for the repair of this domain.
+    pub(super) fn waits_for_repair_of(&self, domain: &Domain) -> bool {
+        let waits = self.phase.deferred().map(|deferred| &deferred.unblocked_by);
+        let is_domain = |waits: &UnblockedBy| match waits {
+            UnblockedBy::DomainRepair { domain: other } => other == domain,
+            _ => false,
+        };
+        self.is_out() && waits.is_some_and(is_domain)
+    }
+
     fn cancel_order(&mut self, generation: u64, reason: &Reason, at: Timestamp) {
         let Some(pending) = self.orders.take(generation) else { return };
         // The superseded order is issued again later, so this is not a failure.
@@ -360,10 +379,7 @@ impl Node {
                 self.requests.change_present(|requests| requests.hold = None);
             }
             OperatorRequest::Approve { .. } => self.repairs.change(Repairs::approve),
-            OperatorRequest::Repaired { repair, .. } => {
-                self.repaired();
-                self.repairs.change(|repairs| repairs.attempt_by_hand(repair));
-            }
+            OperatorRequest::Repaired { repair, .. } => self.repaired_by_hand(repair),
             OperatorRequest::Verify { level, .. } => {
                 self.verification.discard_result(*level);
                 self.verification.dismiss_failure_of(*level);
@@ -373,7 +389,9 @@ impl Node {
                 let requested_order = RequestedOrder { order: order.clone(), by: entry.by.clone() };
                 self.requests.change(|requests| requests.requested_order = Some(requested_order));
             }
-            OperatorRequest::Freeze { .. } | OperatorRequest::Unfreeze { .. } => {}
+            OperatorRequest::Freeze { .. }
+            | OperatorRequest::Unfreeze { .. }
+            | OperatorRequest::DomainRepaired { .. } => {}
         }
     }
 
@@ -382,20 +400,20 @@ impl Node {
         let (pool, phase) = (policy.for_pool(&self.location.pool), self.phase());
         let lease = self.orders.pending().map(|pending| pending.order.lease_until);
         let is_suspect = phase == NodePhase::Suspect;
-        let heartbeat = self.heartbeat_deadline(pool).filter(|_| is_suspect);
-        let suspect = is_suspect.then(|| self.phase.deadline(pool.suspect_timeout_s));
+        let deferred = self.phase.deferred();
+        // The quarantine is due already, and the slot wakes the node.
+        let waits_for_slot = self.waits_for_slot().is_some();
+        let is_timed = is_suspect && !waits_for_slot;
+        let heartbeat = self.heartbeat_deadline(pool).filter(|_| is_timed);
+        let suspect = is_timed.then(|| self.phase.deadline(pool.suspect_timeout_s));
         let settled = (phase == NodePhase::Verifying).then(|| self.phase.deadline(pool.settle_s));
         let failures = self.orders.failures();
         let retry =
             failures.map(|last| add_seconds(last.at, pool.retry_backoff_after(last.count.get())));
-        // It is unknown when a disruption budget frees up, so a deferred quarantine is evaluated at
-        // every tick.
-        let waits_for_quarantine = is_suspect || phase == NodePhase::Joining;
-        let deferred = self.phase.deferred().and_then(|rationale| {
-            rationale
-                .unblocked_by
-                .changes_at()
-                .or(waits_for_quarantine.then_some(self.phase.since()))
+        // Any other deferred quarantine is evaluated at every tick.
+        let is_repeated = (is_suspect || phase == NodePhase::Joining) && !waits_for_slot;
+        let deferred = deferred.and_then(|rationale| {
+            rationale.unblocked_by.changes_at().or(is_repeated.then_some(self.phase.since()))
         });
         [lease, heartbeat, suspect, settled, retry, deferred].into_iter().flatten().min()
     }

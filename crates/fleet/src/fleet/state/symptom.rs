@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::identity::DomainKind;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Symptom {
@@ -15,6 +17,19 @@ pub enum Symptom {
 }
 
 impl Symptom {
+    /// Whether a fault of such a domain can cause the symptom. A leaf switch cannot break an
+    /// `NVLink`, and an `NVLink` switch does not overheat a GPU.
+    pub fn can_come_from(self, domain: DomainKind) -> bool {
+        use DomainKind::{Leaf, Nvlink, Pdu, Rack, Row, Site, Spine};
+        match self {
+            Self::Network => matches!(domain, Leaf | Spine | Rack),
+            Self::Fabric => domain == Nvlink,
+            Self::PowerOrCooling => matches!(domain, Rack | Row | Pdu),
+            // Without the network or without power.
+            Self::HeartbeatLost => matches!(domain, Leaf | Spine | Rack | Row | Pdu | Site),
+        }
+    }
+
     /// The symptom that a finding with this code indicates.
     pub fn from_code(code: &str) -> Option<Self> {
         let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| code.starts_with(prefix));

@@ -37,6 +37,7 @@ impl Node {
         self.reports.step_back(now);
         self.symptoms.values_mut().for_each(clamp);
         self.quarantines.iter_mut().for_each(clamp);
+        self.urgency.iter_mut().for_each(|urgency| clamp(&mut urgency.since));
         self.verification.step_back(now);
         self.requests.change_present(|requests| requests.step_back(now));
         let pool = policy.for_pool(&self.location.pool);
@@ -92,6 +93,7 @@ impl FleetState {
     pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
         let (now, gap) = (self.at, self.at.duration_since(last_ran));
         if gap > SignedDuration::ZERO {
+            self.extend_recoveries(gap);
             self.change_timers(Node::has_timer, |node, policy| node.resume(gap, now, policy));
         }
     }
@@ -103,6 +105,7 @@ impl FleetState {
         }
         if to > from {
             let by = to.duration_since(from);
+            self.extend_recoveries(by);
             return self.change_timers(Node::has_timer, |node, _| node.extend_timers(by));
         }
         let back = from.duration_since(to);
@@ -110,14 +113,19 @@ impl FleetState {
         for fault in self.domain_faults.values_mut() {
             fault.since = fault.since.min(to);
         }
+        for recovery in self.domain_recoveries.values_mut() {
+            recovery.at = recovery.at.min(to);
+        }
+    }
+
+    fn extend_recoveries(&mut self, by: SignedDuration) {
+        for recovery in self.domain_recoveries.values_mut() {
+            recovery.at = recovery.at.checked_add(by).unwrap_or(Timestamp::MAX);
+        }
     }
 
     fn change_timers(&mut self, which: fn(&Node) -> bool, change: impl Fn(&mut Node, &Policy)) {
-        let nodes = self.nodes.iter().filter(|(_, node)| which(node));
-        let ids: Vec<_> = nodes.map(|(id, _)| id.clone()).collect();
         let policy = self.policy.clone();
-        for id in ids {
-            self.change(&id, |node| change(node, &policy));
-        }
+        self.change_all(which, |node| change(node, &policy));
     }
 }
