@@ -34,6 +34,8 @@ mod current_faults;
 mod dkms;
 mod driver;
 pub mod host;
+mod host_state;
+mod installation;
 mod kernels;
 pub mod kmsg;
 mod modules;

@@ -9,6 +9,7 @@
     reason = "tests fail by panicking and print the reason"
 )]
 
+mod parity;
 mod rule_case;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "these tests do not read the stdout of commands")]

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
-    FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading, RemappedRows,
+    ApplicationClocks, FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading,
+    RemappedRows,
 };
 
 use super::caller::{NvmlCaller, TEXT_BYTES, call, decode_text, outcome};
@@ -14,6 +15,9 @@ use super::watch::DriverCall;
 
 /// Maximum devices. A larger count comes from a broken library.
 pub(super) const DEVICES_MAX: u32 = 1024;
+
+/// `NVML_CLOCK_GRAPHICS`
+const CLOCK_GRAPHICS: c_uint = 0;
 
 /// Loads the library and reads everything. `emit` is called before each NVML call and after each
 /// GPU, because a later call may never return.
@@ -46,7 +50,7 @@ pub fn read(path: &OsStr, emit: &mut dyn FnMut(&ProbeMessage)) -> NvmlReading {
 
 impl NvmlCaller<'_> {
     /// Values that belong to no particular GPU.
-    fn system(&mut self) -> Nvml {
+    pub(super) fn system(&mut self) -> Nvml {
         let driver_version = self.system_text("nvmlSystemGetDriverVersion");
         let library_version = self.system_text("nvmlSystemGetNVMLVersion");
         let mut cuda = 0;
@@ -71,10 +75,16 @@ impl NvmlCaller<'_> {
         if handle.value().is_none() {
             return unopened(index, handle);
         }
+        let inforom_valid = Some(self.inforom_valid(device));
+        NvmlDevice { inforom_valid, ..self.opened(index, device) }
+    }
+
+    /// Everything about an open device, except the `InfoROM`: its validation takes 70 ms.
+    pub(super) fn opened(&mut self, index: u32, device: RawDevice) -> NvmlDevice {
         let pci = self.pci(device);
         NvmlDevice {
             index,
-            handle,
+            handle: Reading::Value(()),
             name: self.device_text(device, "nvmlDeviceGetName"),
             uuid: self.device_text(device, "nvmlDeviceGetUUID"),
             pci_address: pci.as_ref().map(|pci| decode_text(&pci.bus_id)),
@@ -90,8 +100,41 @@ impl NvmlCaller<'_> {
             fabric: self.fabric(device),
             remapped_rows: self.remapped_rows(device),
             recovery_action: self.recovery_action(device),
+            inforom_valid: None,
+            application_clocks: Some(self.application_clocks(device)),
             now: Some(self.current_faults(device)),
         }
+    }
+
+    fn inforom_valid(&mut self, device: RawDevice) -> Reading<bool> {
+        match call!(self, ffi::DeviceOnly, "nvmlDeviceValidateInforom", device) {
+            Ok(ffi::CORRUPTED_INFOROM) => Reading::Value(false),
+            called => outcome(called, || true),
+        }
+    }
+
+    fn application_clocks(&mut self, device: RawDevice) -> Reading<ApplicationClocks> {
+        let (mut graphics_mhz, mut default_graphics_mhz): (c_uint, c_uint) = (0, 0);
+        let called = call!(
+            self,
+            ffi::DeviceChoice,
+            "nvmlDeviceGetApplicationsClock",
+            device,
+            CLOCK_GRAPHICS,
+            &raw mut graphics_mhz
+        );
+        let current = outcome(called, || ());
+        let called = call!(
+            self,
+            ffi::DeviceChoice,
+            "nvmlDeviceGetDefaultApplicationsClock",
+            device,
+            CLOCK_GRAPHICS,
+            &raw mut default_graphics_mhz
+        );
+        current.and_then(|()| {
+            outcome(called, || ApplicationClocks { graphics_mhz, default_graphics_mhz })
+        })
     }
 
     fn gsp_firmware(&mut self, device: RawDevice) -> Reading<String> {
@@ -193,7 +236,8 @@ impl NvmlCaller<'_> {
     }
 }
 
-fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
+/// A device that could not be opened.
+pub(super) fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
     fn unread<T>() -> Reading<T> {
         Reading::Unreadable(ReadError::DeviceNotOpened)
     }
@@ -215,6 +259,8 @@ fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
         fabric: unread(),
         remapped_rows: unread(),
         recovery_action: unread(),
+        inforom_valid: None,
+        application_clocks: None,
         now: None,
     }
 }

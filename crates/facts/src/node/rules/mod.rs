@@ -9,6 +9,8 @@ pub(super) mod fabric;
 pub(super) mod frameworks;
 pub(super) mod gpus;
 pub(super) mod health;
+pub(super) mod host;
+pub(super) mod installation;
 pub(super) mod kernels;
 pub(super) mod packages;
 pub(super) mod platform;

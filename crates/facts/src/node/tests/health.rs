@@ -29,6 +29,7 @@ pub(super) fn healthy_host() -> HostHealth {
     HostHealth {
         ports: Reading::Value((0..8).map(port).collect()),
         xid_lines: Reading::Value(Vec::new()),
+        acs_bridges: Reading::Value(Vec::new()),
     }
 }
 
