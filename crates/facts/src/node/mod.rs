@@ -23,7 +23,7 @@ pub use health::{DeviceHealth, HostHealth, NvlinkHealth, PcieLink, PortHealth};
 pub use host::{DiskUsage, HostObservation, IommuDomain};
 pub use installation::{DeviceFile, InstallationObservation, LoadDisabled};
 pub use nvml::{
-    ApplicationClocks, FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows,
+    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows,
     Setting,
 };
 pub use nvml_status::NvmlStatus;

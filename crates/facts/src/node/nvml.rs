@@ -116,7 +116,7 @@ pub struct NvmlDevice {
     pub inforom_valid: Option<Reading<bool>>,
     /// Application clocks; `None` if not queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub application_clocks: Option<Reading<ApplicationClocks>>,
+    pub application_clocks: Option<Reading<GraphicsApplicationClock>>,
     /// Current faults; `None` if not queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<DeviceHealth>,
@@ -125,10 +125,10 @@ pub struct NvmlDevice {
 /// The graphics clock that programs get (`nvidia-smi -ac`), in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ApplicationClocks {
-    pub graphics_mhz: u32,
+pub struct GraphicsApplicationClock {
+    pub current_mhz: u32,
     /// The card's default.
-    pub default_graphics_mhz: u32,
+    pub default_mhz: u32,
 }
 
 /// A setting for which a change takes effect at the next reset.

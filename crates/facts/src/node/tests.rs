@@ -55,9 +55,9 @@ fn device(index: u32) -> NvmlDevice {
         }),
         recovery_action: Reading::Value(0),
         inforom_valid: Some(Reading::Value(true)),
-        application_clocks: Some(Reading::Value(ApplicationClocks {
-            graphics_mhz: 1980,
-            default_graphics_mhz: 1980,
+        application_clocks: Some(Reading::Value(GraphicsApplicationClock {
+            current_mhz: 1980,
+            default_mhz: 1980,
         })),
         now: Some(health::healthy_device()),
     }

@@ -4,20 +4,18 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
-    ApplicationClocks, FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading,
+    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading,
     RemappedRows,
 };
 
 use super::caller::{NvmlCaller, TEXT_BYTES, call, decode_text, outcome};
+use super::control::GRAPHICS;
 use super::ffi::{self, RawDevice};
 use super::probe::ProbeMessage;
 use super::watch::DriverCall;
 
 /// Maximum devices. A larger count comes from a broken library.
 pub(super) const DEVICES_MAX: u32 = 1024;
-
-/// `NVML_CLOCK_GRAPHICS`
-const CLOCK_GRAPHICS: c_uint = 0;
 
 /// Loads the library and reads everything. `emit` is called before each NVML call and after each
 /// GPU, because a later call may never return.
@@ -101,7 +99,7 @@ impl NvmlCaller<'_> {
             remapped_rows: self.remapped_rows(device),
             recovery_action: self.recovery_action(device),
             inforom_valid: None,
-            application_clocks: Some(self.application_clocks(device)),
+            application_clocks: Some(self.graphics_clocks(device)),
             now: Some(self.current_faults(device)),
         }
     }
@@ -113,27 +111,11 @@ impl NvmlCaller<'_> {
         }
     }
 
-    fn application_clocks(&mut self, device: RawDevice) -> Reading<ApplicationClocks> {
-        let (mut graphics_mhz, mut default_graphics_mhz): (c_uint, c_uint) = (0, 0);
-        let called = call!(
-            self,
-            ffi::DeviceChoice,
-            "nvmlDeviceGetApplicationsClock",
-            device,
-            CLOCK_GRAPHICS,
-            &raw mut graphics_mhz
-        );
-        let current = outcome(called, || ());
-        let called = call!(
-            self,
-            ffi::DeviceChoice,
-            "nvmlDeviceGetDefaultApplicationsClock",
-            device,
-            CLOCK_GRAPHICS,
-            &raw mut default_graphics_mhz
-        );
-        current.and_then(|()| {
-            outcome(called, || ApplicationClocks { graphics_mhz, default_graphics_mhz })
+    fn graphics_clocks(&mut self, device: RawDevice) -> Reading<GraphicsApplicationClock> {
+        let current = self.application_clock(device, GRAPHICS);
+        let default = self.default_clock(device, GRAPHICS);
+        current.and_then(|current_mhz| {
+            default.map(|default_mhz| GraphicsApplicationClock { current_mhz, default_mhz })
         })
     }
 

@@ -306,12 +306,12 @@ fn inforom(device: &NvmlDevice) -> Option<DeviceFinding> {
 
 fn application_clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match device.application_clocks.as_ref()? {
-        Reading::Value(clocks) if clocks.graphics_mhz < clocks.default_graphics_mhz => (
+        Reading::Value(clock) if clock.current_mhz < clock.default_mhz => (
             Verdict::Caveat,
             "application-clocks-lowered",
             format!(
                 "application clocks limit the GPU to {} MHz, its default is {} MHz",
-                clocks.graphics_mhz, clocks.default_graphics_mhz
+                clock.current_mhz, clock.default_mhz
             ),
         ),
         Reading::Value(_) => {

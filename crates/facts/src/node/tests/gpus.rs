@@ -129,8 +129,8 @@ fn hangs_at_third_gpu(node: &mut NodeObservation) {
     node.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
 }
 
-fn application_mhz(device: &mut NvmlDevice, graphics_mhz: u32) {
-    let clocks = ApplicationClocks { graphics_mhz, default_graphics_mhz: 1980 };
+fn application_mhz(device: &mut NvmlDevice, current_mhz: u32) {
+    let clocks = GraphicsApplicationClock { current_mhz, default_mhz: 1980 };
     device.application_clocks = Some(Reading::Value(clocks));
 }
 
