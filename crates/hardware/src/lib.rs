@@ -28,6 +28,7 @@ pub mod access;
 mod apt_conf;
 pub mod capture;
 pub mod clock;
+pub mod compliance;
 mod containers;
 pub mod cuda;
 mod current_faults;

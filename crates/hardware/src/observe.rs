@@ -5,8 +5,8 @@ use farrier_facts::node::{NodeObservation, NvmlReading, OBSERVATION_VERSION, Rea
 use crate::python::PythonChoice;
 use crate::root::Root;
 use crate::{
-    containers, current_faults, dkms, driver, host_state, installation, kernels, packages, pci,
-    python, secure_boot, services,
+    compliance, containers, current_faults, dkms, driver, host_state, installation, kernels,
+    packages, pci, python, secure_boot, services,
 };
 
 /// Directory in which the driver lists the `NVSwitch` chips that it manages.
@@ -26,6 +26,7 @@ pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObs
         packages: packages::read(root),
         dkms: dkms::read(root),
         secure_boot: secure_boot::read(root),
+        compliance: compliance::read(root),
         services: services::read(root),
         nvswitches: nvswitches(root),
         containers: containers::read(root),

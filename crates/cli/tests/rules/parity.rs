@@ -27,8 +27,9 @@ const LIMIT_S: u32 = 130;
 const VERDICTS: [&str; 4] = ["ok", "caveat", "unknown", "blocked"];
 
 /// Options that no case needs: they describe a fault more closely.
-const DETAILS: [&str; 11] = [
+const DETAILS: [&str; 12] = [
     "--help",
+    "--version",
     "--gpu",
     "--message",
     "--name",
@@ -40,6 +41,10 @@ const DETAILS: [&str; 11] = [
     "--level",
     "--wait-channel",
 ];
+
+/// A step after which the agent has a new session of NVML. An open session keeps working when the
+/// driver refuses new ones.
+const RESTART: &str = "restart";
 
 /// A line of the table: `fault | check | agent`.
 struct Row {
@@ -104,7 +109,10 @@ fn join(codes: &BTreeSet<String>) -> String {
 fn judge(row: &Row) -> Result<Verdicts, String> {
     let mut case = RuleCase::new(row.sku.as_deref().unwrap_or("H100-SXM5-80GB"), false);
     let mut steps = vec!["run 70".to_owned()];
-    steps.extend(row.faults.iter().map(|fault| format!("inject {fault}")));
+    steps.extend(row.faults.iter().map(|fault| match fault.as_str() {
+        RESTART => "reboot".to_owned(),
+        fault => format!("inject {fault}"),
+    }));
     steps.push(format!("slow {LIMIT_S}"));
     case.run_steps(&steps)?;
     let check = check(&case);

@@ -7,6 +7,7 @@
 //!                                                  some call the rules of `check`
 //! ```
 
+mod compliance;
 mod context;
 mod health;
 mod host;
@@ -19,12 +20,13 @@ mod reading;
 mod report;
 mod rules;
 
+pub use compliance::{ComplianceObservation, DataVolume, ImagePolicy};
 pub use health::{DeviceHealth, HostHealth, NvlinkHealth, PcieLink, PortHealth};
 pub use host::{DiskUsage, HostObservation, IommuDomain};
 pub use installation::{DeviceFile, InstallationObservation, LoadDisabled};
 pub use nvml::{
-    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows,
-    Setting,
+    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits,
+    RemappedRows, Setting,
 };
 pub use nvml_status::NvmlStatus;
 pub use observation::{
@@ -71,6 +73,7 @@ pub fn evaluate(
         rules::fabric::evaluate(&node, &mut findings);
         rules::containers::evaluate(&node, &mut findings);
         rules::host::evaluate(&node, &mut findings);
+        rules::compliance::evaluate(&node, &mut findings);
         rules::health::evaluate(&node, &mut findings);
     }
     rules::frameworks::evaluate(&node, &mut findings);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::compliance::ComplianceObservation;
 use super::health::HostHealth;
 use super::host::HostObservation;
 use super::installation::InstallationObservation;
@@ -41,6 +42,8 @@ pub struct NodeObservation {
     pub nvswitches: Reading<u32>,
     /// Disks, clock, IOMMU, GPUDirect RDMA and IMEX.
     pub host: HostObservation,
+    /// TPM, encrypted volumes and image policy.
+    pub compliance: ComplianceObservation,
     /// Container runtimes and toolkit.
     pub containers: ContainerObservation,
     /// The Python environment that a job would use.

@@ -173,6 +173,7 @@ pub(super) fn healthy() -> NodeObservation {
         services: services.iter().map(|name| ((*name).to_owned(), service())).collect(),
         nvswitches: Reading::Value(4),
         host: host::healthy(),
+        compliance: host::compliant(),
         containers: ContainerObservation {
             runtimes: Reading::Value(vec!["containerd".to_owned()]),
             toolkit: Reading::Value(true),
@@ -250,6 +251,9 @@ fn healthy_node_is_ok() {
         "ports-up",
         "acs-off",
         "disks-free",
+        "tpm-present",
+        "volumes-encrypted",
+        "image-policy",
         "clock-synchronised",
         "iommu-passes",
         "gpudirect-rdma",

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
-    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading,
-    RemappedRows,
+    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError,
+    Reading, RemappedRows,
 };
 
 use super::caller::{NvmlCaller, TEXT_BYTES, call, decode_text, outcome};

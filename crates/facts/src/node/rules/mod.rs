@@ -2,6 +2,7 @@
 //! depend on each other.
 
 pub(super) mod cdmm;
+pub(super) mod compliance;
 pub(super) mod containers;
 pub(super) mod dkms;
 pub(super) mod driver;

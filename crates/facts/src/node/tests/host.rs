@@ -28,6 +28,35 @@ pub(super) fn healthy() -> HostObservation {
     }
 }
 
+pub(super) fn compliant() -> ComplianceObservation {
+    let encrypted = Reading::Value(true);
+    ComplianceObservation {
+        tpm_version: Reading::Value(2),
+        volumes: Reading::Value(vec![DataVolume { path: "/scratch".to_owned(), encrypted }]),
+        image_policy: Reading::Value(ImagePolicy::Signed),
+    }
+}
+
+#[test]
+fn compliance_is_stated_and_changes_no_verdict() {
+    check_all(&[
+        ("tpm-absent", Fine, |s| s.compliance.tpm_version = Reading::Absent),
+        ("volumes-plain", Fine, |s| {
+            let Reading::Value(volumes) = &mut s.compliance.volumes else { panic!() };
+            volumes[0].encrypted = Reading::Value(false);
+        }),
+        ("image-policy", Fine, |s| s.compliance.image_policy = Reading::Absent),
+    ]);
+    let mut node = super::healthy();
+    node.compliance =
+        ComplianceObservation { tpm_version: denied(), volumes: denied(), image_policy: denied() };
+    let report = evaluated(&node);
+    assert_eq!(report.verdict, Fine);
+    for what in ["TPM", "encryption", "image policy"] {
+        assert!(report.not_judged.iter().any(|text| text.contains(what)), "{what}");
+    }
+}
+
 fn disk(node: &mut NodeObservation) -> &mut DiskUsage {
     let Reading::Value(disks) = &mut node.host.disks else { panic!() };
     &mut disks[1]

@@ -50,7 +50,8 @@ pub(super) enum GpuCommand {
     /// Set the VBIOS version
     Vbios {
         /// Version, such as 96.00.A5.00.1A
-        version: String,
+        #[arg(value_name = "VERSION")]
+        vbios: String,
     },
     /// Set the memory used outside of the processes
     Memory {
@@ -211,7 +212,7 @@ impl GpuCommand {
             }
             Self::Settings(args) => Fault::Settings(args.into()),
             Self::Inforom { .. } => Fault::InforomInvalid,
-            Self::Vbios { version } => Fault::Vbios(version.clone()),
+            Self::Vbios { vbios } => Fault::Vbios(vbios.clone()),
             Self::Memory { used_bytes } => Fault::MemoryUsed(*used_bytes),
             Self::Throttle { reasons } => {
                 Fault::Throttle(reasons.iter().map(|name| ThrottleReason::from(*name)).collect())
