@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::host::mounts;
 use crate::root::{Root, read_text};
+use crate::secure_boot;
 
 const TPM: &str = "/sys/class/tpm";
 
@@ -23,6 +24,11 @@ pub fn read(root: &Root) -> ComplianceObservation {
         volumes: volumes(root),
         image_policy: image_policy(root),
     }
+}
+
+/// Whether Secure Boot is on. Absent if the machine did not boot with EFI.
+pub fn secure_boot(root: &Root) -> Reading<bool> {
+    secure_boot::read(root).enabled
 }
 
 fn tpm_version(root: &Root) -> Reading<u32> {

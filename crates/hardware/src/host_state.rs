@@ -28,6 +28,9 @@ const OTHER_MOUNTS: [&str; 7] = [
 /// Vendors in the firmware tables of virtual machines. On x86 the processor says it as well.
 const HYPERVISORS: [&str; 4] = ["QEMU", "VMware, Inc.", "Xen", "innotek GmbH"];
 
+/// Why a system call says nothing about the node.
+const NOT_RUNNING: &str = "this is not the running machine";
+
 const TIMESYNC: &str = "/run/systemd/timesync";
 
 pub(crate) fn read(root: &Root, pci: &Reading<Vec<PciDevice>>) -> HostObservation {
@@ -74,9 +77,7 @@ fn disks(root: &Root) -> Reading<Vec<DiskUsage>> {
         Reading::Unreadable(why) => return Reading::Unreadable(why),
         simulated => simulated,
     };
-    if simulated == Reading::Absent && !root.is_this_machine() && !root.is_capture() {
-        return Reading::Unreadable(ReadError::unavailable("this is not the running machine"));
-    }
+    let is_measurable = simulated != Reading::Absent || root.is_this_machine();
     let mounts = mounts::disk_mounts(root).map(|mounts| {
         let is_relevant = |mount: &DiskMount| {
             !OTHER_MOUNTS.iter().any(|other| {
@@ -87,6 +88,9 @@ fn disks(root: &Root) -> Reading<Vec<DiskUsage>> {
         mounts.into_iter().filter(is_relevant).collect::<Vec<_>>()
     });
     root.measure("disks", || {
+        if !is_measurable {
+            return Reading::Unreadable(ReadError::unavailable(NOT_RUNNING));
+        }
         mounts.map(|mounts| {
             let mut devices = BTreeSet::new();
             let mut disks = Vec::new();
@@ -143,26 +147,26 @@ fn simulated_usage(text: &str, path: &str) -> Option<[u64; 4]> {
 }
 
 fn clock_synchronised(root: &Root) -> Reading<bool> {
-    if root.is_this_machine() || root.is_capture() {
-        let measured = root.measure("adjtimex", || {
-            // SAFETY: all fields are integers, for which zero is a valid value. `modes` is zero, so
-            // the call changes nothing.
-            let mut timex: libc::timex = unsafe { std::mem::zeroed() };
-            // SAFETY: `timex` is a live structure of the declared type.
-            match unsafe { libc::adjtimex(&raw mut timex) } {
-                -1 => Reading::Unreadable(ReadError::from(&std::io::Error::last_os_error())),
-                _ => Reading::Value(timex.status & libc::STA_UNSYNC == 0),
-            }
-        });
-        if measured != Reading::Unreadable(ReadError::NotInCapture) {
-            return measured;
+    let measured = root.measure("adjtimex", || {
+        if !root.is_this_machine() {
+            return Reading::Unreadable(ReadError::unavailable(NOT_RUNNING));
         }
+        // SAFETY: all fields are integers, for which zero is a valid value. `modes` is zero, so the
+        // call changes nothing.
+        let mut timex: libc::timex = unsafe { std::mem::zeroed() };
+        // SAFETY: `timex` is a live structure of the declared type.
+        match unsafe { libc::adjtimex(&raw mut timex) } {
+            -1 => Reading::Unreadable(ReadError::from(&std::io::Error::last_os_error())),
+            _ => Reading::Value(timex.status & libc::STA_UNSYNC == 0),
+        }
+    });
+    let is_out_of_reach = measured.why_unreadable().is_some_and(ReadError::is_out_of_reach);
+    if !is_out_of_reach {
+        return measured;
     }
     match root.exists(TIMESYNC) {
         Reading::Value(true) => root.exists(&format!("{TIMESYNC}/synchronized")),
-        Reading::Value(false) | Reading::Absent => {
-            Reading::Unreadable(ReadError::unavailable("this is not the running machine"))
-        }
+        Reading::Value(false) | Reading::Absent => measured,
         Reading::Unreadable(why) => Reading::Unreadable(why),
     }
 }

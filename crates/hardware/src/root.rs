@@ -146,11 +146,6 @@ impl Root {
         matches!(&self.source, Source::Live(prefix) if prefix == Path::new("/"))
     }
 
-    /// Whether this root replays a capture.
-    pub(crate) fn is_capture(&self) -> bool {
-        matches!(self.source, Source::Capture { .. })
-    }
-
     /// Measures a value that is not in a file, such as the answer of a system call. A capture
     /// returns what was measured then.
     pub(crate) fn measure<T: Serialize + DeserializeOwned>(

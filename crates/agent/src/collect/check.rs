@@ -75,6 +75,9 @@ pub(crate) const COHERENCE: [&str; 14] = [
     "uvm-next-boot-differs",
 ];
 
+/// Caveats that get worse if nobody acts.
+const WARNINGS: [&str; 2] = ["clock-unsynchronised", "disk-nearly-full"];
+
 /// The node's files and NVML's values as last read, and the momentary items of the last evaluation.
 pub struct NodeCheck {
     root: Root,
@@ -172,6 +175,8 @@ fn check_item(item: Item) -> CheckItem {
         Severity::Warning
     } else if item.verdict == Verdict::Blocked {
         Severity::Critical
+    } else if WARNINGS.contains(&item.code) {
+        Severity::Warning
     } else {
         Severity::Info
     };
