@@ -1,4 +1,4 @@
-//! The host around the GPUs: disks, clock, IOMMU, GPUDirect RDMA, IMEX.
+//! The host around the GPUs: disks, clock, IOMMU, `GPUDirect` RDMA, IMEX.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;

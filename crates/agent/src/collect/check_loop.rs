@@ -42,6 +42,7 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
     let mut check = NodeCheck::new(root, context.facts);
     let mut drift = Drift::new(context);
     let mut due_at: Option<Instant> = None;
+    let mut read_at: Option<Instant> = None;
     let mut heartbeat_at: Option<Instant> = None;
     let mut modified = Vec::new();
     let mut loaded = None;
@@ -54,8 +55,10 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
             (before, now) => before.is_none() && now.is_none(),
         };
-        let is_recent = heartbeat_at.is_some_and(|at: Instant| at.elapsed() < PERIOD_MIN);
-        if same_driver && same_nvml && is_recent {
+        let is_due = due_at.is_none_or(|at| at <= Instant::now());
+        let reads_files =
+            is_due || !same_driver || has_passed(read_at) && modification_times(root) != modified;
+        if !reads_files && same_nvml && !has_passed(heartbeat_at) {
             if context.stop.wait(POLL) {
                 return;
             }
@@ -68,20 +71,17 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             check.set_nvml(None);
         }
         (loaded, nvml) = (loaded_now, nvml_now);
-        let modified_now = modification_times(root);
-        let is_due = due_at.is_none_or(|at| at <= Instant::now());
-        let drift_changed = drift.check_if_due();
-        let read_files = is_due || !same_driver || modified_now != modified;
-        if read_files {
-            modified = modified_now;
+        if reads_files {
+            modified = modification_times(root);
             let before = clock::thread_cpu_us();
             check.read_files();
             let cost = Duration::from_micros(clock::thread_cpu_us().saturating_sub(before));
             tracing::debug!(cost_us = cost.as_micros(), "read the node's files");
             let period = (cost * PERIOD_PER_COST).clamp(PERIOD_MIN, PERIOD_MAX);
             due_at = Some(Instant::now() + period);
+            read_at = Some(Instant::now());
         }
-        if read_files || drift_changed || !same_nvml {
+        if drift.check_if_due() || reads_files || !same_nvml {
             let (mut items, mut skipped) = check.evaluate();
             items.extend(drift.items.iter().cloned());
             skipped.extend(drift.skipped.iter().cloned());
@@ -94,6 +94,11 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         }
         heartbeat_at = Some(Instant::now());
     }
+}
+
+/// Whether the shortest period has passed since then.
+fn has_passed(since: Option<Instant>) -> bool {
+    since.is_none_or(|at| at.elapsed() >= PERIOD_MIN)
 }
 
 fn modification_times(root: &Path) -> Vec<Option<SystemTime>> {

@@ -40,7 +40,7 @@ pub struct NodeObservation {
     pub services: BTreeMap<String, ServiceObservation>,
     /// Number of `NVSwitch` devices that the driver manages.
     pub nvswitches: Reading<u32>,
-    /// Disks, clock, IOMMU, GPUDirect RDMA and IMEX.
+    /// Disks, clock, IOMMU, `GPUDirect` RDMA and IMEX.
     pub host: HostObservation,
     /// TPM, encrypted volumes and image policy.
     pub compliance: ComplianceObservation,

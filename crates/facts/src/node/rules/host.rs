@@ -1,4 +1,4 @@
-//! The host around the GPUs: full disks, an unsynchronised clock, and settings that slow GPUDirect.
+//! The host around the GPUs: full disks, an unsynchronised clock, and settings that slow `GPUDirect`.
 
 use crate::check::{Module, Verdict};
 use crate::node::context::{NodeContext, counted};
@@ -14,10 +14,10 @@ const NEARLY_FULL_PERCENT: u64 = 5;
 const ENOUGH_BYTES: u64 = 50 << 30;
 
 /// First kernel with the DMA-BUF functions that the open modules use (NVIDIA GPU Operator,
-/// GPUDirect RDMA).
+/// `GPUDirect` RDMA).
 const DMA_BUF_KERNEL: (u32, u32) = (5, 12);
 
-/// GPUs of systems whose NVLink domain spans several nodes, which need IMEX to share memory.
+/// GPUs of systems whose `NVLink` domain spans several nodes, which need IMEX to share memory.
 const MULTI_NODE: [&str; 2] = ["GB200", "GB300"];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -120,7 +120,7 @@ fn has_rdma(node: &NodeContext<'_>) -> bool {
     node.observation.host.rdma_devices.value().is_some_and(|count| *count > 0)
 }
 
-/// On bare metal, an IOMMU that translates slows GPUDirect down, or breaks it.
+/// On bare metal, an IOMMU that translates slows `GPUDirect` down, or breaks it.
 fn iommu(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source =
         "/sys/bus/pci/devices/*/iommu_group/type; NVIDIA GPUDirect RDMA, Supported Systems";
@@ -171,7 +171,7 @@ fn is_at_least(release: &str, least: (u32, u32)) -> Option<bool> {
     Some((major, minor) >= least)
 }
 
-/// GPUDirect RDMA needs nvidia-peermem, or DMA-BUF: the open modules and a recent kernel.
+/// `GPUDirect` RDMA needs nvidia-peermem, or DMA-BUF: the open modules and a recent kernel.
 fn gpudirect(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let subject = "GPUDirect RDMA";
     let source = "/sys/module/nvidia_peermem; /boot/config-*; NVIDIA GPU Operator, GPUDirect RDMA";
@@ -217,12 +217,12 @@ fn gpudirect(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             findings.unreadable("gpudirect-rdma-unknown", subject, what, why, source);
         }
         (_, None) => {
-            findings.not_judged("GPUDirect RDMA (the kernel's DMA-BUF support is unknown)")
+            findings.not_judged("GPUDirect RDMA (the kernel's DMA-BUF support is unknown)");
         }
     }
 }
 
-/// IMEX lets the nodes of an NVLink domain share GPU memory.
+/// IMEX lets the nodes of an `NVLink` domain share GPU memory.
 fn imex(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "nvidia-imex.service; /etc/nvidia-imex/nodes_config.cfg; NVIDIA IMEX guide";
     let Some(service) = node.observation.services.get("nvidia-imex") else { return };

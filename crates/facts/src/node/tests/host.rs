@@ -1,4 +1,4 @@
-//! Disks, clock, IOMMU, GPUDirect RDMA, IMEX, ACS and the container runtime.
+//! Disks, clock, IOMMU, `GPUDirect` RDMA, IMEX, ACS and the container runtime.
 
 use super::Verdict::{Blocked, Caveat, Ok as Fine, Unknown};
 use super::*;
