@@ -1,4 +1,5 @@
-//! The host around the GPUs: full disks, an unsynchronised clock, and settings that slow `GPUDirect`.
+//! The host around the GPUs: full disks, an unsynchronised clock, and settings that slow
+//! `GPUDirect`.
 
 use crate::check::{Module, Verdict};
 use crate::node::context::{NodeContext, counted};

@@ -91,82 +91,80 @@ fn load_disabled(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     );
 }
 
+const UVM: &str = "/sys/module/nvidia_uvm/version; nvidia-uvm.ko";
+
 /// CUDA needs nvidia-uvm in the version of the driver.
 fn uvm(node: &NodeContext<'_>, findings: &mut NodeFindings) {
-    let source = "/sys/module/nvidia_uvm/version; nvidia-uvm.ko";
     let Some(loaded) = node.loaded() else { return };
-    let installation = &node.observation.installation;
-    let on_disk = installation.uvm_on_disk.value().map(String::as_str);
-    let blocked = |findings: &mut NodeFindings, code, text: String| {
-        findings.item(Verdict::Blocked, code, SUBJECT, text, source);
-        findings.remedy(
-            "for CUDA",
-            "install nvidia-uvm in the version of the driver, then load it",
-            Some("modprobe nvidia-uvm"),
-        );
-    };
-    match &installation.uvm_loaded {
-        Reading::Value(uvm) if uvm != loaded => blocked(
-            findings,
-            "uvm-differs",
-            format!("nvidia-uvm {uvm} is loaded with driver {loaded}: no CUDA program starts"),
-        ),
-        Reading::Value(uvm) => {
-            let module = node.running_kernel().and_then(|kernel| kernel.module.value());
-            let module = module.and_then(|module| module.info.value()?.version.as_deref());
-            match (on_disk, module) {
-                (Some(on_disk), Some(module)) if on_disk != module => {
-                    let text = format!(
-                        "nvidia-uvm on disk is {on_disk}, the driver's module is {module}: after the \
-                         next boot, no CUDA program starts"
-                    );
-                    findings.item(
-                        Verdict::Caveat,
-                        "uvm-next-boot-differs",
-                        SUBJECT,
-                        text,
-                        source,
-                    );
-                    findings.remedy(
-                        "for CUDA after the next boot",
-                        "install nvidia-uvm in the version of the driver's module",
-                        Some("modinfo nvidia-uvm"),
-                    );
-                }
-                _ => {
-                    let text = format!("nvidia-uvm {uvm} is loaded");
-                    findings.item(Verdict::Ok, "uvm-loaded", SUBJECT, text, source);
-                }
-            }
+    match &node.observation.installation.uvm_loaded {
+        Reading::Value(uvm) if uvm != loaded => {
+            let text =
+                format!("nvidia-uvm {uvm} is loaded with driver {loaded}: no CUDA program starts");
+            uvm_blocks(findings, "uvm-differs", text);
         }
-        Reading::Absent => match on_disk {
-            Some(on_disk) if on_disk != loaded => blocked(
-            findings,
-                "uvm-on-disk-differs",
-                format!(
-                    "nvidia-uvm is not loaded, and {on_disk} on disk does not fit driver {loaded}: \
-                     no CUDA program starts"
-                ),
-            ),
-            None if installation.uvm_on_disk == Reading::Absent => blocked(
-            findings,
-                "uvm-missing",
-                "nvidia-uvm is neither loaded nor on disk: no CUDA program starts".to_owned(),
-            ),
-            _ if installation.modprobe_helper == Reading::Value(true) => {
-                let text = "nvidia-uvm is not loaded; nvidia-modprobe loads it for programs";
-                findings.item(Verdict::Ok, "uvm-on-demand", SUBJECT, text, source);
-            }
-            _ => blocked(
-            findings,
-                "uvm-not-loaded",
-                "nvidia-uvm is not loaded, and nvidia-modprobe is not installed: only root can start \
-                 CUDA programs"
-                    .to_owned(),
-            ),
-        },
+        Reading::Value(uvm) => uvm_at_next_boot(node, uvm, findings),
+        Reading::Absent => uvm_not_loaded(node, loaded, findings),
         Reading::Unreadable(why) => {
-            findings.unreadable("uvm-unknown", SUBJECT, "whether nvidia-uvm is loaded", why, source);
+            findings.unreadable("uvm-unknown", SUBJECT, "nvidia-uvm", why, UVM);
+        }
+    }
+}
+
+fn uvm_blocks(findings: &mut NodeFindings, code: &'static str, text: String) {
+    findings.item(Verdict::Blocked, code, SUBJECT, text, UVM);
+    findings.remedy(
+        "for CUDA",
+        "install nvidia-uvm in the version of the driver, then load it",
+        Some("modprobe nvidia-uvm"),
+    );
+}
+
+fn uvm_at_next_boot(node: &NodeContext<'_>, uvm: &str, findings: &mut NodeFindings) {
+    let on_disk = node.observation.installation.uvm_on_disk.value();
+    let module = node.running_kernel().and_then(|kernel| kernel.module.value());
+    let module = module.and_then(|module| module.info.value()?.version.as_deref());
+    match (on_disk, module) {
+        (Some(on_disk), Some(module)) if on_disk != module => {
+            let text = format!(
+                "nvidia-uvm on disk is {on_disk}, the driver's module is {module}: after the next \
+                 boot, no CUDA program starts"
+            );
+            findings.item(Verdict::Caveat, "uvm-next-boot-differs", SUBJECT, text, UVM);
+            findings.remedy(
+                "for CUDA after the next boot",
+                "install nvidia-uvm in the version of the driver's module",
+                Some("modinfo nvidia-uvm"),
+            );
+        }
+        _ => {
+            let text = format!("nvidia-uvm {uvm} is loaded");
+            findings.item(Verdict::Ok, "uvm-loaded", SUBJECT, text, UVM);
+        }
+    }
+}
+
+fn uvm_not_loaded(node: &NodeContext<'_>, loaded: &str, findings: &mut NodeFindings) {
+    let installation = &node.observation.installation;
+    match &installation.uvm_on_disk {
+        Reading::Value(on_disk) if on_disk != loaded => {
+            let text = format!(
+                "nvidia-uvm is not loaded, and {on_disk} on disk does not fit driver {loaded}: no \
+                 CUDA program starts"
+            );
+            uvm_blocks(findings, "uvm-on-disk-differs", text);
+        }
+        Reading::Absent => {
+            let text = "nvidia-uvm is neither loaded nor on disk: no CUDA program starts";
+            uvm_blocks(findings, "uvm-missing", text.to_owned());
+        }
+        _ if installation.modprobe_helper == Reading::Value(true) => {
+            let text = "nvidia-uvm is not loaded; nvidia-modprobe loads it for programs";
+            findings.item(Verdict::Ok, "uvm-on-demand", SUBJECT, text, UVM);
+        }
+        _ => {
+            let text = "nvidia-uvm is not loaded, and nvidia-modprobe is not installed: only root \
+                        can start CUDA programs";
+            uvm_blocks(findings, "uvm-not-loaded", text.to_owned());
         }
     }
 }
