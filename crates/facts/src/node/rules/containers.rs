@@ -95,8 +95,8 @@ fn configuration(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "container-runtime-unconfigured",
                 SUBJECT,
                 format!(
-                    "{} has neither NVIDIA's hook nor a CDI specification, so containers cannot use \
-                     GPUs",
+                    "{} has neither NVIDIA's hook nor a CDI specification, so containers cannot \
+                     use GPUs",
                     runtimes.join(", ")
                 ),
                 source,

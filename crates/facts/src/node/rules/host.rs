@@ -203,8 +203,8 @@ fn gpudirect(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Caveat,
                 "gpudirect-rdma-missing",
                 subject,
-                "neither nvidia-peermem nor DMA-BUF is available: traffic between nodes goes through \
-                 host memory",
+                "neither nvidia-peermem nor DMA-BUF is available: traffic between nodes goes \
+                 through host memory",
                 source,
             );
             findings.remedy(
@@ -241,8 +241,8 @@ fn imex(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Blocked,
             "imex-not-running",
             "IMEX",
-            "nvidia-imex is enabled but does not run: jobs cannot share memory between the nodes of \
-             the NVLink domain",
+            "nvidia-imex is enabled but does not run: jobs cannot share memory between the nodes \
+             of the NVLink domain",
             source,
         );
         findings.remedy(

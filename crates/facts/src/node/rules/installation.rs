@@ -51,8 +51,8 @@ fn firmware(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         "gsp-firmware-missing",
         SUBJECT,
         format!(
-            "the GSP firmware of driver {loaded} is not on disk: no GPU starts again after a reset, \
-             a reload of the driver or a reboot"
+            "the GSP firmware of driver {loaded} is not on disk: no GPU starts again after a \
+             reset, a reload of the driver or a reboot"
         ),
         source,
     );
