@@ -1,6 +1,7 @@
 //! How the driver is installed: firmware, module options, device files, and who owns it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use farrier_facts::node::{
     DeviceFile, InstallationObservation, LoadDisabled, ModuleOnDisk, ReadError, Reading,
@@ -102,7 +103,7 @@ fn load_disabled(root: &Root) -> Reading<Vec<LoadDisabled>> {
             Reading::Absent => continue,
             Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir)),
         };
-        for name in names.into_iter().filter(|name| name.ends_with(".conf")) {
+        for name in names.into_iter().filter(|name| is_conf(name)) {
             let path = format!("{dir}/{name}");
             // A file hides those of the same name in later folders.
             if !seen.insert(name) {
@@ -129,12 +130,18 @@ fn load_disabled(root: &Root) -> Reading<Vec<LoadDisabled>> {
     });
     match words {
         Reading::Value(words) => {
-            found.extend(words.into_iter().map(|line| LoadDisabled { path: path.to_owned(), line }))
+            let line = |line| LoadDisabled { path: path.to_owned(), line };
+            found.extend(words.into_iter().map(line));
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => return Reading::Unreadable(why.at(path)),
     }
     Reading::Value(found)
+}
+
+/// modprobe reads only files with this extension.
+fn is_conf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "conf")
 }
 
 fn install_lines(text: &str, is_disabling: fn(&str) -> bool) -> Vec<String> {

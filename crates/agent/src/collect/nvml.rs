@@ -93,7 +93,7 @@ fn convert(
         inventory.update(|state| state.pids = pids);
     }
     if let Some(nvml) = report.node_check {
-        inventory.update(|state| state.node_check = Some(Arc::new(nvml)));
+        inventory.update(|state| state.node_check = Some(Arc::from(nvml)));
     }
     // `watch::run` also sends a report when its child process does not answer.
     let silent = |signal, reading: &Reading<f64>| {

@@ -248,7 +248,7 @@ impl RuleCase {
         self.read_kernel_log(&mut batch);
         self.observe(&batch);
         if let Some(nvml) = nvml {
-            self.node_check.set_nvml(Some(Arc::new(nvml)));
+            self.node_check.set_nvml(Some(Arc::from(nvml)));
             self.node_check.read_files();
             self.check();
         }

@@ -60,7 +60,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus
     for gpu in gpus {
         device(rootfs, node, gpu);
     }
-    let without_file = gpus.iter().filter(|_| host.has(SoftwareFault::DeviceFileMissing)).last();
+    let without_file = gpus.last().filter(|_| host.has(SoftwareFault::DeviceFileMissing));
     for gpu in gpus.iter().filter(|gpu| without_file.is_none_or(|last| last.minor != gpu.minor)) {
         // A plain file instead of a device node, because readers only check whether it exists.
         rootfs.add_file(format!("dev/nvidia{}", gpu.minor), "");

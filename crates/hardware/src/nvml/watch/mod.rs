@@ -89,7 +89,7 @@ pub struct ProbeReport {
     /// Additional values, in interactive mode only.
     pub detailed: Vec<DetailedSample>,
     /// What a node check reads from NVML. With the slow tier, except in interactive mode.
-    pub node_check: Option<Nvml>,
+    pub node_check: Option<Box<Nvml>>,
 }
 
 /// How often NVML is polled, and for which values.

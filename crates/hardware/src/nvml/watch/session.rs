@@ -142,7 +142,7 @@ impl<'a> ProbeSession<'a> {
             self.medium_count = self.medium_count.wrapping_add(1);
         }
         if tier == Tier::Slow && !self.interactive {
-            response.node_check = Some(self.node_check());
+            response.node_check = Some(Box::new(self.node_check()));
         }
         if tier == Tier::Slow {
             self.slow_count = self.slow_count.wrapping_add(1);

@@ -110,7 +110,7 @@ pub(super) struct WatchResponse {
     #[serde(rename = "close", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) detailed: Vec<DetailedSample>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) node_check: Option<Nvml>,
+    pub(super) node_check: Option<Box<Nvml>>,
 }
 
 impl WatchResponse {
