@@ -75,7 +75,7 @@ pub(crate) const COHERENCE: [&str; 14] = [
     "uvm-next-boot-differs",
 ];
 
-/// Caveats that get worse if nobody acts.
+/// Caveats that get worse without action.
 const WARNINGS: [&str; 2] = ["clock-unsynchronised", "disk-nearly-full"];
 
 /// The node's files and NVML's values as last read, and the momentary items of the last evaluation.

@@ -29,7 +29,7 @@ pub fn inventory_source(
         Reading::Value(release) if !release.is_empty() => Some(release),
         _ => None,
     };
-    // These change only with a boot, or with a disk that somebody adds.
+    // These change only with a boot, or with a new disk.
     let compliance = compliance(&compliance::read(&root), &compliance::secure_boot(&root));
     Box::new(move || {
         let state = published.get()?;
