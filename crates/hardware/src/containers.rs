@@ -17,6 +17,16 @@ const TOOLKIT: &str = "/usr/bin/nvidia-ctk";
 /// Directories of CDI specifications (Container Device Interface specification).
 const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
+/// Configuration of the runtimes, and folders of further files.
+const CONFIG_FILES: [&str; 3] =
+    ["/etc/containerd/config.toml", "/etc/docker/daemon.json", "/etc/crio/crio.conf"];
+const CONFIG_DIRS: [&str; 4] = [
+    "/etc/containerd/conf.d",
+    "/etc/crio/crio.conf.d",
+    "/etc/containers/oci/hooks.d",
+    "/usr/share/containers/oci/hooks.d",
+];
+
 /// Marker files of Docker and Podman inside a container.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
@@ -24,6 +34,7 @@ pub(crate) fn read(root: &Root) -> ContainerObservation {
     ContainerObservation {
         runtimes: runtimes(root),
         toolkit: root.exists(TOOLKIT),
+        configured: configured(root),
         cdi: cdi(root),
         inside: inside(root),
     }
@@ -71,6 +82,29 @@ fn runtimes(root: &Root) -> Reading<Vec<String>> {
         }
     }
     Reading::Value(found)
+}
+
+/// Whether a configuration names NVIDIA. Only this is captured, because the files may have the
+/// passwords of registries.
+fn configured(root: &Root) -> Reading<bool> {
+    let mut paths: Vec<String> = CONFIG_FILES.map(str::to_owned).to_vec();
+    for dir in CONFIG_DIRS {
+        match root.list(dir) {
+            Reading::Value(names) => {
+                paths.extend(names.iter().map(|name| format!("{dir}/{name}")));
+            }
+            Reading::Absent => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir)),
+        }
+    }
+    for path in paths {
+        match root.extract(&path, |file| read_text(file).map(|text| text.contains("nvidia"))) {
+            Reading::Value(true) => return Reading::Value(true),
+            Reading::Value(false) | Reading::Absent => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(path)),
+        }
+    }
+    Reading::Value(false)
 }
 
 fn cdi(root: &Root) -> Reading<Vec<CdiSpec>> {

@@ -3,12 +3,12 @@
 
 use farrier_facts::node::{HostHealth, PortHealth, Reading};
 
-use crate::host::nics;
+use crate::host::{acs, nics};
 use crate::kmsg;
 use crate::root::Root;
 
 pub(crate) fn read(root: &Root) -> HostHealth {
-    HostHealth { ports: ports(root), xid_lines: xid_lines(root) }
+    HostHealth { ports: ports(root), xid_lines: xid_lines(root), acs_bridges: acs::read_once(root) }
 }
 
 fn ports(root: &Root) -> Reading<Vec<PortHealth>> {

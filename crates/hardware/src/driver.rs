@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_facts::node::{DriverObservation, Library, ReadError, Reading};
 
+use crate::installation;
 use crate::root::Root;
 
 /// Library directories of distributions, `.run` installers and container toolkits.
@@ -15,6 +16,13 @@ const DIRS: [&str; 7] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/lib",
     "/opt/nvidia/lib64",
+];
+
+/// Library directories of a driver container.
+const CONTAINER_DIRS: [&str; 3] = [
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
 ];
 
 /// Libraries that every CUDA program and every tool needs.
@@ -44,7 +52,7 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
 }
 
 /// A file that is missing in sysfs counts as absent only if sysfs is mounted.
-fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
+pub(crate) fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
     match (&reading, root.exists("/sys/module")) {
         (Reading::Absent, Reading::Value(false)) => {
             Reading::Unreadable(ReadError::unavailable("/sys is not mounted below this root"))
@@ -58,7 +66,10 @@ fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
 fn libraries(root: &Root) -> Reading<Vec<Library>> {
     let mut found = Vec::new();
     let mut dirs = 0;
-    for dir in DIRS {
+    // A driver container keeps its libraries below its own root.
+    let is_contained = installation::driver_container(root) == Reading::Value(true);
+    let contained = CONTAINER_DIRS.into_iter().filter(|_| is_contained);
+    for dir in DIRS.into_iter().chain(contained) {
         let names = match root.list(dir) {
             Reading::Value(names) => {
                 dirs += 1;

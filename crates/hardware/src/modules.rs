@@ -31,10 +31,19 @@ const DIRS: [&str; 7] = [
 /// `kernel/nvidia-580srv-open`.
 const PRECOMPILED: &str = "kernel";
 
-const NAMES: [&str; 3] = ["nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz"];
+const SUFFIXES: [&str; 3] = [".ko", ".ko.zst", ".ko.xz"];
 
 /// The driver's module for a kernel.
 pub(crate) fn for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
+    find(root, release, "nvidia")
+}
+
+/// The module nvidia-uvm for a kernel.
+pub(crate) fn uvm_for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
+    find(root, release, "nvidia-uvm")
+}
+
+fn find(root: &Root, release: &str, module: &str) -> Reading<ModuleOnDisk> {
     let base = format!("/lib/modules/{release}");
     let precompiled = match root.list(&format!("{base}/{PRECOMPILED}")) {
         Reading::Value(names) => names,
@@ -52,7 +61,8 @@ pub(crate) fn for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
             Reading::Absent => continue,
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
-        if let Some(name) = NAMES.iter().find(|name| names.iter().any(|file| file == *name)) {
+        let candidates = SUFFIXES.map(|suffix| format!("{module}{suffix}"));
+        if let Some(name) = candidates.iter().find(|name| names.contains(name)) {
             let path = format!("{dir}/{name}");
             let info = root.extract(&path, |file| info(file, name));
             return Reading::Value(ModuleOnDisk { path, info });

@@ -5,7 +5,8 @@ use farrier_facts::node::{NodeObservation, NvmlReading, OBSERVATION_VERSION, Rea
 use crate::python::PythonChoice;
 use crate::root::Root;
 use crate::{
-    containers, current_faults, dkms, driver, kernels, packages, pci, python, secure_boot, services,
+    compliance, containers, current_faults, dkms, driver, host_state, installation, kernels,
+    packages, pci, python, secure_boot, services,
 };
 
 /// Directory in which the driver lists the `NVSwitch` chips that it manages.
@@ -13,15 +14,19 @@ const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 
 /// Reads the files and combines them with an NVML reading.
 pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
+    let pci = pci::read(root);
     NodeObservation {
         version: OBSERVATION_VERSION,
-        pci: pci::read(root),
+        host: host_state::read(root, &pci),
+        pci,
         nvml,
         driver: driver::read(root),
+        installation: installation::read(root),
         kernels: kernels::read(root),
         packages: packages::read(root),
         dkms: dkms::read(root),
         secure_boot: secure_boot::read(root),
+        compliance: compliance::read(root),
         services: services::read(root),
         nvswitches: nvswitches(root),
         containers: containers::read(root),

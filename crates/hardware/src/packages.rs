@@ -62,7 +62,8 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
                 "{STATUS} has a record without a package"
             )));
         };
-        if !PREFIXES.iter().any(|start| name.starts_with(start)) {
+        let is_cuda = name == "cuda" || name.strip_prefix("cuda-").is_some_and(is_release);
+        if !is_cuda && !PREFIXES.iter().any(|start| name.starts_with(start)) {
             continue;
         }
         // `install ok installed`: desired action, error flag, current state.
@@ -91,6 +92,11 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
         });
     }
     Reading::Value(found)
+}
+
+/// `12-8`: the release in the name of the metapackage `cuda-12-8`.
+fn is_release(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
 fn rpm(root: &Root) -> Reading<bool> {

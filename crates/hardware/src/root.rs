@@ -146,6 +146,16 @@ impl Root {
         matches!(&self.source, Source::Live(prefix) if prefix == Path::new("/"))
     }
 
+    /// Measures a value that is not in a file, such as the answer of a system call. A capture
+    /// returns what was measured then.
+    pub(crate) fn measure<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        measure: impl FnOnce() -> Reading<T>,
+    ) -> Reading<T> {
+        self.recorded(name, measure)
+    }
+
     /// Resolves a path for writing. Captures are read-only.
     pub(crate) fn resolve_existing(&self, path: &str) -> io::Result<PathBuf> {
         match &self.source {
@@ -168,7 +178,17 @@ impl Root {
         path: &str,
         extract: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
-        self.extract_with(path, open, extract)
+        self.extract_with(path, path, open, extract)
+    }
+
+    /// Like [`Root::extract`], for one of several values of a file. The offset tells them apart.
+    pub(crate) fn extract_at<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        offset: usize,
+        extract: impl FnOnce(File) -> Reading<T>,
+    ) -> Reading<T> {
+        self.extract_with(&format!("{path}@{offset}"), path, open, extract)
     }
 
     /// Like [`Root::extract`], for the kernel log, which is a device on a real node and a file on a
@@ -178,23 +198,37 @@ impl Root {
         path: &str,
         extract: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
-        self.extract_with(path, open_any, extract)
+        self.extract_with(path, path, open_any, extract)
     }
 
+    /// `name` is the key of the value in a capture.
     fn extract_with<T: Serialize + DeserializeOwned>(
         &self,
+        name: &str,
         path: &str,
         open: fn(&Path, &str) -> io::Result<File>,
         extract: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
-        let reading = match &self.source {
+        self.recorded(name, || match &self.source {
             Source::Live(prefix) => outcome(open(prefix, path)).and_then(extract),
+            Source::Capture { .. } => Reading::Unreadable(ReadError::NotInCapture),
+        })
+    }
+
+    /// The value that a capture has under `name`, or else the result of `read`, which is recorded.
+    fn recorded<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        read: impl FnOnce() -> Reading<T>,
+    ) -> Reading<T> {
+        let reading = match &self.source {
+            Source::Live(_) => read(),
             Source::Capture { record, .. } => {
-                recorded_read(record.extracts.get(path)).and_then(|value| {
+                recorded_read(record.extracts.get(name)).and_then(|value| {
                     serde_json::from_value(value).map_or_else(
                         |_| {
                             Reading::Unreadable(ReadError::malformed(format!(
-                                "failed to parse the capture's `{path}`"
+                                "failed to parse the capture's `{name}`"
                             )))
                         },
                         Reading::Value,
@@ -209,7 +243,7 @@ impl Root {
                     Reading::Value,
                 )
             });
-            record.extracts.insert(path.to_owned(), written);
+            record.extracts.insert(name.to_owned(), written);
         });
         reading
     }

@@ -83,6 +83,7 @@ fn inventories_and_cordons_survive_a_round_trip() {
         cuda: Some("13.0".to_owned()),
         gpus: Some(vec![gpu(None), gpu(Some("H200"))]),
         frameworks: vec![("torch".to_owned(), "2.9".to_owned())],
+        compliance: None,
     };
     let empty = NodeInventory { gpus: Some(Vec::new()), ..NodeInventory::default() };
     for inventory in [full, empty, NodeInventory::default()] {

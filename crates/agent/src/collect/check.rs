@@ -1,43 +1,64 @@
-//! Continuous coherence check (V0) of the whole node: finds a bad upgrade before the reboot that
-//! would break the node.
+//! Continuous check (V0) of the whole node, with the values that `farrier check` reads: finds a bad
+//! upgrade before the reboot that would break the node, and settings that keep work from running.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
-use farrier_facts::node::{self, Item, NvmlReading};
-use farrier_fleet::health::{Action, CheckItem, Severity};
+use farrier_facts::node::{self, Item, NodeObservation, Nvml, NvmlReading};
+use farrier_fleet::health::{Action, CheckItem, Finding, FindingKind, Severity};
 use farrier_hardware::python::PythonChoice;
-use farrier_hardware::{Root, clock, observe};
+use farrier_hardware::{Root, observe};
 use jiff::civil::Date;
 
-use super::drift::Drift;
-use super::{CollectorContext, SharedInventory};
-use crate::monitor::{Collector, CollectorMessage, SkippedCheck};
+use crate::monitor::SkippedCheck;
 
-/// A check that costs less CPU time than this repeats every `SHORT_PERIOD`, a costlier one every
-/// `LONG_PERIOD`. A change of the driver, of packages or of drift starts a check earlier.
-const CHEAP_CPU_US: u64 = 20_000;
-const SHORT_PERIOD: Duration = Collector::CHECK_PERIOD;
-const LONG_PERIOD: Duration = Duration::from_secs(600);
-/// How often to test whether the driver was loaded, unloaded or replaced. After each of these
-/// changes, the last check is no longer valid.
-const DRIVER_POLL: Duration = Duration::from_secs(5);
+/// Why the check has no reading of NVML. The NVML collector reports what is wrong.
+const NVML: &str = "the NVML collector has no reading yet";
 
-/// Why the check does not read NVML. The NVML collector reads it, in a child process that keeps
-/// running.
-const NVML: &str = "the agent monitors NVML separately";
-
-/// Checks that depend on NVML, or on whether the driver is loaded.
+/// Checks that depend on whether NVML answers, or on whether the driver is loaded. Rules watch both
+/// every few seconds.
 const NVML_CHECKS: [&str; 4] =
     ["nvml-silent", "settings-unknown", "gpu-count", "module-not-loaded"];
 
-/// Paths whose modification time changes when a package is installed, updated or removed.
-const PACKAGES: [&str; 3] = ["var/lib/dpkg/status", "var/lib/rpm", "lib/modules"];
+/// Items about a state that may last less than a second. The agent reports them if two readings in
+/// a row, a minute apart, have them.
+const MOMENTARY: [&str; 2] = ["hardware-slowdown", "pcie-slow"];
+
+/// Items that rules report as well, usually sooner and for each GPU. While such a rule has a
+/// finding that is at least as severe, the item is not reported again.
+const REPORTED_BY: [(&str, &[&str]); 15] = [
+    ("gpu-unreachable", &["gpu.lost", "gpu.reset-required", "gpu.unreadable", "node.gpus-unseen"]),
+    (
+        "recovery-needed",
+        &[
+            "gpu.recovery-reset",
+            "gpu.recovery-reboot",
+            "gpu.recovery-drain-and-reset",
+            "gpu.recovery-other",
+        ],
+    ),
+    ("row-remap-failed", &["gpu.rows-failed"]),
+    ("row-remap-pending", &["gpu.rows-pending"]),
+    ("ecc-uncorrected", &["gpu.ecc-uncorrected"]),
+    ("ecc-off", &["gpu.ecc-off"]),
+    ("persistence-off", &["gpu.persistence-off"]),
+    ("power-limit-lowered", &["gpu.power-limit-low"]),
+    ("pcie-narrow", &["gpu.pcie-narrow", "gpu.pcie-below-peers"]),
+    ("pcie-slow", &["gpu.pcie-slow"]),
+    (
+        "hardware-slowdown",
+        &["gpu.slowdown-thermal", "gpu.slowdown-power-brake", "gpu.slowdown-hardware"],
+    ),
+    ("nvlink-down", &["link.down"]),
+    ("fabric-not-joined", &["gpu.fabric-not-ready", "gpu.fabric-failed"]),
+    ("nvml-mismatch", &["driver.nvml-silent"]),
+    ("file-system-read-only", &["host.read-only"]),
+];
 
 /// Version mismatches that are harmless now, or that take effect at the next boot or module load.
-pub(crate) const COHERENCE: [&str; 12] = [
+pub(crate) const COHERENCE: [&str; 14] = [
     "module-on-disk-differs",
     "module-on-disk-missing",
     "packages-version-differs",
@@ -50,70 +71,95 @@ pub(crate) const COHERENCE: [&str; 12] = [
     "next-kernel-without-module",
     "next-boot-mismatch",
     "fabric-manager-not-enabled",
+    "module-load-disabled",
+    "uvm-next-boot-differs",
 ];
 
-pub(super) fn run(context: &CollectorContext, _inventory: &SharedInventory) {
-    let root = &context.config.root;
-    let mut last: Option<(Instant, Duration)> = None;
-    let mut heartbeat_at: Option<Instant> = None;
-    let mut modified = Vec::new();
-    let mut loaded = None;
-    let mut drift = Drift::new(context);
-    loop {
-        let loaded_now = std::fs::read(root.join("sys/module/nvidia/version")).ok();
-        let same_driver = loaded_now == loaded;
-        if same_driver && heartbeat_at.is_some_and(|at| at.elapsed() < SHORT_PERIOD) {
-            if context.stop.wait(DRIVER_POLL) {
-                return;
+/// Caveats that get worse without action.
+const WARNINGS: [&str; 2] = ["clock-unsynchronised", "disk-nearly-full"];
+
+/// The node's files and NVML's values as last read, and the momentary items of the last evaluation.
+pub struct NodeCheck {
+    root: Root,
+    facts: &'static FactSet,
+    observation: Option<NodeObservation>,
+    nvml: Option<Arc<Nvml>>,
+    /// Momentary items of the reading of NVML before this one, and of this one.
+    momentary_before: Vec<&'static str>,
+    momentary: Vec<&'static str>,
+}
+
+impl NodeCheck {
+    /// The node whose files are below `root`.
+    pub fn new(root: &Path, facts: &'static FactSet) -> Self {
+        Self {
+            root: Root::unrecorded(root),
+            facts,
+            observation: None,
+            nvml: None,
+            momentary_before: Vec::new(),
+            momentary: Vec::new(),
+        }
+    }
+
+    /// Sets a new reading of NVML. `None` if the last one is no longer valid.
+    pub fn set_nvml(&mut self, nvml: Option<Arc<Nvml>>) {
+        self.momentary_before = std::mem::take(&mut self.momentary);
+        self.nvml = nvml;
+    }
+
+    /// Reads the node's files.
+    pub fn read_files(&mut self) {
+        let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
+        let python = PythonChoice::for_root(None);
+        self.observation = Some(observe::observe(&self.root, nvml, &python));
+    }
+
+    /// Evaluates the files and NVML's values. Returns the problems, and the checks without a
+    /// result.
+    pub fn evaluate(&mut self) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
+        if self.observation.is_none() {
+            self.read_files();
+        }
+        let Some(observation) = &mut self.observation else { return Default::default() };
+        observation.nvml = match &self.nvml {
+            Some(nvml) => NvmlReading::Answered(Nvml::clone(nvml)),
+            None => NvmlReading::NotAsked { why: NVML.to_owned() },
+        };
+        let report = node::evaluate(self.facts, observation, today(), false);
+        let mut items = Vec::new();
+        let mut skipped = Vec::new();
+        self.momentary.clear();
+        for item in report.items.into_iter().filter(is_relevant) {
+            match item.verdict {
+                Verdict::Ok => (),
+                Verdict::Unknown => {
+                    skipped.push(SkippedCheck { code: item.code.to_owned(), reason: item.text });
+                }
+                Verdict::Caveat | Verdict::Blocked if MOMENTARY.contains(&item.code) => {
+                    self.momentary.push(item.code);
+                    if self.momentary_before.contains(&item.code) {
+                        items.push(check_item(item));
+                    }
+                }
+                Verdict::Caveat | Verdict::Blocked => items.push(check_item(item)),
             }
-            continue;
         }
-        loaded = loaded_now;
-        let modified_now: Vec<_> = PACKAGES
-            .iter()
-            .map(|file| std::fs::metadata(root.join(file)).and_then(|meta| meta.modified()).ok())
-            .collect();
-        let due = last.is_none_or(|(at, period)| at.elapsed() >= period);
-        let drift_changed = drift.check_if_due();
-        if due || !same_driver || drift_changed || modified_now != modified {
-            modified = modified_now;
-            let before = clock::thread_cpu_us();
-            let (mut items, mut skipped) = check_node(root, context.facts);
-            let cost_us = clock::thread_cpu_us() - before;
-            tracing::debug!(cost_us, "checked the node");
-            let period = if cost_us < CHEAP_CPU_US { SHORT_PERIOD } else { LONG_PERIOD };
-            last = Some((Instant::now(), period));
-            items.extend(drift.items.iter().cloned());
-            skipped.extend(drift.skipped.iter().cloned());
-            if context.inbox.send(CollectorMessage::Checked { items, skipped }).is_err() {
-                return;
-            }
-        }
-        if context.inbox.send(CollectorMessage::Heartbeat(Collector::Check)).is_err() {
-            return;
-        }
-        heartbeat_at = Some(Instant::now());
+        (items, skipped)
     }
 }
 
-/// Checks the node whose files are below `root`, and reads only these files.
-pub fn check_node(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
-    let root = Root::unrecorded(root);
-    let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
-    let observation = observe::observe(&root, nvml, &PythonChoice::for_root(None));
-    let report = node::evaluate(facts, &observation, today(), false);
-    let mut items = Vec::new();
-    let mut skipped = Vec::new();
-    for item in report.items.into_iter().filter(is_relevant) {
-        match item.verdict {
-            Verdict::Ok => (),
-            Verdict::Unknown => {
-                skipped.push(SkippedCheck { code: item.code.to_owned(), reason: item.text });
-            }
-            Verdict::Caveat | Verdict::Blocked => items.push(check_item(item)),
-        }
-    }
-    (items, skipped)
+/// Removes the items that an open finding of a rule already reports with at least their severity.
+pub fn drop_reported<'f>(items: &mut Vec<CheckItem>, findings: impl Iterator<Item = &'f Finding>) {
+    let faults: Vec<&Finding> =
+        findings.filter(|finding| finding.kind == FindingKind::Fault).collect();
+    items.retain(|item| {
+        let rules = REPORTED_BY.iter().find(|(code, _)| *code == item.code);
+        let Some((_, rules)) = rules else { return true };
+        !faults.iter().any(|finding| {
+            finding.severity >= item.severity && rules.contains(&finding.code.as_str())
+        })
+    });
 }
 
 /// Skips checks of Python and frameworks, because jobs bring their own. Also skips checks of NVML
@@ -129,6 +175,8 @@ fn check_item(item: Item) -> CheckItem {
         Severity::Warning
     } else if item.verdict == Verdict::Blocked {
         Severity::Critical
+    } else if WARNINGS.contains(&item.code) {
+        Severity::Warning
     } else {
         Severity::Info
     };
@@ -143,4 +191,21 @@ fn check_item(item: Item) -> CheckItem {
 
 pub(crate) fn today() -> Date {
     jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date()
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::Rules;
+
+    use super::*;
+
+    #[test]
+    fn every_covering_rule_exists() {
+        let rules = Rules::embedded().unwrap();
+        for (item, codes) in REPORTED_BY {
+            for code in codes {
+                assert!(rules.get(code).is_some(), "{item}: there is no rule `{code}`");
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod baseline;
 pub mod check;
+mod check_loop;
 mod drift;
 mod host;
 mod kernel;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use farrier_facts::FactSet;
+use farrier_facts::node::Nvml;
 use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::nvml::watch::ProbePause;
 
@@ -59,12 +61,19 @@ struct InventoryState {
     settled: bool,
     gpus: Vec<GpuIdentity>,
     pids: Vec<u32>,
+    /// What a node check reads from NVML. Replaced by each read.
+    node_check: Option<Arc<Nvml>>,
 }
 
 impl SharedInventory {
     fn update(&self, update: impl FnOnce(&mut InventoryState)) {
         update(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
+    }
+
+    /// The last reading of NVML for the node check.
+    fn node_check(&self) -> Option<Arc<Nvml>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).node_check.clone()
     }
 
     fn get(&self) -> InventoryState {
@@ -117,7 +126,7 @@ pub(crate) fn spawn(context: &CollectorContext) -> std::io::Result<()> {
     start("nvml", &NVML, nvml::run)?;
     start("kernel", &[Collector::Kernel], kernel::run)?;
     start("host", &HOST, host::run)?;
-    start("check", &[Collector::Check], check::run)
+    start("check", &[Collector::Check], check_loop::run)
 }
 
 type Run = fn(&CollectorContext, &SharedInventory);

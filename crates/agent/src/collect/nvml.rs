@@ -92,6 +92,9 @@ fn convert(
         let pids = processes.iter().map(|process| process.pid).collect();
         inventory.update(|state| state.pids = pids);
     }
+    if let Some(nvml) = report.node_check {
+        inventory.update(|state| state.node_check = Some(Arc::from(nvml)));
+    }
     // `watch::run` also sends a report when its child process does not answer.
     let silent = |signal, reading: &Reading<f64>| {
         signal == Signal::NodeNvmlAnswers && *reading == Reading::Value(0.0)

@@ -8,6 +8,7 @@ use farrier_hardware::kmsg::KernelLog;
 use super::self_monitor::KernelLogState;
 use super::xid_dedup::LogAvailability;
 use super::{CollectorMessage, CollectorReport, HealthMonitor, decode_facts};
+use crate::collect::check;
 use crate::orders::{RepairNote, RepairWatch};
 
 impl HealthMonitor {
@@ -28,7 +29,8 @@ impl HealthMonitor {
                 self.self_monitor.nvml_failed = false;
             }
             CollectorMessage::Kernel(log) => self.handle_kernel_log(now, log, batch),
-            CollectorMessage::Checked { items, skipped } => {
+            CollectorMessage::Checked { mut items, skipped } => {
+                check::drop_reported(&mut items, self.engine.findings());
                 batch.checks = Some(items);
                 self.skipped_checks = Some(Arc::new(skipped));
             }

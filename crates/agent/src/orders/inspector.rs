@@ -580,6 +580,8 @@ mod tests {
             fabric: Reading::Absent,
             remapped_rows: Reading::Absent,
             recovery_action: Reading::Absent,
+            inforom_valid: None,
+            application_clocks: None,
             now: None,
         }
     }

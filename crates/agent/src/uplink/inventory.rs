@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use farrier_facts::FactSet;
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ComplianceObservation, ImagePolicy, Reading};
 use farrier_facts::version::DriverVersion;
-use farrier_fleet::fleet::event::{GpuInventory, NodeInventory};
-use farrier_hardware::Root;
+use farrier_fleet::fleet::event::{GpuInventory, NodeCompliance, NodeInventory};
+use farrier_hardware::{Root, compliance};
 
 use super::InventorySource;
 use crate::jobs::JobRegistry;
@@ -23,11 +23,14 @@ pub fn inventory_source(
     board: Arc<JobRegistry>,
     root: &Path,
 ) -> InventorySource {
-    let release = Root::unrecorded(root).trimmed("/proc/sys/kernel/osrelease");
+    let root = Root::unrecorded(root);
+    let release = root.trimmed("/proc/sys/kernel/osrelease");
     let kernel = match release {
         Reading::Value(release) if !release.is_empty() => Some(release),
         _ => None,
     };
+    // These change only with a boot, or with a new disk.
+    let compliance = compliance(&compliance::read(&root), &compliance::secure_boot(&root));
     Box::new(move || {
         let state = published.get()?;
         let gpus = gpus(&state)?;
@@ -39,8 +42,41 @@ pub fn inventory_source(
             driver: state.values.driver.clone(),
             gpus,
             frameworks: distinct(board.jobs().iter().map(|job| &job.frameworks)),
+            compliance: Some(compliance.clone()),
         })
     })
+}
+
+/// The security features as the fleet reports them. What cannot be read is unknown.
+fn compliance(read: &ComplianceObservation, secure_boot: &Reading<bool>) -> NodeCompliance {
+    let volumes = read.volumes.value().map_or(&[][..], Vec::as_slice);
+    let encrypted: Option<Vec<bool>> =
+        volumes.iter().map(|volume| volume.encrypted.value().copied()).collect();
+    let image_policy = match &read.image_policy {
+        Reading::Value(ImagePolicy::AcceptAnything) => Some("accept-anything"),
+        Reading::Value(ImagePolicy::Reject) => Some("reject"),
+        Reading::Value(ImagePolicy::Signed) => Some("signed"),
+        Reading::Value(ImagePolicy::Other) => Some("other"),
+        Reading::Absent => Some("none"),
+        Reading::Unreadable(_) => None,
+    };
+    NodeCompliance {
+        tpm: match &read.tpm_version {
+            Reading::Value(_) => Some(true),
+            Reading::Absent => Some(false),
+            Reading::Unreadable(_) => None,
+        },
+        secure_boot: match secure_boot {
+            Reading::Value(is_on) => Some(*is_on),
+            // A machine that did not boot with EFI has no Secure Boot.
+            Reading::Absent => Some(false),
+            Reading::Unreadable(_) => None,
+        },
+        volumes_encrypted: encrypted
+            .filter(|encrypted| !encrypted.is_empty())
+            .map(|encrypted| encrypted.iter().all(|encrypted| *encrypted)),
+        image_policy: image_policy.map(str::to_owned),
+    }
 }
 
 /// Maximum frameworks in the inventory.
@@ -87,7 +123,34 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::{DataVolume, ReadError};
+
     use super::*;
+
+    #[test]
+    fn compliance_that_cannot_be_read_is_unknown() {
+        let why = || ReadError::Os { errno: 13 };
+        let unread = ComplianceObservation {
+            tpm_version: Reading::Unreadable(why()),
+            volumes: Reading::Unreadable(why()),
+            image_policy: Reading::Unreadable(why()),
+        };
+        let unknown = compliance(&unread, &Reading::Unreadable(why()));
+        assert_eq!(unknown, NodeCompliance::default());
+        let volume = |encrypted: bool| DataVolume {
+            path: "/data".to_owned(),
+            encrypted: Reading::Value(encrypted),
+        };
+        let read = ComplianceObservation {
+            tpm_version: Reading::Value(2),
+            volumes: Reading::Value(vec![volume(true), volume(false)]),
+            image_policy: Reading::Absent,
+        };
+        let known = compliance(&read, &Reading::Absent);
+        assert_eq!((known.tpm, known.secure_boot), (Some(true), Some(false)));
+        assert_eq!(known.volumes_encrypted, Some(false), "one volume is in the clear");
+        assert_eq!(known.image_policy.as_deref(), Some("none"));
+    }
 
     #[test]
     fn each_framework_of_the_jobs_is_listed_once() {

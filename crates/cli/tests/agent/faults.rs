@@ -34,6 +34,23 @@ fn a_node_without_faults_is_healthy() {
 }
 
 #[test]
+fn a_setting_that_blocks_work_is_a_finding_of_the_check() {
+    let agent_node = AgentNode::with_gpus(2);
+    agent_node.inject(&["--gpu", "1", "settings", "--compute-mode", "2"]);
+    agent_node.inject(&["--gpu", "0", "settings", "--mig", "on"]);
+    let agent = agent_node.agent();
+    let details = |status: &Value| -> Vec<String> {
+        let findings = status["findings"].as_array().unwrap().iter();
+        findings.map(|open| open["finding"]["detail"].as_str().unwrap().to_owned()).collect()
+    };
+    let status = agent.until(|status| {
+        let details = details(status);
+        ["compute-mode-prohibited", "mig-on"].iter().all(|code| details.iter().any(|d| d == code))
+    });
+    assert_eq!(status["verdict"], "faulty", "{status:#}");
+}
+
+#[test]
 fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
     let agent_node = AgentNode::with(&["--gpus", "1", "--efa", "2"]);
     let agent = agent_node.agent().ready();

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use farrier_fleet::fleet::event::{
-    Cordon, Event, GpuInventory, JournalPosition, NodeInventory, OperatorRequest,
+    Cordon, Event, GpuInventory, JournalPosition, NodeCompliance, NodeInventory, OperatorRequest,
 };
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, OrderKind, OrderStatus};
@@ -45,6 +45,12 @@ pub(crate) fn inventory(name: &str, boot: &str) -> NodeInventory {
         cuda: Some("13.0".to_owned()),
         gpus: Some(vec![gpu]),
         frameworks: vec![("torch".to_owned(), "2.9.0".to_owned())],
+        compliance: Some(NodeCompliance {
+            tpm: Some(true),
+            secure_boot: Some(false),
+            volumes_encrypted: None,
+            image_policy: Some("signed".to_owned()),
+        }),
     }
 }
 

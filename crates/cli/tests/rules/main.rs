@@ -10,9 +10,9 @@
 )]
 
 mod fault_table;
+mod parity;
 mod rule_case;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "these tests do not read the stdout of commands")]
 mod support;
 #[path = "../simulate/test_node.rs"]
 #[expect(

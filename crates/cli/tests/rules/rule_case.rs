@@ -4,16 +4,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use farrier_agent::collect::check;
+use farrier_agent::collect::check::{self, NodeCheck};
+use farrier_agent::monitor::SkippedCheck;
 use farrier_facts::FactSet;
 use farrier_facts::decode::Decoder;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    Batch, Change, Engine, EngineSnapshot, EventSource, KernelEvent, Moment, Rules, Sample, Scope,
-    Signal, StoredEvent, Subject,
+    Batch, Change, Engine, EngineSnapshot, EventSource, Finding, KernelEvent, Moment, Rules,
+    Sample, Scope, Signal, StoredEvent, Subject,
 };
 use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
@@ -48,6 +50,8 @@ pub(crate) struct RuleCase {
     /// The last injection, and when it was made.
     injection: Option<(String, u64)>,
     detections: Vec<Detection>,
+    node_check: NodeCheck,
+    skipped_checks: Vec<SkippedCheck>,
 }
 
 /// A finding that opened after an injection.
@@ -74,6 +78,7 @@ impl RuleCase {
         node.set_clock(start_unix_ms, |_| Some(start_unix_ms)).unwrap();
         let facts = FactSet::embedded();
         let (watcher, host) = start_collectors(&node);
+        let node_check = NodeCheck::new(&node.path().join("root"), facts);
         let mut case = Self {
             engine: engine(facts),
             watcher,
@@ -94,6 +99,8 @@ impl RuleCase {
             changes: Vec::new(),
             injection: None,
             detections: Vec::new(),
+            node_check,
+            skipped_checks: Vec::new(),
         };
         case.advance(1);
         case
@@ -103,6 +110,21 @@ impl RuleCase {
     pub(crate) fn end(self) -> Vec<Detection> {
         self.watcher.shutdown();
         self.detections
+    }
+
+    /// The open findings.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.engine.findings()
+    }
+
+    /// Whether every rule and every check has the readings that it needs.
+    pub(crate) fn has_full_coverage(&self) -> bool {
+        self.skipped_checks.is_empty() && self.engine.coverage().gaps.is_empty()
+    }
+
+    /// The node's files and its NVML library.
+    pub(crate) fn node_paths(&self) -> (PathBuf, PathBuf) {
+        (self.node.path().join("root"), self.node.library_path())
     }
 
     /// Runs the steps and returns the finding changes they caused.
@@ -174,8 +196,8 @@ impl RuleCase {
                 self.repeat_sample(signal, number(value)?);
             }
             "check" => {
-                let (items, _) = check::check_node(&self.node.path().join("root"), self.facts);
-                self.observe(&Batch { checks: Some(items), ..Batch::default() });
+                self.node_check.read_files();
+                self.check();
             }
             "reboot" => self.reboot(),
             "deaf" => self.reads_kernel_log = false,
@@ -224,12 +246,14 @@ impl RuleCase {
         let now_unix_ms = self.start_unix_ms + self.elapsed_s * 1000;
         self.node.set_clock(now_unix_ms, |_| Some(now_unix_ms)).unwrap();
         let mut batch = Batch::default();
+        let mut nvml = None;
         for message in self.watcher.run_until(Duration::from_secs(self.boot_s)) {
             match message {
                 ProbeEvent::Report(report) => {
                     if let Some(inventory) = &report.inventory {
                         self.host.set_inventory(inventory);
                     }
+                    nvml = report.node_check.or(nvml);
                     batch.inventory = report.inventory.or(batch.inventory);
                     batch.samples.extend(report.samples);
                 }
@@ -243,6 +267,19 @@ impl RuleCase {
         }
         self.read_kernel_log(&mut batch);
         self.observe(&batch);
+        if let Some(nvml) = nvml {
+            self.node_check.set_nvml(Some(Arc::from(nvml)));
+            self.node_check.read_files();
+            self.check();
+        }
+    }
+
+    /// Evaluates the node check, like the agent after each slow reading of NVML.
+    fn check(&mut self) {
+        let (mut items, skipped) = self.node_check.evaluate();
+        check::drop_reported(&mut items, self.engine.findings());
+        self.skipped_checks = skipped;
+        self.observe(&Batch { checks: Some(items), ..Batch::default() });
     }
 
     fn read_kernel_log(&mut self, batch: &mut Batch) {

@@ -120,6 +120,7 @@ impl NodeFiles {
             "NVIDIA UNIX x86_64 Kernel Module"
         };
         self.write("sys/module/nvidia/version", format!("{version}\n"));
+        self.write("sys/module/nvidia_uvm/version", format!("{version}\n"));
         self.write(
             "proc/driver/nvidia/version",
             format!(
@@ -144,10 +145,10 @@ impl NodeFiles {
         self.write(&format!("lib/modules/{release}/modules.dep"), "");
         if let Some(driver) = driver {
             self.write(&format!("lib/firmware/nvidia/{driver}/gsp_ga10x.bin"), "");
-            self.write(
-                &format!("lib/modules/{release}/updates/dkms/nvidia.ko"),
-                module(driver, release, signed),
-            );
+            for name in ["nvidia", "nvidia-uvm"] {
+                let path = format!("lib/modules/{release}/updates/dkms/{name}.ko");
+                self.write(&path, module(driver, release, signed));
+            }
         }
     }
 

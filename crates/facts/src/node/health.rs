@@ -51,6 +51,8 @@ pub struct HostHealth {
     pub ports: Reading<Vec<PortHealth>>,
     /// Lines with an Xid in the kernel log of the current boot.
     pub xid_lines: Reading<Vec<String>>,
+    /// PCI bridges that redirect peer-to-peer traffic (ACS).
+    pub acs_bridges: Reading<Vec<String>>,
 }
 
 /// Current state of a network port.

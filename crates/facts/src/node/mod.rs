@@ -7,8 +7,11 @@
 //!                                                  some call the rules of `check`
 //! ```
 
+mod compliance;
 mod context;
 mod health;
+mod host;
+mod installation;
 mod nvml;
 mod nvml_status;
 mod observation;
@@ -17,8 +20,14 @@ mod reading;
 mod report;
 mod rules;
 
+pub use compliance::{ComplianceObservation, DataVolume, ImagePolicy};
 pub use health::{DeviceHealth, HostHealth, NvlinkHealth, PcieLink, PortHealth};
-pub use nvml::{FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows, Setting};
+pub use host::{DiskUsage, HostObservation, IommuDomain};
+pub use installation::{DeviceFile, InstallationObservation, LoadDisabled};
+pub use nvml::{
+    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits,
+    RemappedRows, Setting,
+};
 pub use nvml_status::NvmlStatus;
 pub use observation::{
     BootChoice, CdiSpec, ContainerObservation, DkmsTree, DriverObservation, InstalledKernel,
@@ -52,6 +61,7 @@ pub fn evaluate(
     // Skip these rules if the node has neither a GPU nor a loaded driver.
     if node.has_gpu() != Some(false) || node.loaded().is_some() {
         rules::driver::evaluate(&node, &mut findings);
+        rules::installation::evaluate(&node, &mut findings);
         rules::platform::evaluate(&node, &mut findings);
         rules::kernels::evaluate(&node, &mut findings);
         rules::dkms::evaluate(&node, &mut findings);
@@ -62,6 +72,8 @@ pub fn evaluate(
         rules::cdmm::evaluate(&node, &mut findings);
         rules::fabric::evaluate(&node, &mut findings);
         rules::containers::evaluate(&node, &mut findings);
+        rules::host::evaluate(&node, &mut findings);
+        rules::compliance::evaluate(&node, &mut findings);
         rules::health::evaluate(&node, &mut findings);
     }
     rules::frameworks::evaluate(&node, &mut findings);

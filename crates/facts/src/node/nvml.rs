@@ -111,9 +111,24 @@ pub struct NvmlDevice {
     pub remapped_rows: Reading<RemappedRows>,
     /// The driver's recovery action; 0 for none.
     pub recovery_action: Reading<u32>,
+    /// Whether the `InfoROM` checksum is valid; `None` if not queried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inforom_valid: Option<Reading<bool>>,
+    /// Application clocks; `None` if not queried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_clocks: Option<Reading<GraphicsApplicationClock>>,
     /// Current faults; `None` if not queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<DeviceHealth>,
+}
+
+/// The graphics clock that programs get (`nvidia-smi -ac`), in MHz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphicsApplicationClock {
+    pub current_mhz: u32,
+    /// The card's default.
+    pub default_mhz: u32,
 }
 
 /// A setting for which a change takes effect at the next reset.

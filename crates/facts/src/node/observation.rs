@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::compliance::ComplianceObservation;
 use super::health::HostHealth;
+use super::host::HostObservation;
+use super::installation::InstallationObservation;
 use super::nvml::NvmlReading;
 use super::reading::Reading;
 
@@ -23,6 +26,8 @@ pub struct NodeObservation {
     pub nvml: NvmlReading,
     /// Loaded driver and its user-space libraries.
     pub driver: DriverObservation,
+    /// Firmware, module options, device files, and the owner of the driver.
+    pub installation: InstallationObservation,
     /// Kernels and modules on disk.
     pub kernels: KernelObservation,
     /// Installed packages and upgrade configuration.
@@ -35,6 +40,10 @@ pub struct NodeObservation {
     pub services: BTreeMap<String, ServiceObservation>,
     /// Number of `NVSwitch` devices that the driver manages.
     pub nvswitches: Reading<u32>,
+    /// Disks, clock, IOMMU, `GPUDirect` RDMA and IMEX.
+    pub host: HostObservation,
+    /// TPM, encrypted volumes and image policy.
+    pub compliance: ComplianceObservation,
     /// Container runtimes and toolkit.
     pub containers: ContainerObservation,
     /// The Python environment that a job would use.
@@ -256,6 +265,8 @@ pub struct ContainerObservation {
     pub runtimes: Reading<Vec<String>>,
     /// Whether the container toolkit is installed.
     pub toolkit: Reading<bool>,
+    /// Whether the configuration of a runtime names NVIDIA's runtime or hook.
+    pub configured: Reading<bool>,
     /// CDI specifications with their driver versions.
     pub cdi: Reading<Vec<CdiSpec>>,
     /// Whether the observed file system is that of a container.

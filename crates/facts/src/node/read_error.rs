@@ -156,6 +156,16 @@ impl ReadError {
         Self::Unavailable { detail: detail.into() }
     }
 
+    /// Whether the value is not part of what is read at all: a capture from an older version, or a
+    /// root without this part of the file system.
+    pub fn is_out_of_reach(&self) -> bool {
+        match self {
+            Self::NotInCapture | Self::Unavailable { .. } => true,
+            Self::At { err, .. } => err.is_out_of_reach(),
+            _ => false,
+        }
+    }
+
     /// Adds the path or object at which the error happened.
     #[must_use]
     pub fn at(self, place: impl Into<Box<str>>) -> Self {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::check::{DataId, Findings, Notice, Remedy, Verdict};
+use crate::node::read_error::ReadError;
 use crate::set::SetId;
 
 /// One checked item.
@@ -81,6 +82,24 @@ impl NodeFindings {
     /// Records a skipped check, which does not affect the verdict.
     pub(super) fn not_judged(&mut self, what: &str) {
         self.not_judged.push(what.to_owned());
+    }
+
+    /// Adds an item for a value that could not be read. A value that is out of reach, such as in an
+    /// older capture or below a partial root, is only listed as not judged.
+    pub(super) fn unreadable(
+        &mut self,
+        code: &'static str,
+        subject: &str,
+        what: &str,
+        why: &ReadError,
+        source: &str,
+    ) {
+        if why.is_out_of_reach() {
+            self.not_judged.push(format!("{what} ({why})"));
+        } else {
+            let text = format!("{what}: cannot be read: {why}");
+            self.item(Verdict::Unknown, code, subject, text, source);
+        }
     }
 
     /// Runs compatibility rules and adds their reasons as items about `subject`.

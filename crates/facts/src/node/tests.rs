@@ -4,6 +4,8 @@
 mod driver;
 mod gpus;
 mod health;
+mod host;
+mod installation;
 mod software;
 
 use std::collections::BTreeMap;
@@ -53,6 +55,11 @@ fn device(index: u32) -> NvmlDevice {
             failed: false,
         }),
         recovery_action: Reading::Value(0),
+        inforom_valid: Some(Reading::Value(true)),
+        application_clocks: Some(Reading::Value(GraphicsApplicationClock {
+            current_mhz: 1980,
+            default_mhz: 1980,
+        })),
         now: Some(health::healthy_device()),
     }
 }
@@ -136,6 +143,7 @@ pub(super) fn healthy() -> NodeObservation {
             nouveau_loaded: Reading::Value(false),
             run_file_install: Reading::Value(false),
         },
+        installation: installation::healthy(),
         kernels: KernelObservation {
             running: text(KERNEL),
             installed: Reading::Value(vec![kernel(KERNEL, module(DRIVER, true))]),
@@ -165,9 +173,12 @@ pub(super) fn healthy() -> NodeObservation {
         },
         services: services.iter().map(|name| ((*name).to_owned(), service())).collect(),
         nvswitches: Reading::Value(4),
+        host: host::healthy(),
+        compliance: host::compliant(),
         containers: ContainerObservation {
             runtimes: Reading::Value(vec!["containerd".to_owned()]),
             toolkit: Reading::Value(true),
+            configured: Reading::Value(true),
             cdi: Reading::Value(vec![CdiSpec {
                 path: "/etc/cdi/nvidia.yaml".to_owned(),
                 driver: text(DRIVER),
@@ -205,6 +216,9 @@ fn healthy_node_is_ok() {
         "nouveau-absent",
         "module-loaded",
         "driver-library-equal",
+        "gsp-firmware-present",
+        "uvm-loaded",
+        "device-files-present",
         "architecture-driven",
         "module-supported",
         "supported-branch",
@@ -222,6 +236,8 @@ fn healthy_node_is_ok() {
         "persistence-on",
         "row-remap-clean",
         "recovery-none",
+        "inforom-valid",
+        "application-clocks-default",
         "fabric-joined",
         "fabric-manager-equal",
         "fabric-manager-running",
@@ -234,6 +250,14 @@ fn healthy_node_is_ok() {
         "clocks-free",
         "nvlinks-up",
         "ports-up",
+        "acs-off",
+        "disks-free",
+        "tpm-present",
+        "volumes-encrypted",
+        "image-policy",
+        "clock-synchronised",
+        "iommu-passes",
+        "gpudirect-rdma",
         "xids-none",
     ] {
         assert!(report.items.iter().any(|item| item.code == code), "no {code}");

@@ -261,6 +261,22 @@ pub struct NodeInventory {
     /// Frameworks and their versions.
     #[serde(default)]
     pub frameworks: Vec<(String, String)>,
+    /// Security features. `None` from agents that are older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compliance: Option<NodeCompliance>,
+}
+
+/// Security features of a node, for auditors. `None` means unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeCompliance {
+    pub tpm: Option<bool>,
+    pub secure_boot: Option<bool>,
+    /// Whether LUKS encrypts every data volume. `None` also if there is no data volume.
+    pub volumes_encrypted: Option<bool>,
+    /// Default requirement for container images: `none` without a policy, `accept-anything`,
+    /// `reject`, `signed` or `other`.
+    pub image_policy: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

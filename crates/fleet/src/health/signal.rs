@@ -334,6 +334,8 @@ signals! {
     NodeLargeBlocksFree = "node.large_blocks_free", Node, Gauge;
     /// PCI bridges that redirect peer-to-peer traffic through the root complex (ACS).
     NodeAcsBridges = "node.acs_bridges", Node, Gauge;
+    /// Times that a processor was throttled because of heat.
+    NodeCpuThrottles = "node.cpu_throttles", Node, Counter;
 
     // Agent.
     /// 1 while the kernel log can be read.

@@ -56,6 +56,7 @@ fn node_events() -> Vec<Event> {
         cuda: Some("13.0".to_owned()),
         gpus: Some(vec![gpu]),
         frameworks: vec![("torch".to_owned(), "2.11.0".to_owned())],
+        compliance: None,
     };
     vec![
         Event::Enrolled { node: id.clone(), location },

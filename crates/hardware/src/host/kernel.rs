@@ -35,6 +35,7 @@ pub(super) fn read(root: &Root, samples: &mut Vec<Sample>) {
     push_node(samples, Signal::NodeMemoryAvailable, memory_available(root));
     push_node(samples, Signal::NodeLargeBlocksFree, large_blocks(root));
     push_node(samples, Signal::NodeEdacUncorrected, memory_errors(root, "ue_count"));
+    push_node(samples, Signal::NodeCpuThrottles, cpu_throttles(root));
     push_node(samples, Signal::NodeEdacCorrected, memory_errors(root, "ce_count"));
 }
 
@@ -58,6 +59,28 @@ fn slow_governors(root: &Root) -> Reading<f64> {
             }
         }
         if governed { Reading::Value(count(slow)) } else { Reading::Absent }
+    })
+}
+
+/// Absent if the kernel does not count it, as in most virtual machines and on Arm. Each processor
+/// of a package counts the throttling of the package, so the largest count is taken.
+fn cpu_throttles(root: &Root) -> Reading<f64> {
+    required(root.list(PROCESSORS), PROCESSORS).and_then(|names| {
+        let (mut cores, mut package) = (None, 0);
+        for name in names.iter().filter(|name| is_numbered(name, "cpu")) {
+            let folder = format!("{PROCESSORS}/{name}/thermal_throttle");
+            match number(root, &format!("{folder}/core_throttle_count")) {
+                Reading::Value(count) => *cores.get_or_insert(0_u64) += count,
+                Reading::Absent => continue,
+                Reading::Unreadable(why) => return Reading::Unreadable(why),
+            }
+            match number(root, &format!("{folder}/package_throttle_count")) {
+                Reading::Value(count) => package = package.max(count),
+                Reading::Absent => {}
+                Reading::Unreadable(why) => return Reading::Unreadable(why),
+            }
+        }
+        cores.map_or(Reading::Absent, |cores| Reading::Value(count(cores.saturating_add(package))))
     })
 }
 

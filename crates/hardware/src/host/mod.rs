@@ -11,9 +11,10 @@
 //! Each subject has its own file, and a struct that keeps its state between two reads. Memory use
 //! is bounded by the node's hardware.
 
+pub(crate) mod acs;
 mod driver;
 mod kernel;
-mod mounts;
+pub(crate) mod mounts;
 pub(crate) mod nics;
 mod pci;
 mod threads;
@@ -137,10 +138,11 @@ impl HostCollector {
             Tier::Slow => {
                 self.threads.read(root, &mut samples);
                 kernel::read(root, &mut samples);
+                self.pci.read_acs(root, false, &mut samples);
             }
             Tier::Rare => {
                 self.pci.clear_device_kinds();
-                self.pci.read_acs(root, &mut samples);
+                self.pci.read_acs(root, true, &mut samples);
             }
         }
         samples

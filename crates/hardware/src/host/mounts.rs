@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
+use serde::{Deserialize, Serialize};
 
 use super::{count, push_node_named, required};
-use crate::root::Root;
+use crate::root::{Root, read_text};
 
 /// PID 1 sees the node's mounts. A sandboxed service sees only its own.
 const MOUNTS_OF_NODE: &str = "/proc/1/mountinfo";
@@ -57,6 +58,39 @@ impl Mounts {
         // Forget file systems that are no longer mounted.
         self.writable = writable;
         read_only.into_values().collect()
+    }
+}
+
+/// A mounted disk file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DiskMount {
+    /// Device number of the superblock.
+    pub(crate) device: String,
+    /// Mount point.
+    pub(crate) path: String,
+    /// Whether the file system is read-only although its mount is not: it had an error.
+    pub(crate) failed: bool,
+}
+
+/// The node's mounted disk file systems. Only these are captured, because the line of a network
+/// file system may have a password.
+pub(crate) fn disk_mounts(root: &Root) -> Reading<Vec<DiskMount>> {
+    let read = |path: &str| {
+        root.extract(path, |file| {
+            read_text(file).map(|text| {
+                let disks = text.lines().filter_map(Mount::parse).filter(Mount::is_of_disk);
+                let mount = |mount: Mount<'_>| DiskMount {
+                    device: mount.device.to_owned(),
+                    path: mount.point.replace("\\040", " "),
+                    failed: mount.super_read_only && !mount.read_only,
+                };
+                disks.map(mount).collect::<Vec<_>>()
+            })
+        })
+    };
+    match read(MOUNTS_OF_NODE) {
+        Reading::Value(mounts) => Reading::Value(mounts),
+        Reading::Absent | Reading::Unreadable(_) => read(MOUNTS_OF_SELF),
     }
 }
 

@@ -4,10 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
-    FabricState, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading, RemappedRows,
+    FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError,
+    Reading, RemappedRows,
 };
 
 use super::caller::{NvmlCaller, TEXT_BYTES, call, decode_text, outcome};
+use super::control::GRAPHICS;
 use super::ffi::{self, RawDevice};
 use super::probe::ProbeMessage;
 use super::watch::DriverCall;
@@ -46,7 +48,7 @@ pub fn read(path: &OsStr, emit: &mut dyn FnMut(&ProbeMessage)) -> NvmlReading {
 
 impl NvmlCaller<'_> {
     /// Values that belong to no particular GPU.
-    fn system(&mut self) -> Nvml {
+    pub(super) fn system(&mut self) -> Nvml {
         let driver_version = self.system_text("nvmlSystemGetDriverVersion");
         let library_version = self.system_text("nvmlSystemGetNVMLVersion");
         let mut cuda = 0;
@@ -71,10 +73,16 @@ impl NvmlCaller<'_> {
         if handle.value().is_none() {
             return unopened(index, handle);
         }
+        let inforom_valid = Some(self.inforom_valid(device));
+        NvmlDevice { inforom_valid, ..self.opened(index, device) }
+    }
+
+    /// Everything about an open device, except the `InfoROM`: its validation takes 70 ms.
+    pub(super) fn opened(&mut self, index: u32, device: RawDevice) -> NvmlDevice {
         let pci = self.pci(device);
         NvmlDevice {
             index,
-            handle,
+            handle: Reading::Value(()),
             name: self.device_text(device, "nvmlDeviceGetName"),
             uuid: self.device_text(device, "nvmlDeviceGetUUID"),
             pci_address: pci.as_ref().map(|pci| decode_text(&pci.bus_id)),
@@ -90,8 +98,25 @@ impl NvmlCaller<'_> {
             fabric: self.fabric(device),
             remapped_rows: self.remapped_rows(device),
             recovery_action: self.recovery_action(device),
+            inforom_valid: None,
+            application_clocks: Some(self.graphics_clocks(device)),
             now: Some(self.current_faults(device)),
         }
+    }
+
+    fn inforom_valid(&mut self, device: RawDevice) -> Reading<bool> {
+        match call!(self, ffi::DeviceOnly, "nvmlDeviceValidateInforom", device) {
+            Ok(ffi::CORRUPTED_INFOROM) => Reading::Value(false),
+            called => outcome(called, || true),
+        }
+    }
+
+    fn graphics_clocks(&mut self, device: RawDevice) -> Reading<GraphicsApplicationClock> {
+        let current = self.application_clock(device, GRAPHICS);
+        let default = self.default_clock(device, GRAPHICS);
+        current.and_then(|current_mhz| {
+            default.map(|default_mhz| GraphicsApplicationClock { current_mhz, default_mhz })
+        })
     }
 
     fn gsp_firmware(&mut self, device: RawDevice) -> Reading<String> {
@@ -193,7 +218,8 @@ impl NvmlCaller<'_> {
     }
 }
 
-fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
+/// A device that could not be opened.
+pub(super) fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
     fn unread<T>() -> Reading<T> {
         Reading::Unreadable(ReadError::DeviceNotOpened)
     }
@@ -215,6 +241,8 @@ fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
         fabric: unread(),
         remapped_rows: unread(),
         recovery_action: unread(),
+        inforom_valid: None,
+        application_clocks: None,
         now: None,
     }
 }

@@ -15,7 +15,7 @@ device_calls! {
     nvmlDeviceGetUUID(uuid: TextBuffer, length: c_uint) |gpu| uuid.put(length, &gpu.uuid);
     nvmlDeviceGetSerial(serial: TextBuffer, length: c_uint) |gpu| serial.put(length, &gpu.serial);
     nvmlDeviceGetBoardPartNumber(number: TextBuffer, length: c_uint) |gpu| number.put(length, &gpu.board.part_number);
-    nvmlDeviceGetVbiosVersion(version: TextBuffer, length: c_uint) |gpu| version.put(length, &gpu.board.vbios);
+    nvmlDeviceGetVbiosVersion(version: TextBuffer, length: c_uint) |gpu| version.put(length, gpu.board.vbios_version());
     nvmlDeviceGetInforomImageVersion(version: TextBuffer, length: c_uint) |gpu| version.put(length, &gpu.board.inforom_image);
     nvmlDeviceGetInforomVersion(object: c_uint, version: TextBuffer, length: c_uint) |gpu| match object {
         0 => version.put(length, &gpu.board.inforom_oem),

@@ -134,6 +134,7 @@ pub(super) fn row(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node)
             .map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
         heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         connection: None,
+        compliance: inventory.and_then(|inventory| inventory.compliance.clone()),
     }
 }
 

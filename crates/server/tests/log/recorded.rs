@@ -80,6 +80,7 @@ fn inventory(gpus: &[&str]) -> NodeInventory {
         cuda: Some("13.0".to_owned()),
         gpus: Some(gpus.iter().map(gpu).collect()),
         frameworks: vec![("torch".to_owned(), "2.11.0".to_owned())],
+        compliance: None,
     }
 }
 

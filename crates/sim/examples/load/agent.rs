@@ -90,6 +90,7 @@ pub(crate) fn inventory(index: usize) -> proto::NodeInventory {
         cuda: Some("13.0".to_owned()),
         gpus: Some(proto::Gpus { gpus: gpus.collect() }),
         frameworks: vec![framework("torch", "2.9.1"), framework("nccl", "2.28.3")],
+        compliance: None,
     }
 }
 

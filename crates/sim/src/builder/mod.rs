@@ -242,6 +242,7 @@ fn board(facts: &Gpu, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
         part_number: sku.part_number.to_owned(),
         gpu_part_number: format!("{device_id}-{}", sku.gpu_part_suffix),
         vbios: sku.vbios.to_owned(),
+        vbios_override: None,
         inforom_image: sku.inforom_image.to_owned(),
         inforom_oem: sku.inforom_oem.to_owned(),
         inforom_ecc: sku.inforom_ecc.to_owned(),

@@ -1,7 +1,7 @@
 //! Faults of the node outside of its GPUs.
 
 use crate::gpu::EccCounts;
-use crate::host::{FileHandles, Mount, Nic, PHYS_STATES, STATES, Task, TaskState};
+use crate::host::{FileHandles, Mount, Nic, PHYS_STATES, STATES, SoftwareFault, Task, TaskState};
 use crate::rootfs::KernelRecord;
 use crate::state::SimState;
 
@@ -31,6 +31,8 @@ pub enum HostFault {
     Change(HostChange),
     /// Enables or disables ACS, which routes peer-to-peer traffic through the root complex.
     Acs(bool),
+    /// Software or settings are faulty.
+    Software(Vec<SoftwareFault>),
     /// An NVML call fails or hangs that concerns no particular GPU.
     Call(CallFault),
     /// Clears all faults above. The kernel log stays as it is.
@@ -59,6 +61,8 @@ pub struct NicChange {
 pub struct HostChange {
     /// Additional OOM kills.
     pub oom_kills: u64,
+    /// Additional times that processors were throttled.
+    pub cpu_throttles: u64,
     /// Mount point to make read-only.
     pub read_only: Option<String>,
     /// Mount point to make writable again.
@@ -156,6 +160,7 @@ pub fn apply(
         }
         HostFault::Change(change) => change_host(state, change, now_unix_ms)?,
         HostFault::Acs(on) => state.host.acs = *on,
+        HostFault::Software(faults) => state.host.software.extend(faults),
         HostFault::Call(call) => {
             validate_call(&call.call)?;
             state.node.faults.retain(|other| other.call != call.call);
@@ -245,6 +250,7 @@ fn change_host(
     }
     let host = &mut state.host;
     host.oom_kills = host.oom_kills.saturating_add(change.oom_kills);
+    host.cpu_throttles = host.cpu_throttles.saturating_add(change.cpu_throttles);
     let memory = &mut host.memory;
     memory.available_kib = change.memory_available_kib.unwrap_or(memory.available_kib);
     memory.large_blocks = change.large_blocks.unwrap_or(memory.large_blocks);
@@ -354,6 +360,7 @@ mod tests {
         };
         let change = HostChange {
             oom_kills: 1,
+            cpu_throttles: 1,
             read_only: Some("/".to_owned()),
             blocked_thread: Some(BlockedThread {
                 name: "[nv_queue]".to_owned(),
@@ -376,6 +383,7 @@ mod tests {
             HostFault::ModuleOnDisk("580.105.08".to_owned()),
             HostFault::Change(change),
             HostFault::Acs(true),
+            HostFault::Software(SoftwareFault::ALL.map(|(fault, ..)| fault).to_vec()),
         ] {
             apply(&mut now, &fault, 5_000).unwrap();
         }

@@ -46,6 +46,8 @@ pub enum Fault {
     },
     /// The `InfoROM` checksum is invalid.
     InforomInvalid,
+    /// The VBIOS has this version.
+    Vbios(String),
     /// Sets the memory in use besides that of the listed processes, in bytes.
     MemoryUsed(u64),
     /// Sets the active throttle reasons. An empty list ends throttling.
@@ -149,6 +151,7 @@ pub fn apply(
             gpu.ecc.tpc_repair_pending |= tpc;
         }
         Fault::InforomInvalid => gpu.board.inforom_valid = false,
+        Fault::Vbios(version) => gpu.board.vbios_override = Some(version.clone()),
         Fault::MemoryUsed(bytes) => gpu.memory.used_bytes = *bytes,
         Fault::Throttle(reasons) => {
             activity::throttle(&mut gpu.clock_events, reasons.clone(), now_unix_ms);
@@ -253,6 +256,7 @@ fn clear(gpu: &mut SimGpu, now_unix_ms: u64) {
     gpu.processes.clear();
     gpu.memory.used_bytes = 0;
     gpu.board.inforom_valid = true;
+    gpu.board.vbios_override = None;
     gpu.ecc.volatile = crate::gpu::EccCounts::default();
     gpu.ecc.unrepairable_memory = false;
     gpu.ecc.sram_threshold_exceeded = false;
@@ -327,6 +331,7 @@ mod tests {
             }),
             Fault::UnrepairableMemory,
             Fault::InforomInvalid,
+            Fault::Vbios("1".to_owned()),
             Fault::RepairPending { channel: true, tpc: true },
             Fault::Settings(SettingsChange {
                 persistence: Some(false),

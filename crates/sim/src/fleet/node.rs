@@ -100,6 +100,7 @@ impl SimNode {
             cuda: Some("13.0".to_owned()),
             gpus: Some((0..).zip(&self.gpus).map(gpu).collect()),
             frameworks: Vec::new(),
+            compliance: None,
         }
     }
 

@@ -109,6 +109,9 @@ pub struct BoardInfo {
     pub gpu_part_number: String,
     /// VBIOS version, such as `96.00.A5.00.1A`.
     pub vbios: String,
+    /// Another VBIOS version than the model's, as after a failed update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vbios_override: Option<String>,
     /// Version of the `InfoROM` image.
     pub inforom_image: String,
     /// Version of the OEM object in the `InfoROM`.
@@ -121,6 +124,13 @@ pub struct BoardInfo {
     pub module_id: u32,
     /// Per-device identifier.
     pub pdi: u64,
+}
+
+impl BoardInfo {
+    /// The VBIOS version that NVML reports.
+    pub fn vbios_version(&self) -> &str {
+        self.vbios_override.as_deref().unwrap_or(&self.vbios)
+    }
 }
 
 /// An NVML event.

@@ -3,7 +3,10 @@
 //! The files in `root/` are generated from it. The simulation never reads them back.
 
 mod nic;
+mod software_fault;
 mod task;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +14,7 @@ use crate::node::SharedNodeState;
 use crate::rng::SeededRng;
 
 pub use nic::{Nic, NicKind, PHYS_STATES, Port, STATES, phys_state_number, state_number};
+pub use software_fault::SoftwareFault;
 pub(crate) use task::{FABRIC_MANAGER_PID, PERSISTENCED_PID};
 pub use task::{Task, TaskState};
 
@@ -44,6 +48,12 @@ pub struct Host {
     /// Whether ACS is enabled, which routes peer-to-peer traffic through the root complex.
     #[serde(default)]
     pub acs: bool,
+    /// Times that the processors were throttled because of heat.
+    #[serde(default)]
+    pub cpu_throttles: u64,
+    /// Faults of installed software and settings.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub software: BTreeSet<SoftwareFault>,
 }
 
 /// Memory controller (EDAC) error counts.
@@ -148,6 +158,8 @@ impl Host {
             clock_source: CLOCK_SOURCE.to_owned(),
             governor: GOVERNOR.to_owned(),
             acs: false,
+            cpu_throttles: 0,
+            software: BTreeSet::new(),
         }
     }
 
@@ -179,6 +191,13 @@ impl Host {
         CLOCK_SOURCE.clone_into(&mut self.clock_source);
         GOVERNOR.clone_into(&mut self.governor);
         self.acs = false;
+        self.cpu_throttles = 0;
+        self.software.clear();
+    }
+
+    /// Whether the host has this fault.
+    pub(crate) fn has(&self, fault: SoftwareFault) -> bool {
+        self.software.contains(&fault)
     }
 
     /// Reboots the host. It gets a new boot ID and the default clock source, counters restart,
@@ -199,6 +218,7 @@ impl Host {
         }
         CLOCK_SOURCE.clone_into(&mut self.clock_source);
         self.oom_kills = 0;
+        self.cpu_throttles = 0;
         self.memory = HostMemory::default();
         self.edac = Edac::default();
         self.file_handles = FILE_HANDLES;
@@ -219,6 +239,7 @@ impl Host {
         faults.extend(blocked.map(|task| format!("{} ({}) is blocked", task.name, task.pid)));
         for (count, description) in [
             (self.oom_kills, "OOM kills"),
+            (self.cpu_throttles, "throttled processors"),
             (self.edac.corrected, "corrected host memory errors"),
             (self.edac.uncorrected, "uncorrected host memory errors"),
         ] {
@@ -245,6 +266,7 @@ impl Host {
         if self.acs {
             faults.push("ACS is enabled".to_owned());
         }
+        faults.extend(self.software.iter().map(|fault| fault.description().to_owned()));
         faults
     }
 }

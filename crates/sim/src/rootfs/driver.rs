@@ -1,6 +1,7 @@
 //! Files of the loaded NVIDIA driver.
 
 use crate::gpu::{Remote, SimGpu};
+use crate::host::{Host, SoftwareFault};
 use crate::node::SharedNodeState;
 
 use super::RootFs;
@@ -41,7 +42,7 @@ const PARAMS: &str = "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFi
      CoherentGPUMemoryMode: \"\"\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\nRmMsg: \"\"\nGpuBlacklist: \"\"\n\
      TemporaryFilePath: \"\"\nExcludedGpus: \"\"\n";
 
-pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, gpus: &[&SimGpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
     if !node.driver_loaded {
         rootfs.add_file("proc/modules", OTHER_MODULES);
         return;
@@ -59,14 +60,25 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, gpus: &[&SimGpu])
     for gpu in gpus {
         device(rootfs, node, gpu);
     }
+    let without_file = gpus.last().filter(|_| host.has(SoftwareFault::DeviceFileMissing));
+    for gpu in gpus.iter().filter(|gpu| without_file.is_none_or(|last| last.minor != gpu.minor)) {
+        // A plain file instead of a device node, because readers only check whether it exists.
+        rootfs.add_file(format!("dev/nvidia{}", gpu.minor), "");
+    }
     for address in switches(gpus) {
         rootfs.add_file(format!("proc/driver/nvidia-nvswitch/devices/{address}"), "");
     }
-    for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"] {
-        rootfs.add_file(format!("dev/{name}"), "");
+    let has_uvm = !host.has(SoftwareFault::UvmMissing) && !host.has(SoftwareFault::UvmNotLoaded);
+    rootfs.add_file("dev/nvidiactl", "");
+    if has_uvm && !host.has(SoftwareFault::UvmDeviceMissing) {
+        rootfs.add_file("dev/nvidia-uvm", "");
+        rootfs.add_file("dev/nvidia-uvm-tools", "");
     }
     let users = gpus.len() * 2;
-    for (module, users) in [("nvidia", users), ("nvidia_uvm", 0)] {
+    let uvm = has_uvm.then_some(("nvidia_uvm", 0));
+    let peermem = !host.nics.is_empty() && !host.has(SoftwareFault::GpudirectRdmaMissing);
+    let peermem = peermem.then_some(("nvidia_peermem", 0));
+    for (module, users) in [("nvidia", users)].into_iter().chain(uvm).chain(peermem) {
         rootfs.add_value(format!("sys/module/{module}/version"), &node.driver);
         rootfs.add_value(format!("sys/module/{module}/refcnt"), users);
         rootfs.add_value(format!("sys/module/{module}/initstate"), "live");
@@ -89,13 +101,11 @@ fn device(rootfs: &mut RootFs, node: &SharedNodeState, gpu: &SimGpu) {
         format!(
             "Model: \t\t {}\nIRQ:   \t\t {}\nGPU UUID: \t {}\nVideo BIOS: \t {}\nBus Type: \t PCIe\nDMA Size: \t 52 bits\n\
              DMA Mask: \t 0xfffffffffffff\nBus Location: \t {address}\nDevice Minor: \t {}\nGPU Firmware: \t {}\nGPU Excluded:\t No\n",
-            gpu.name, gpu.pci.irq, gpu.uuid, gpu.board.vbios, gpu.minor, node.driver
+            gpu.name, gpu.pci.irq, gpu.uuid, gpu.board.vbios_version(), gpu.minor, node.driver
         ),
     );
     rootfs.add_file(
         format!("proc/driver/nvidia/gpus/{address}/power"),
         "Runtime D3 status:          Disabled by default\nTegra iGPU Rail-Gating:     Disabled\nVideo Memory:               Active\n",
     );
-    // A plain file instead of a device node, because readers only check whether it exists.
-    rootfs.add_file(format!("dev/nvidia{}", gpu.minor), "");
 }

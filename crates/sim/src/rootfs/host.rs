@@ -1,6 +1,6 @@
 //! Files of the kernel and the distribution.
 
-use crate::host::{Host, HostMemory, Mount};
+use crate::host::{Host, HostMemory, Mount, SoftwareFault};
 use crate::node::SharedNodeState;
 
 use super::RootFs;
@@ -11,6 +11,12 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host) {
     identity(rootfs, node, host);
     memory(rootfs, host);
     mounts(rootfs, &host.mounts);
+    disks(rootfs, host);
+    if !host.has(SoftwareFault::ClockUnsynchronised) {
+        rootfs.add_file("run/systemd/timesync/synchronized", "");
+    }
+    // The folder exists while the time service runs.
+    rootfs.add_file("run/systemd/timesync/clock", "");
     rootfs.add_value(
         "proc/sys/fs/file-nr",
         format!("{}\t0\t{}", host.file_handles.used, host.file_handles.max),
@@ -23,6 +29,9 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host) {
     for cpu in [0, CPUS - 1] {
         let folder = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq");
         rootfs.add_value(format!("{folder}/scaling_governor"), &host.governor);
+        let folder = format!("sys/devices/system/cpu/cpu{cpu}/thermal_throttle");
+        rootfs.add_value(format!("{folder}/core_throttle_count"), 0);
+        rootfs.add_value(format!("{folder}/package_throttle_count"), host.cpu_throttles);
     }
     rootfs.add_value("sys/devices/system/cpu/online", format!("0-{}", CPUS - 1));
     if node.virtual_machine {
@@ -99,6 +108,22 @@ fn memory(rootfs: &mut RootFs, host: &Host) {
     rootfs.add_value(format!("{folder}/mc_name"), "Intel_10nm Socket#0 IMC#0");
     rootfs.add_value(format!("{folder}/ce_count"), host.edac.corrected);
     rootfs.add_value(format!("{folder}/ue_count"), host.edac.uncorrected);
+}
+
+/// What `statvfs` would answer: total and available bytes, total and available inodes.
+fn disks(rootfs: &mut RootFs, host: &Host) {
+    const TOTAL: u64 = 2_000_000_000_000;
+    const INODES: u64 = 120_000_000;
+    let mut text = String::new();
+    for Mount { path, .. } in &host.mounts {
+        let available = match path.as_str() {
+            "/scratch" if host.has(SoftwareFault::DiskFull) => 0,
+            "/" if host.has(SoftwareFault::DiskNearlyFull) => 50_000_000_000,
+            _ => TOTAL / 2,
+        };
+        text.push_str(&format!("{path} {TOTAL} {available} {INODES} {}\n", INODES / 2));
+    }
+    rootfs.add_file("run/farrier-sim/disks", text);
 }
 
 fn mounts(rootfs: &mut RootFs, mounts: &[Mount]) {

@@ -45,10 +45,10 @@ const SUBTREES: [Subtree; 6] = [
 impl Subtree {
     fn add(self, rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
         match self {
-            Self::Driver => driver::add(rootfs, node, gpus),
+            Self::Driver => driver::add(rootfs, node, host, gpus),
             Self::Pci => pci::add(rootfs, node, host, gpus),
             Self::Host => host::add(rootfs, node, host),
-            Self::Packages => packages::add(rootfs, node, gpus),
+            Self::Packages => packages::add(rootfs, node, host, gpus),
             Self::Network => network::add(rootfs, host),
             Self::Processes => proc::add(rootfs, node, host, gpus),
         }
@@ -64,7 +64,9 @@ impl Subtree {
             || before.node.driver != after.node.driver
             || before.node.replaced_by != after.node.replaced_by;
         match self {
-            Self::Driver | Self::Packages => driver || gpus,
+            Self::Driver | Self::Packages => {
+                driver || gpus || before.host.software != after.host.software
+            }
             Self::Pci | Self::Processes => driver || gpus || host,
             Self::Host => host || before.node != after.node,
             Self::Network => before.host.nics != after.host.nics,

@@ -2,6 +2,7 @@
 //! of the driver on disk. An upgrade changes them while the old driver stays loaded.
 
 use crate::gpu::SimGpu;
+use crate::host::{Host, SoftwareFault};
 use crate::node::SharedNodeState;
 
 use super::driver::{open_modules, switches};
@@ -9,29 +10,56 @@ use super::{RootFs, elf};
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, gpus: &[&SimGpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
     let has_switches = !switches(gpus).is_empty();
-    packages(rootfs, node, has_switches);
+    packages(rootfs, node, host, has_switches);
     let driver = node.driver_on_disk();
     for name in ["libnvidia-ml.so", "libcuda.so"] {
         rootfs.add_file(format!("{LIBRARIES}/{name}.{driver}"), "");
         rootfs.add_symlink(format!("{LIBRARIES}/{name}.1"), format!("{name}.{driver}"));
     }
-    // Only the version on disk: an upgrade removes the firmware folder of the loaded driver.
-    for firmware in ["gsp_ga10x.bin", "gsp_tu10x.bin"] {
-        rootfs.add_file(format!("lib/firmware/nvidia/{driver}/{firmware}"), "");
+    // An upgrade removes the firmware folder of the running driver.
+    rootfs.add_file("lib/firmware/regulatory.db", "");
+    if !host.has(SoftwareFault::GspFirmwareMissing) {
+        for firmware in ["gsp_ga10x.bin", "gsp_tu10x.bin"] {
+            rootfs.add_file(format!("lib/firmware/nvidia/{driver}/{firmware}"), "");
+        }
     }
-    kernel(rootfs, node);
-    services(rootfs, has_switches);
+    kernel(rootfs, node, host);
+    owner(rootfs, host);
+    services(rootfs, host, has_imex(node), has_switches);
     rootfs.add_file("usr/bin/containerd", "");
     rootfs.add_file("usr/bin/nvidia-ctk", "");
+    if host.has(SoftwareFault::RuntimeUnconfigured) {
+        return;
+    }
     rootfs.add_file(
         "etc/cdi/nvidia.yaml",
         format!("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits:\n  mounts:\n  - hostPath: /{LIBRARIES}/libcuda.so.{driver}\n"),
     );
 }
 
-fn packages(rootfs: &mut RootFs, node: &SharedNodeState, has_switches: bool) {
+/// Whether the node is part of an NVLink domain of several nodes.
+pub(super) fn has_imex(node: &SharedNodeState) -> bool {
+    node.sku.starts_with("GB200") || node.sku.starts_with("GB300")
+}
+
+/// Who installed the driver, and whether the kernel may load it.
+fn owner(rootfs: &mut RootFs, host: &Host) {
+    if host.has(SoftwareFault::ModuleLoadDisabled) {
+        rootfs.add_file("etc/modprobe.d/site-nvidia.conf", "install nvidia /bin/false\n");
+    }
+    if host.has(SoftwareFault::CudaRunFile) {
+        rootfs.add_file("usr/bin/nvidia-uninstall", "");
+        rootfs.add_file("var/log/cuda-installer.log", "[INFO]: Installed: driver\n");
+    }
+    if host.has(SoftwareFault::DriverContainer) {
+        rootfs.add_file("run/nvidia/driver/usr/bin/nvidia-smi", "");
+        rootfs.add_file("run/nvidia/validations/.driver-ctr-ready", "");
+    }
+}
+
+fn packages(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, has_switches: bool) {
     let driver = node.driver_on_disk();
     let branch = driver.split('.').next().unwrap_or_default();
     let open = if open_modules(node) { "-open" } else { "" };
@@ -59,23 +87,42 @@ fn packages(rootfs: &mut RootFs, node: &SharedNodeState, has_switches: bool) {
         ));
     };
     for name in &names {
-        add("hold", name, &format!("{driver}-0ubuntu1"));
+        let is_manager = name.starts_with("nvidia-fabricmanager");
+        let differs = is_manager && host.has(SoftwareFault::FabricManagerDiffers);
+        let version = if differs { "570.86.15" } else { driver };
+        add("hold", name, &format!("{version}-0ubuntu1"));
+    }
+    if host.has(SoftwareFault::CudaMetapackage) {
+        add("install", "cuda", "13.0.2-1");
     }
     add("install", "nvidia-container-toolkit", "1.19.1-1");
     add("hold", &format!("linux-image-{}", node.kernel), &node.kernel);
     rootfs.add_file("var/lib/dpkg/status", status);
 }
 
-fn kernel(rootfs: &mut RootFs, node: &SharedNodeState) {
+fn kernel(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host) {
     let driver = node.driver_on_disk();
-    for file in ["vmlinuz", "initrd.img", "config", "System.map"] {
+    for file in ["vmlinuz", "initrd.img", "System.map"] {
         rootfs.add_file(format!("boot/{file}-{}", node.kernel), "");
     }
+    let has_dma_buf = !host.has(SoftwareFault::GpudirectRdmaMissing);
+    let config = if has_dma_buf {
+        "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_PCI_P2PDMA=y\n"
+    } else {
+        "# CONFIG_DMA_SHARED_BUFFER is not set\n"
+    };
+    rootfs.add_file(format!("boot/config-{}", node.kernel), config);
     let modules = format!("lib/modules/{}", node.kernel);
     let licence = if open_modules(node) { "Dual MIT/GPL" } else { "NVIDIA" };
     for module in ["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"] {
+        let is_uvm = module == "nvidia-uvm";
+        if is_uvm && host.has(SoftwareFault::UvmMissing) {
+            continue;
+        }
+        let differs = is_uvm && host.has(SoftwareFault::UvmOnDiskDiffers);
+        let version = if differs { "570.86.15" } else { driver };
         let strings = [
-            format!("version={driver}"),
+            format!("version={version}"),
             format!("license={licence}"),
             "supported=external".to_owned(),
             format!("name={}", module.replace('-', "_")),
@@ -95,9 +142,13 @@ fn kernel(rootfs: &mut RootFs, node: &SharedNodeState) {
 }
 
 /// Adds the enabled systemd units. The cgroup files show whether they run.
-fn services(rootfs: &mut RootFs, has_switches: bool) {
+fn services(rootfs: &mut RootFs, host: &Host, has_imex: bool, has_switches: bool) {
     let manager = has_switches.then_some("nvidia-fabricmanager");
-    for name in ["nvidia-persistenced"].into_iter().chain(manager) {
+    let imex = has_imex.then_some("nvidia-imex");
+    if has_imex && !host.has(SoftwareFault::ImexNodesMissing) {
+        rootfs.add_file("etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n");
+    }
+    for name in ["nvidia-persistenced"].into_iter().chain(manager).chain(imex) {
         let unit = format!("{name}.service");
         rootfs.add_file(format!("lib/systemd/system/{unit}"), "[Service]\n");
         rootfs.add_symlink(

@@ -1,7 +1,7 @@
 //! `/sys/bus/pci`: GPUs, `NVSwitches` and the bridges above the GPUs.
 
 use crate::gpu::SimGpu;
-use crate::host::Host;
+use crate::host::{Host, SoftwareFault};
 use crate::node::SharedNodeState;
 
 use super::RootFs;
@@ -14,6 +14,9 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus
         }
         if !gpu.gone {
             device(rootfs, node, gpu);
+            if !node.virtual_machine {
+                iommu(rootfs, host, gpu);
+            }
         }
     }
     for address in switches(gpus) {
@@ -73,6 +76,13 @@ fn device(rootfs: &mut RootFs, node: &SharedNodeState, gpu: &SimGpu) {
     };
     rootfs.add_file(format!("{folder}/config"), config);
     error_counters(rootfs, &folder, gpu);
+}
+
+fn iommu(rootfs: &mut RootFs, host: &Host, gpu: &SimGpu) {
+    let translates = host.has(SoftwareFault::IommuTranslates);
+    let kind = if translates { "DMA-FQ" } else { "identity" };
+    let folder = format!("sys/bus/pci/devices/{}", gpu.pci.address());
+    rootfs.add_value(format!("{folder}/iommu_group/type"), kind);
 }
 
 fn link_speed(generation: u32) -> &'static str {

@@ -2,19 +2,24 @@
 //! `/sys/fs/cgroup`.
 
 use crate::gpu::{Process, SimGpu};
-use crate::host::{FABRIC_MANAGER_PID, Host, PERSISTENCED_PID, Task, TaskState};
+use crate::host::{FABRIC_MANAGER_PID, Host, PERSISTENCED_PID, SoftwareFault, Task, TaskState};
 use crate::node::SharedNodeState;
 
 use super::RootFs;
 use super::driver::switches;
+use super::packages::has_imex;
+
+/// Process ID of nvidia-imex.
+const IMEX_PID: u32 = 2171;
 
 pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus: &[&SimGpu]) {
     let no_fabric = switches(gpus).is_empty();
+    let has_no_manager = no_fabric || host.has(SoftwareFault::FabricManagerStopped);
     for task in &host.tasks {
         // Driver tasks need the loaded driver, and the Fabric Manager needs NVSwitches.
         let of_driver = task.name.starts_with("nv") && !task.is_injected;
         let absent =
-            of_driver && !node.driver_loaded || task.pid == FABRIC_MANAGER_PID && no_fabric;
+            of_driver && !node.driver_loaded || task.pid == FABRIC_MANAGER_PID && has_no_manager;
         if !absent {
             files(rootfs, node, task);
         }
@@ -25,11 +30,15 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus
         // The process has a single thread.
         thread(rootfs, node, &task, &format!("proc/{0}/task/{0}", task.pid));
     }
+    if node.driver_loaded && has_imex(node) && !host.has(SoftwareFault::ImexStopped) {
+        let folder = "sys/fs/cgroup/system.slice/nvidia-imex.service";
+        rootfs.add_value(format!("{folder}/cgroup.procs"), IMEX_PID);
+    }
     if node.driver_loaded {
         let manager = (FABRIC_MANAGER_PID, "nvidia-fabricmanager");
         let running = [(PERSISTENCED_PID, "nvidia-persistenced"), manager];
         for (pid, name) in running {
-            if pid != FABRIC_MANAGER_PID || !no_fabric {
+            if pid != FABRIC_MANAGER_PID || !has_no_manager {
                 let folder = format!("sys/fs/cgroup/system.slice/{name}.service");
                 rootfs.add_value(format!("{folder}/cgroup.procs"), pid);
             }

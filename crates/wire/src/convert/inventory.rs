@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory};
+use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeCompliance, NodeInventory};
 use farrier_fleet::health::GpuUuid;
 
 use super::{ConvertError, within};
@@ -28,10 +28,18 @@ pub fn inventory(message: proto::NodeInventory) -> Result<NodeInventory, Convert
         frameworks.push((escape(framework.name), escape(framework.version)));
     }
     let gpus = message.gpus.map(|message| gpus(message.gpus)).transpose()?;
+    let compliance = message.compliance.map(compliance).transpose()?;
     let proto::NodeInventory { boot, agent, kernel, driver, cuda, .. } = message;
     let [kernel, driver, cuda] = [kernel, driver, cuda].map(|text| text.map(escape));
     let agent = escape(agent);
-    Ok(NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks })
+    Ok(NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks, compliance })
+}
+
+fn compliance(message: proto::Compliance) -> Result<NodeCompliance, ConvertError> {
+    let proto::Compliance { tpm, secure_boot, volumes_encrypted, image_policy } = message;
+    within("image policy", image_policy.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
+    let image_policy = image_policy.map(escape);
+    Ok(NodeCompliance { tpm, secure_boot, volumes_encrypted, image_policy })
 }
 
 fn gpus(messages: Vec<proto::Gpu>) -> Result<Vec<GpuInventory>, ConvertError> {
@@ -47,7 +55,8 @@ fn gpus(messages: Vec<proto::Gpu>) -> Result<Vec<GpuInventory>, ConvertError> {
 }
 
 pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
-    let NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks } = inventory.clone();
+    let NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks, compliance } =
+        inventory.clone();
     let message = |gpu: GpuInventory| proto::Gpu {
         uuid: gpu.uuid.0,
         name: gpu.name,
@@ -57,7 +66,13 @@ pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
     let gpus = gpus.map(|gpus| proto::Gpus { gpus: gpus.into_iter().map(message).collect() });
     let framework = |(name, version)| proto::Framework { name, version };
     let frameworks = frameworks.into_iter().map(framework).collect();
-    proto::NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks }
+    let compliance = compliance.map(|compliance| proto::Compliance {
+        tpm: compliance.tpm,
+        secure_boot: compliance.secure_boot,
+        volumes_encrypted: compliance.volumes_encrypted,
+        image_policy: compliance.image_policy,
+    });
+    proto::NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks, compliance }
 }
 
 /// Decodes a cordon. If its kind is unknown, the result is [`Cordon::Unknown`].
@@ -97,6 +112,25 @@ pub fn cordon_message(cordon: &Cordon) -> proto::Cordon {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compliance_survives_the_wire_and_unknown_stays_unknown() {
+        let compliance = NodeCompliance {
+            tpm: Some(true),
+            secure_boot: Some(false),
+            volumes_encrypted: None,
+            image_policy: Some("signed".to_owned()),
+        };
+        for compliance in [None, Some(NodeCompliance::default()), Some(compliance)] {
+            let before = NodeInventory { compliance, ..NodeInventory::default() };
+            assert_eq!(inventory(inventory_message(&before)).unwrap(), before);
+        }
+        let image_policy = Some("x".repeat(NAME_BYTES_MAX + 1));
+        let long = proto::Compliance { image_policy, ..proto::Compliance::default() };
+        let message =
+            proto::NodeInventory { compliance: Some(long), ..proto::NodeInventory::default() };
+        assert!(inventory(message).is_err());
+    }
 
     #[test]
     fn control_characters_in_names_are_escaped() {

@@ -1,6 +1,6 @@
 //! Nodes and their findings.
 
-use farrier_fleet::fleet::event::{Cordon, NodeInventory};
+use farrier_fleet::fleet::event::{Cordon, NodeCompliance, NodeInventory};
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, VerificationLevel};
 use farrier_fleet::health::{Finding, Severity};
 use jiff::Timestamp;
@@ -124,6 +124,8 @@ view! { lenient
         heartbeat_lost_since: Option<Timestamp>,
         /// Session of the agent; null from older servers.
         connection: Option<ConnectionView>,
+        /// Security features; null if unknown.
+        compliance: Option<NodeCompliance>,
     }
 }
 

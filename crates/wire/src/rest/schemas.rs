@@ -1,7 +1,7 @@
 //! JSON schemas of types from `farrier_fleet`. Tests compare the schemas of enums and of the policy
 //! with the serialised types.
 
-use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory};
+use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeCompliance, NodeInventory};
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::policy::{Autonomy, Policy, PoolPolicy};
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
@@ -80,6 +80,23 @@ impl Schema for NodeInventory {
                     "type": "array",
                     "items": { "type": "array", "items": { "type": "string" }, "minItems": 2, "maxItems": 2 },
                 },
+                "compliance": schemas.schema_for::<Option<NodeCompliance>>(),
+            },
+        })
+    }
+}
+
+impl Schema for NodeCompliance {
+    const NAME: Option<&'static str> = Some("NodeCompliance");
+
+    fn schema(schemas: &mut Schemas) -> Value {
+        let flag = schemas.schema_for::<Option<bool>>();
+        json!({
+            "type": "object",
+            "description": "Security features of a node; null if unknown.",
+            "properties": {
+                "tpm": flag, "secure_boot": flag, "volumes_encrypted": flag,
+                "image_policy": schemas.schema_for::<Option<String>>(),
             },
         })
     }

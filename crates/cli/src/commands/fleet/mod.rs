@@ -10,6 +10,7 @@ pub(crate) mod location;
 mod matrix;
 mod nodes;
 mod policy;
+mod report;
 mod requests;
 pub(crate) mod session;
 
@@ -80,6 +81,8 @@ pub(crate) enum FleetCommand {
     /// Show or replace the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// List for auditors: TPM, Secure Boot, encryption and image policy of each node
+    Report(report::Args),
     /// Export the current node state or the log as JSON lines
     Export(export::Args),
 }
@@ -111,6 +114,7 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Unfreeze(args) => requests::unfreeze(session, args, printer),
         FleetCommand::Matrix(args) => matrix::run(session, args, printer),
         FleetCommand::Policy(command) => policy::run(session, command, printer),
+        FleetCommand::Report(args) => report::run(session, args, printer),
         FleetCommand::Export(args) => export::run(session, args, printer),
     }
 }

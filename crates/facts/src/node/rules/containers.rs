@@ -20,6 +20,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     present(node, findings);
     exposed(node, findings);
     specifications(node, findings);
+    configuration(node, findings);
 }
 
 fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -69,6 +70,46 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "install the container toolkit and let it configure the runtime",
                 Some("apt-get install nvidia-container-toolkit && nvidia-ctk runtime configure"),
             );
+        }
+    }
+}
+
+/// A runtime gives GPUs to containers through NVIDIA's hook, or through CDI specifications.
+fn configuration(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let source = "/etc/containerd; /etc/docker/daemon.json; /etc/crio; /etc/cdi; NVIDIA Container \
+                  Toolkit, Configuration";
+    let containers = &node.observation.containers;
+    let runtimes = containers.runtimes.value().map_or(&[][..], Vec::as_slice);
+    let has_specs = containers.cdi.value().is_some_and(|specs| !specs.is_empty());
+    if runtimes.is_empty() || has_specs || containers.toolkit != Reading::Value(true) {
+        return;
+    }
+    match &containers.configured {
+        Reading::Value(true) => {
+            let text = "a container runtime is configured for GPUs";
+            findings.item(Verdict::Ok, "container-runtime-configured", SUBJECT, text, source);
+        }
+        Reading::Value(false) | Reading::Absent => {
+            findings.item(
+                Verdict::Caveat,
+                "container-runtime-unconfigured",
+                SUBJECT,
+                format!(
+                    "{} has neither NVIDIA's hook nor a CDI specification, so containers cannot \
+                     use GPUs",
+                    runtimes.join(", ")
+                ),
+                source,
+            );
+            findings.remedy(
+                "for GPUs in containers",
+                "let the container toolkit write a CDI specification or configure the runtime",
+                Some("nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"),
+            );
+        }
+        Reading::Unreadable(why) => {
+            let what = "the configuration of the container runtimes";
+            findings.unreadable("container-runtime-unread", SUBJECT, what, why, source);
         }
     }
 }

@@ -57,6 +57,9 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             }
         }
     }
+    if let Some(now) = &node.observation.now {
+        acs(node, &now.acs_bridges, findings);
+    }
     findings.not_judged("rates and trends (the agent evaluates them: `farrier status`)");
 }
 
@@ -192,6 +195,38 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
     if up > 0 && up + empty == all.len() {
         let text = format!("{} up", counted(up, "network port"));
         findings.item(Verdict::Ok, "ports-up", "network", text, source);
+    }
+}
+
+/// ACS on bare metal. In a virtual machine, the hypervisor's host decides.
+fn acs(node: &NodeContext<'_>, bridges: &Reading<Vec<String>>, findings: &mut NodeFindings) {
+    let source = "/sys/bus/pci/devices/*/config; NCCL user guide, PCI Access Control Services";
+    if node.observation.host.virtual_machine == Reading::Value(true) {
+        return;
+    }
+    match bridges {
+        Reading::Value(bridges) if bridges.is_empty() => {
+            let text = "no PCI bridge redirects peer-to-peer traffic (ACS)";
+            findings.item(Verdict::Ok, "acs-off", "PCI", text, source);
+        }
+        Reading::Value(bridges) => {
+            let are = if bridges.len() == 1 { "redirects" } else { "redirect" };
+            let text = format!(
+                "{} {are} peer-to-peer traffic through the root complex (ACS): GPUs and network \
+                 adapters reach each other slowly, or not at all",
+                counted(bridges.len(), "PCI bridge")
+            );
+            findings.item(Verdict::Caveat, "acs-on", "PCI", text, source);
+            findings.remedy(
+                "for peer-to-peer traffic",
+                "disable ACS in the firmware settings, or on each bridge at boot",
+                Some("setpci -s BRIDGE ECAP_ACS+0x6.w=0000"),
+            );
+        }
+        Reading::Absent => {}
+        Reading::Unreadable(why) => {
+            findings.unreadable("acs-unknown", "PCI", "ACS of the PCI bridges", why, source);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! depend on each other.
 
 pub(super) mod cdmm;
+pub(super) mod compliance;
 pub(super) mod containers;
 pub(super) mod dkms;
 pub(super) mod driver;
@@ -9,6 +10,8 @@ pub(super) mod fabric;
 pub(super) mod frameworks;
 pub(super) mod gpus;
 pub(super) mod health;
+pub(super) mod host;
+pub(super) mod installation;
 pub(super) mod kernels;
 pub(super) mod packages;
 pub(super) mod platform;

@@ -87,6 +87,7 @@ fn evaluate_dpkg(node: &NodeContext<'_>, packages: &[Package], findings: &mut No
     if driver.is_empty() {
         if node.loaded().is_some()
             && node.observation.driver.run_file_install != Reading::Value(true)
+            && node.observation.installation.driver_container != Reading::Value(true)
         {
             findings.item(
                 Verdict::Caveat,

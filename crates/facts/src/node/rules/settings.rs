@@ -17,7 +17,7 @@ pub(super) struct DeviceRule {
     pub(super) evaluate: fn(&NvmlDevice) -> Option<DeviceFinding>,
 }
 
-const RULES: [DeviceRule; 6] = [
+const RULES: [DeviceRule; 8] = [
     DeviceRule { source: "NVML, nvmlDeviceGetComputeMode", evaluate: compute_mode },
     DeviceRule {
         source: "NVML, nvmlDeviceGetPowerManagementLimit and its constraints",
@@ -27,6 +27,14 @@ const RULES: [DeviceRule; 6] = [
     DeviceRule { source: "NVML, nvmlDeviceGetMigMode", evaluate: mig },
     DeviceRule { source: "NVML, nvmlDeviceGetRemappedRows", evaluate: rows },
     DeviceRule { source: "NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", evaluate: recovery },
+    DeviceRule {
+        source: "NVML, nvmlDeviceValidateInforom; NVIDIA/DCGM FR_CORRUPT_INFOROM",
+        evaluate: inforom,
+    },
+    DeviceRule {
+        source: "NVML, nvmlDeviceGetApplicationsClock and its default",
+        evaluate: application_clocks,
+    },
 ];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -91,6 +99,16 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
             "for the recovery that the driver requests",
             "drain the GPU, then reset it or reboot the node as the driver requests",
             None,
+        ),
+        "inforom-invalid" => (
+            "for an InfoROM that cannot be trusted",
+            "drain the GPU and have it triaged for replacement",
+            Some(format!("nvidia-smi -q -i {first}")),
+        ),
+        "application-clocks-lowered" => (
+            "for full clocks",
+            "reset the application clocks",
+            Some("nvidia-smi --reset-applications-clocks".to_owned()),
         ),
         "ecc-uncorrected" => (
             "for memory errors",
@@ -267,6 +285,44 @@ fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
         }
     };
     Some((Verdict::Blocked, "recovery-needed", format!("the driver requests {action}")))
+}
+
+fn inforom(device: &NvmlDevice) -> Option<DeviceFinding> {
+    Some(match device.inforom_valid.as_ref()? {
+        Reading::Value(true) => {
+            (Verdict::Ok, "inforom-valid", "the InfoROM checksum is valid".to_owned())
+        }
+        Reading::Value(false) => (
+            Verdict::Caveat,
+            "inforom-invalid",
+            "the InfoROM checksum is invalid: the counters stored there (ECC, remapped rows) may be \
+             wrong"
+                .to_owned(),
+        ),
+        Reading::Absent | Reading::Unreadable(ReadError::MissingCall { .. }) => return None,
+        Reading::Unreadable(why) => unknown("the InfoROM", why, "inforom-unknown"),
+    })
+}
+
+fn application_clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
+    Some(match device.application_clocks.as_ref()? {
+        Reading::Value(clock) if clock.current_mhz < clock.default_mhz => (
+            Verdict::Caveat,
+            "application-clocks-lowered",
+            format!(
+                "application clocks limit the GPU to {} MHz, its default is {} MHz",
+                clock.current_mhz, clock.default_mhz
+            ),
+        ),
+        Reading::Value(_) => {
+            let text = "application clocks are not below the default".to_owned();
+            (Verdict::Ok, "application-clocks-default", text)
+        }
+        Reading::Absent | Reading::Unreadable(ReadError::MissingCall { .. }) => return None,
+        Reading::Unreadable(why) => {
+            unknown("application clocks", why, "application-clocks-unknown")
+        }
+    })
 }
 
 fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {

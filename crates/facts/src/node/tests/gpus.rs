@@ -78,6 +78,15 @@ fn gpu_settings() {
         }),
         ("power-limit-outside", Caveat, |s| all(s, |device| limit(device, 100_000))),
         ("power-limit-unknown", Unknown, |s| nvml(s).devices[0].power = denied()),
+        ("inforom-invalid", Caveat, |s| {
+            nvml(s).devices[4].inforom_valid = Some(Reading::Value(false));
+        }),
+        ("inforom-unknown", Unknown, |s| nvml(s).devices[0].inforom_valid = Some(denied())),
+        ("application-clocks-lowered", Caveat, |s| all(s, |device| application_mhz(device, 345))),
+        ("application-clocks-default", Fine, |s| all(s, |device| application_mhz(device, 2000))),
+        ("application-clocks-unknown", Unknown, |s| {
+            nvml(s).devices[0].application_clocks = Some(denied());
+        }),
         ("ecc-off", Caveat, |s| {
             all(s, |device| {
                 device.ecc = Reading::Value(Setting { current: false, pending: false });
@@ -118,6 +127,11 @@ fn hangs_at_third_gpu(node: &mut NodeObservation) {
     read.devices.truncate(2);
     let during = "nvmlDeviceGetName of GPU 2".to_owned();
     node.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
+}
+
+fn application_mhz(device: &mut NvmlDevice, current_mhz: u32) {
+    let clocks = GraphicsApplicationClock { current_mhz, default_mhz: 1980 };
+    device.application_clocks = Some(Reading::Value(clocks));
 }
 
 fn limit(device: &mut NvmlDevice, limit_mw: u32) {

@@ -29,6 +29,7 @@ pub(super) fn healthy_host() -> HostHealth {
     HostHealth {
         ports: Reading::Value((0..8).map(port).collect()),
         xid_lines: Reading::Value(Vec::new()),
+        acs_bridges: Reading::Value(Vec::new()),
     }
 }
 
@@ -145,7 +146,8 @@ fn skipped_checks_are_listed_and_do_not_affect_the_verdict() {
         ["rates and trends (the agent evaluates them: `farrier status`)"]
     );
     all(&mut node, |device| device.now = None);
-    node.now = Some(HostHealth { ports: denied(), xid_lines: denied() });
+    let acs_bridges = Reading::Unreadable(ReadError::NotInCapture);
+    node.now = Some(HostHealth { ports: denied(), xid_lines: denied(), acs_bridges });
     let report = evaluated(&node);
     assert_eq!(report.verdict, Fine);
     let not_judged = report.not_judged.join("; ");

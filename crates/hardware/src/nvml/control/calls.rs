@@ -11,7 +11,7 @@ use crate::nvml::ffi::{self, RawDevice};
 use crate::nvml::snapshot::DEVICES_MAX;
 
 /// `NVML_CLOCK_GRAPHICS`
-const GRAPHICS: c_uint = 0;
+pub(in crate::nvml) const GRAPHICS: c_uint = 0;
 /// `NVML_CLOCK_MEM`
 const MEMORY: c_uint = 2;
 /// Maximum clocks in a list. No GPU has more.
@@ -59,7 +59,11 @@ impl NvmlCaller<'_> {
         self.number(device, name).map(|number| number != 0)
     }
 
-    fn application_clock(&mut self, device: RawDevice, clock: c_uint) -> Reading<u32> {
+    pub(in crate::nvml) fn application_clock(
+        &mut self,
+        device: RawDevice,
+        clock: c_uint,
+    ) -> Reading<u32> {
         let mut mhz: c_uint = 0;
         let out = &raw mut mhz;
         let called =
@@ -67,7 +71,11 @@ impl NvmlCaller<'_> {
         absent_if_removed(called, || mhz)
     }
 
-    fn default_clock(&mut self, device: RawDevice, clock: c_uint) -> Reading<u32> {
+    pub(in crate::nvml) fn default_clock(
+        &mut self,
+        device: RawDevice,
+        clock: c_uint,
+    ) -> Reading<u32> {
         let mut mhz: c_uint = 0;
         let out = &raw mut mhz;
         let name = call!(

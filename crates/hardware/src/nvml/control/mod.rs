@@ -9,6 +9,7 @@ mod calls;
 mod client;
 mod serve;
 
+pub(super) use calls::GRAPHICS;
 pub use client::{ControlError, ControlTimeouts, GpuControls, ProbeError};
 pub use serve::serve as serve_control;
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use farrier_facts::node::{NvmlStatus, Reading};
+use farrier_facts::node::{Nvml, NvmlStatus, Reading};
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,8 @@ pub struct ProbeReport {
     pub cuda: Option<u32>,
     /// Additional values, in interactive mode only.
     pub detailed: Vec<DetailedSample>,
+    /// What a node check reads from NVML. With the slow tier, except in interactive mode.
+    pub node_check: Option<Box<Nvml>>,
 }
 
 /// How often NVML is polled, and for which values.
@@ -135,6 +137,7 @@ impl ProbeReport {
             driver: None,
             cuda: None,
             detailed: Vec::new(),
+            node_check: None,
         }
     }
 }

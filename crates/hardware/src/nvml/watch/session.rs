@@ -1,6 +1,7 @@
 //! An initialised NVML session: GPUs, events, and state between two requests.
 
 mod devices;
+mod node_check;
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -15,7 +16,7 @@ use crate::nvml::ffi::{self, EventSet, GpmMetricsGet, ProcessInfo, Return};
 
 use super::fields::ThrottleFields;
 use super::reader::{ReadFailure, Reader, WatchedGpu};
-use super::tiers::MediumRequest;
+use super::tiers::{MediumRequest, SlowRequest};
 use super::wire::{GpuValues, InventoryRequest, WatchResponse, WireUnavailable, WireValues};
 use super::{DetailedSample, NvmlProcess, Tier, gpm};
 
@@ -141,6 +142,9 @@ impl<'a> ProbeSession<'a> {
         if tier == Tier::Medium {
             self.medium_count = self.medium_count.wrapping_add(1);
         }
+        if tier == Tier::Slow && !self.interactive {
+            response.node_check = Some(Box::new(self.node_check()));
+        }
         if tier == Tier::Slow {
             self.slow_count = self.slow_count.wrapping_add(1);
         }
@@ -158,6 +162,7 @@ impl<'a> ProbeSession<'a> {
         let throttle = ThrottleFields::for_driver(self.driver.value().map_or("", String::as_str));
         let every = if self.interactive { INTERACTIVE_EVERY } else { EXPENSIVE_EVERY };
         let with_activity = self.medium_count.is_multiple_of(every);
+        let with_inforom = !self.interactive && self.slow_count as usize % self.gpus.len() == index;
         let gpu = &mut self.gpus[index];
         self.current_gpu.set(Some(gpu.identity.index));
         let uuid = gpu.identity.uuid.clone();
@@ -180,7 +185,10 @@ impl<'a> ProbeSession<'a> {
                         buffer: &mut self.process_buffer,
                         processes,
                     }),
-                    Tier::Slow => reader.slow(self.slow_count.is_multiple_of(ENERGY_EVERY)),
+                    Tier::Slow => reader.slow(&SlowRequest {
+                        with_energy: self.slow_count.is_multiple_of(ENERGY_EVERY),
+                        with_inforom,
+                    }),
                     Tier::Rare => reader.rare(!self.interactive),
                 };
                 if self.interactive && tier == Tier::Medium && outcome.is_ok() {

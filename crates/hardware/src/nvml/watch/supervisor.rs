@@ -290,6 +290,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
             driver: response.driver,
             cuda: response.cuda,
             detailed: response.detailed,
+            node_check: response.node_check,
         };
         if let Some(count) = response.count {
             let count = count.map(f64::from);

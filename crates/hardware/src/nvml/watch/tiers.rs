@@ -10,7 +10,7 @@
 //! every 30 seconds   GPM (2 ms), two of the throttle times (700 us each)
 //! every minute       temperature margin (1.1 ms), PCIe replays (350 us) and the like
 //! every 5 minutes    energy (3.3 ms)
-//! every hour         InfoROM checksum (70 ms)
+//! every N minutes    InfoROM checksum (70 ms) of N GPUs: one GPU a minute
 //! never              PCIe throughput (21 ms; GPM has it), AER counters (125 us each; in sysfs too)
 //! ```
 
@@ -47,6 +47,13 @@ pub(super) struct MediumRequest<'m> {
     pub(super) gpm: &'m mut GpmMetricsGet,
     pub(super) buffer: &'m mut Vec<ProcessInfo>,
     pub(super) processes: &'m mut Vec<NvmlProcess>,
+}
+
+/// Which costly values a slow request reads.
+pub(super) struct SlowRequest {
+    pub(super) with_energy: bool,
+    /// Validate the InfoROM of this GPU. The requests take turns among the GPUs.
+    pub(super) with_inforom: bool,
 }
 
 /// Reads one number of a device, unless it is known to be unsupported.
@@ -141,11 +148,13 @@ impl Reader<'_, '_> {
         self.processes(medium.buffer, medium.processes)
     }
 
-    /// `with_expensive` says whether the energy counter is due as well.
-    pub(super) fn slow(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
+    pub(super) fn slow(&mut self, request: &SlowRequest) -> Result<(), ReadFailure> {
         self.margin()?;
         self.pcie()?;
-        if with_expensive && self.may_have(&[Signal::GpuEnergy]) {
+        if request.with_inforom {
+            self.inforom()?;
+        }
+        if request.with_energy && self.may_have(&[Signal::GpuEnergy]) {
             let mut energy_mj = 0;
             let called = call!(
                 self.caller,
@@ -176,15 +185,20 @@ impl Reader<'_, '_> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
         number!(self, "nvmlDeviceGetMaxPcieLinkGeneration", Signal::GpuPcieGenerationMax, 1.0);
         number!(self, "nvmlDeviceGetMaxPcieLinkWidth", Signal::GpuPcieWidthMax, 1.0);
-        if with_expensive && self.may_have(&[Signal::GpuInforomValid]) {
-            let called =
-                call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
-            let valid = called == Ok(ffi::SUCCESS);
-            let called =
-                if called == Ok(ffi::CORRUPTED_INFOROM) { Ok(ffi::SUCCESS) } else { called };
-            self.flag(called, Signal::GpuInforomValid, valid)?;
+        if with_expensive {
+            self.inforom()?;
         }
         Ok(())
+    }
+
+    fn inforom(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuInforomValid]) {
+            return Ok(());
+        }
+        let called = call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
+        let valid = called == Ok(ffi::SUCCESS);
+        let called = if called == Ok(ffi::CORRUPTED_INFOROM) { Ok(ffi::SUCCESS) } else { called };
+        self.flag(called, Signal::GpuInforomValid, valid)
     }
 
     /// Reads the power limits from fields, which cost 2 us, or with a call, which costs 175 us.

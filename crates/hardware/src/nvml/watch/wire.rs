@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::{NvmlStatus, ReadError, Reading};
+use farrier_facts::node::{Nvml, NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,8 @@ pub(super) struct WatchResponse {
     pub(super) cuda: Option<u32>,
     #[serde(rename = "close", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) detailed: Vec<DetailedSample>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) node_check: Option<Box<Nvml>>,
 }
 
 impl WatchResponse {
@@ -127,6 +129,7 @@ impl WatchResponse {
             xids: Vec::new(),
             cuda: None,
             detailed: Vec::new(),
+            node_check: None,
         }
     }
 }

@@ -47,6 +47,12 @@ pub(super) enum GpuCommand {
         #[arg(long, required = true)]
         invalid: bool,
     },
+    /// Set the VBIOS version
+    Vbios {
+        /// Version, such as 96.00.A5.00.1A
+        #[arg(value_name = "VERSION")]
+        vbios: String,
+    },
     /// Set the memory used outside of the processes
     Memory {
         /// Frame buffer in use
@@ -206,6 +212,7 @@ impl GpuCommand {
             }
             Self::Settings(args) => Fault::Settings(args.into()),
             Self::Inforom { .. } => Fault::InforomInvalid,
+            Self::Vbios { vbios } => Fault::Vbios(vbios.clone()),
             Self::Memory { used_bytes } => Fault::MemoryUsed(*used_bytes),
             Self::Throttle { reasons } => {
                 Fault::Throttle(reasons.iter().map(|name| ThrottleReason::from(*name)).collect())

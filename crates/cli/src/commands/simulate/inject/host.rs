@@ -1,8 +1,9 @@
 //! Faults of the node outside of its GPUs.
 
 use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use farrier_sim::fault::{BlockedThread, HostChange, HostFault, NicChange};
-use farrier_sim::host::{FileHandles, HostMemory};
+use farrier_sim::host::{FileHandles, HostMemory, SoftwareFault};
 use farrier_sim::rootfs::KernelRecord;
 
 /// Faults of the node.
@@ -53,6 +54,12 @@ pub(super) enum HostCommand {
         #[arg(long, group = "acs")]
         off: bool,
     },
+    /// Damage installed software or settings, until `clear`
+    Software {
+        /// The faults
+        #[arg(required = true, value_parser = software_fault())]
+        faults: Vec<SoftwareFault>,
+    },
 }
 
 /// Change of a network adapter.
@@ -90,6 +97,9 @@ pub(super) struct HostArgs {
     /// Additional OOM kills
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     oom_kills: u64,
+    /// Additional times that processors were throttled because of heat
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    cpu_throttles: u64,
     /// Make a mounted file system read-only
     #[arg(long, value_name = "PATH")]
     read_only: Option<String>,
@@ -132,6 +142,14 @@ pub(super) struct HostArgs {
     /// Let the NFS server respond again
     #[arg(long, conflicts_with = "nfs_stalled")]
     nfs_answers: bool,
+}
+
+fn software_fault() -> impl TypedValueParser<Value = SoftwareFault> {
+    let names =
+        SoftwareFault::ALL.map(|(_, name, description)| PossibleValue::new(name).help(description));
+    PossibleValuesParser::new(names).try_map(|name| {
+        SoftwareFault::named(&name).ok_or_else(|| format!("`{name}` is not a fault"))
+    })
 }
 
 fn counter(text: &str) -> Result<(String, u64), String> {
@@ -187,6 +205,7 @@ impl HostCommand {
             Self::Reboot => HostFault::Reboot,
             Self::Host(args) => HostFault::Change(args.change()),
             Self::Acs { on, .. } => HostFault::Acs(*on),
+            Self::Software { faults } => HostFault::Software(faults.clone()),
         }
     }
 }
@@ -195,6 +214,7 @@ impl HostArgs {
     fn change(&self) -> HostChange {
         HostChange {
             oom_kills: self.oom_kills,
+            cpu_throttles: self.cpu_throttles,
             read_only: self.read_only.clone(),
             read_write: self.read_write.clone(),
             unblocked: self.unblocked,

@@ -329,6 +329,7 @@ mod tests {
             driver: Some("580.95.05".to_owned()),
             cuda: Some(13_010),
             detailed: Vec::new(),
+            node_check: None,
         }
     }
 

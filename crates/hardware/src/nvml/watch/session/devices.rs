@@ -235,7 +235,7 @@ impl ProbeSession<'_> {
 }
 
 /// Whether a GPU is lost or needs a reset.
-fn is_down(code: Return) -> bool {
+pub(super) fn is_down(code: Return) -> bool {
     is_lost(code) || code == ffi::RESET_REQUIRED
 }
 
