@@ -27,7 +27,7 @@ fn every_kind_lists_finds_and_suggests() {
             assert!(list.stdout.len() > found.stdout.len(), "{kind}");
             for shown in [&list, &found] {
                 assert!(
-                    shown.stdout.contains("farrier-2026.11.15"),
+                    shown.stdout.contains("farrier-2026.11.18"),
                     "{kind} does not name its set"
                 );
             }
@@ -111,7 +111,7 @@ fn a_newer_set_is_installed_and_reports_name_it() {
     let expected = json!({"set": "site-2026.11.16", "date": "2026-11-16"});
     assert_eq!(active_set(folder.path()), (expected, String::new()));
     let sets = in_folder(&folder.path().join("facts"), &["facts", "sets"]).stdout;
-    assert!(sets.contains("site-2026.11.16") && sets.contains("farrier-2026.11.15"), "{sets}");
+    assert!(sets.contains("site-2026.11.16") && sets.contains("farrier-2026.11.18"), "{sets}");
 
     // A set is not newer than itself.
     let again = install(folder.path(), &newer());
