@@ -77,7 +77,7 @@ fn the_table_shows_the_first_action_and_its_source() {
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
 }
 
@@ -95,16 +95,60 @@ fn json_has_one_event_per_line() {
 }
 
 #[test]
-fn nothing_critical_exits_0() {
+fn nothing_to_do_exits_0() {
     let quiet = farrier(&["decode"], b"Nov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n");
     assert_eq!(quiet.status.code(), Some(0));
     insta::assert_snapshot!(text(&quiet.stdout), @r#"
     Nothing about GPUs, their NICs or their host in 1 line.
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
-    let warning = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x");
-    assert_eq!(warning.status.code(), Some(0));
+    let note = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 43, pid=1, name=a, x");
+    assert_eq!(note.status.code(), Some(0));
+}
+
+#[test]
+fn anything_that_needs_an_action_exits_1() {
+    for line in [
+        "NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x",
+        "NVRM: Xid (PCI:0000:17:00): 999, from a newer driver",
+        "NVRM: Xid (PCI:0000:17",
+        "pcieport 0000:16:01.0: pciehp: Slot(3): Link Down",
+    ] {
+        for format in ["table", "json"] {
+            let output = farrier(&["decode", "--output", format], line.as_bytes());
+            assert_eq!(output.status.code(), Some(1), "{format}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_collected_log_is_grouped_by_host() {
+    let log = "\
+Nov 15 02:25:01 gpu-3 kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+Nov 15 02:25:02 gpu-1 kernel: NVRM: Xid (PCI:0000:17:00): 31, pid=42, name=python3, Ch 00000010
+Nov 15 02:25:03 gpu-2 kernel: NVRM: Xid (PCI:0000:17:00): 63, Row Remapper: New row marked for remapping
+Nov 15 02:26:04 gpu-1 kernel: NVRM: Xid (PCI:0000:17:00): 31, pid=42, name=python3, Ch 00000010
+Nov 15 02:26:05 gpu-1 train.py[999]: saw NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+";
+    let output = farrier(&["decode", "-"], log.as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    insta::assert_snapshot!(text(&output.stdout), @"");
+    let output = farrier(&["decode", "--output", "json"], log.as_bytes());
+    let lines = text(&output.stdout);
+    let place = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        format!("{} {} {}", event["host"], event["time"], event["xid"])
+    };
+    assert_eq!(
+        lines.lines().map(place).collect::<Vec<_>>(),
+        [
+            r#""gpu-3" "Nov 15 02:25:01" 79"#,
+            r#""gpu-1" "Nov 15 02:25:02" 31"#,
+            r#""gpu-2" "Nov 15 02:25:03" 63"#,
+            r#""gpu-1" "Nov 15 02:26:04" 31"#,
+        ]
+    );
 }
 
 #[test]
