@@ -346,6 +346,17 @@ pub enum BusErrorClass {
     LinkDown,
 }
 
+impl BusErrorClass {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Corrected,
+        Self::NonFatal,
+        Self::Fatal,
+        Self::Unrecovered,
+        Self::Contained,
+        Self::LinkDown,
+    ];
+}
+
 impl fmt::Display for BusErrorClass {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {

@@ -16,7 +16,7 @@ pub struct DecodedEvent {
     /// The number of an Xid or SXid.
     pub xid: Option<u32>,
     /// The device as `0000:17:00`: domain, bus and device without the function, usable as a join
-    /// key.
+    /// key. A PCIe port has its function: `0000:16:01.0`.
     pub pci: Option<String>,
     /// PID of the process that the log names.
     pub pid: Option<u32>,

@@ -177,7 +177,11 @@ impl<'f> MessageDecoder<'f> {
         let assessment = assessment::bus_error(self.facts, device, error.class)?;
         let labels = EventLabels { code: bus_error::event_code(device, error.class), unit: None };
         let process = XidProcess::default();
-        let event = event(place, kind, None, Some(error.address), process, assessment, labels);
+        let mut event = event(place, kind, None, Some(error.address), process, assessment, labels);
+        if device == BusDevice::Port {
+            // The ports of a root complex are functions of one device.
+            event.pci = Some(error.address.to_string());
+        }
         Some(match error.reporter {
             Reporter::UpstreamPort => {
                 PendingEvent::driver(event, error, state.is_nvidia_device(error.address))

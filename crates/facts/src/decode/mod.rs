@@ -23,6 +23,7 @@ mod message_decoder;
 mod nvlink;
 mod pci;
 mod pending;
+mod port;
 mod prefilter;
 mod queue;
 mod record;
@@ -35,6 +36,7 @@ mod xid_line;
 
 pub use event::{DecodedEvent, Kind};
 pub use pci::{PciAddress, PciAddressError};
+pub use port::{PciBridge, move_port_error};
 pub(crate) use prefilter::is_found_by_prefilter;
 pub use sanitize::printable;
 pub use sniff::{LogSniffer, UnreadableLog};
