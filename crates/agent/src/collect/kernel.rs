@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farrier_fleet::health::GpuIdentity;
 use farrier_facts::node::Reading;
+use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::kmsg::{self, KmsgSettings};
 use farrier_hardware::nvml::watch;
 use farrier_hardware::{Root, pci_bridges};

@@ -826,11 +826,8 @@ fn an_xid_of_a_delisted_gpu_maps_to_that_gpu() {
 fn an_error_of_a_port_is_a_finding_of_the_gpu_below_it() {
     let mut node = TestNode::new();
     let address = |text: &str| text.parse::<PciAddress>().unwrap();
-    let port = |text: &str, bus: u8| PciBridge {
-        address: address(text),
-        first_bus: bus,
-        last_bus: bus,
-    };
+    let port =
+        |text: &str, bus: u8| PciBridge { address: address(text), first_bus: bus, last_bus: bus };
     let bridges = vec![port("0000:1a:00.0", 0x1b), port("0000:40:00.0", 0x41)];
     node.turn(vec![CollectorMessage::Bridges(bridges)], false);
     node.line(1, "pcieport 0000:40:00.0: DPC: containment event, status:0x1f01 source:0x0000");

@@ -256,8 +256,10 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
         None => event.kind.to_string(),
     };
     let time = match (&event.time, &group.last_time) {
-        (Some(first), Some(last)) if first != last => format!(", {first} – {last}"),
-        (Some(time), _) | (None, Some(time)) => format!(", {time}"),
+        (Some(first), Some(last)) if first != last => {
+            format!(", {} – {}", shown_time(first), shown_time(last))
+        }
+        (Some(time), _) | (None, Some(time)) => format!(", {}", shown_time(time)),
         (None, None) => String::new(),
     };
     let lines = if group.count == 1 {
@@ -280,6 +282,11 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
     printer.line(&format!("{severity}{what}"))?;
     printer.paragraph("", INDENT, &event.text)?;
     printer.paragraph("", INDENT, &format!("Source: {}", event.source))
+}
+
+/// The time, in brackets if it is in seconds since the start of the kernel, as `dmesg` prints it.
+fn shown_time(time: &str) -> String {
+    if time.contains(':') { time.to_owned() } else { format!("[{time}]") }
 }
 
 fn counted(count: u64, noun: &str) -> String {

@@ -51,7 +51,9 @@ pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
     let reporter = match driver {
         "nvidia" | "nvidia-nvswitch" => Reporter::Driver(BusDevice::Gpu),
         "mlx5_core" => Reporter::Driver(BusDevice::Nic),
-        "pcieport" | "pci" => return port_error(line, address, class),
+        "pcieport" => return port_error(line, address, class),
+        // A port without its driver.
+        "pci" if class == BusErrorClass::Contained => return port_error(line, address, class),
         _ if class == BusErrorClass::Corrected => return None,
         _ => Reporter::OtherDriver,
     };
@@ -202,7 +204,7 @@ mod tests {
             "pcieport 0000:00:01.0: AER: enabled with IRQ 24",
             "pcieport 0000:00:01.0: DPC: error containment capabilities: Int Msg #0",
             "pcieport 0000:00:01.0: DPC: unmasked uncorrectable error detected",
-            "pcieport 0000:00:01.0: pciehp: Slot(21): Link Down/Up ignored",
+            "pcieport 0000:00:01.0: pciehp: Slot(21): Link Down/Up ignored (recovered by DPC)",
             "pcieport 0000:00:01.0: pciehp: Slot(21): Link Up",
             "pcieport 0000:00:01.0: pciehp: Slot(21): Card not present",
             "",

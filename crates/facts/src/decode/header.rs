@@ -12,7 +12,7 @@ use super::pci::PciAddress;
 pub(super) struct LineHeader<'a> {
     pub(super) host: Option<Cow<'a, str>>,
     pub(super) time: Option<Cow<'a, str>>,
-    pub(super) writer: Writer<'a>,
+    pub(super) writer: LineWriter<'a>,
 }
 
 impl LineHeader<'_> {
@@ -22,9 +22,9 @@ impl LineHeader<'_> {
             host: self.host.map(own),
             time: self.time.map(own),
             writer: match self.writer {
-                Writer::Kernel => Writer::Kernel,
-                Writer::Unnamed => Writer::Unnamed,
-                Writer::Process(name) => Writer::Process(own(name)),
+                LineWriter::Kernel => LineWriter::Kernel,
+                LineWriter::Unnamed => LineWriter::Unnamed,
+                LineWriter::Process(name) => LineWriter::Process(own(name)),
             },
         }
     }
@@ -32,7 +32,7 @@ impl LineHeader<'_> {
 
 /// Who wrote a line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Writer<'a> {
+pub(super) enum LineWriter<'a> {
     /// The kernel, by its identifier, its facility or its timestamp.
     Kernel,
     /// The line does not say, as in `dmesg --notime`.
@@ -60,12 +60,14 @@ pub(super) fn split(line: &str) -> (LineHeader<'_>, &str) {
     let ring_buffer = matches!(time, Some(Time { ring_buffer: true, .. }));
     let (host, writer, message) = match facility {
         // `dmesg --decode` and `dmesg --raw` print neither host nor identifier.
-        Some(0) if named.is_some() || ring_buffer => (None, Writer::Kernel, rest),
+        Some(0) if named.is_some() || ring_buffer => (None, LineWriter::Kernel, rest),
         _ => host_and_writer(rest, time.as_ref()),
     };
     let writer = match (writer, facility) {
-        (Writer::Unnamed, Some(0)) => Writer::Kernel,
-        (Writer::Unnamed | Writer::Kernel, Some(1..)) => Writer::Process(Cow::Borrowed("user")),
+        (LineWriter::Unnamed, Some(0)) => LineWriter::Kernel,
+        (LineWriter::Unnamed | LineWriter::Kernel, Some(1..)) => {
+            LineWriter::Process(Cow::Borrowed("user"))
+        }
         (writer, _) => writer,
     };
     let time = time.map(|time| Cow::Borrowed(time.text));
@@ -80,9 +82,9 @@ fn kmsg(line: &str) -> Option<(LineHeader<'_>, &str)> {
     let (priority, _, since_boot_us) = (number()?, number()?, number()?);
     fields.next()?;
     let writer = match priority >> 3 {
-        0 => Writer::Kernel,
+        0 => LineWriter::Kernel,
         _ => match host_and_writer(message, None).1 {
-            Writer::Unnamed => Writer::Process(Cow::Borrowed("user")),
+            LineWriter::Unnamed => LineWriter::Process(Cow::Borrowed("user")),
             writer => writer,
         },
     };
@@ -97,8 +99,8 @@ fn talos(line: &str) -> Option<(LineHeader<'_>, &str)> {
     let (host, facility, _) = (parts.next()?, parts.next()?.trim(), parts.next()?);
     let (time, message) = parts.next()?.strip_prefix('[')?.split_once("]: ")?;
     let writer = match facility {
-        "kern" => Writer::Kernel,
-        facility => Writer::Process(Cow::Borrowed(facility)),
+        "kern" => LineWriter::Kernel,
+        facility => LineWriter::Process(Cow::Borrowed(facility)),
     };
     let (host, time) = (Some(Cow::Borrowed(host)), Some(Cow::Borrowed(time)));
     is_time(time.as_deref()?).then_some((LineHeader { host, time, writer }, message))
@@ -124,9 +126,9 @@ fn rfc5424(rest: &str) -> Option<(LineHeader<'_>, &str)> {
     };
     let [host, time] = [host, time].map(|field| (field != "-").then_some(Cow::Borrowed(field)));
     let writer = match identifier {
-        "kernel" => Writer::Kernel,
-        "-" => Writer::Unnamed,
-        identifier => Writer::Process(Cow::Borrowed(identifier)),
+        "kernel" => LineWriter::Kernel,
+        "-" => LineWriter::Unnamed,
+        identifier => LineWriter::Process(Cow::Borrowed(identifier)),
     };
     let message = skip_ring_buffer_times(message.trim_start_matches('\u{feff}'));
     Some((LineHeader { host, time, writer }, message))
@@ -163,8 +165,8 @@ fn container_output(rest: &str) -> Option<&str> {
 /// as that of `dmesg --follow` has.
 fn container_line<'a>(outer: Option<Time<'a>>, output: &'a str) -> (LineHeader<'a>, &'a str) {
     let (mut header, message) = split(output);
-    if header.writer == Writer::Unnamed {
-        header.writer = Writer::Process(Cow::Borrowed("container"));
+    if header.writer == LineWriter::Unnamed {
+        header.writer = LineWriter::Process(Cow::Borrowed("container"));
     }
     header.time = outer.map(|time| Cow::Borrowed(time.text)).or(header.time);
     (header, message)
@@ -280,9 +282,9 @@ const WORDS_BEFORE_IDENTIFIER: usize = 3;
 fn host_and_writer<'a>(
     rest: &'a str,
     time: Option<&Time<'_>>,
-) -> (Option<&'a str>, Writer<'a>, &'a str) {
+) -> (Option<&'a str>, LineWriter<'a>, &'a str) {
     let is_dmesg = time.is_some_and(|time| time.ring_buffer);
-    let unnamed = if is_dmesg { Writer::Kernel } else { Writer::Unnamed };
+    let unnamed = if is_dmesg { LineWriter::Kernel } else { LineWriter::Unnamed };
     let mut before: [&str; WORDS_BEFORE_IDENTIFIER] = [""; WORDS_BEFORE_IDENTIFIER];
     let mut after = rest;
     for index in 0..WORDS_BEFORE_IDENTIFIER {
@@ -297,11 +299,11 @@ fn host_and_writer<'a>(
         let host = host.filter(|host| !host.is_empty() && !host.starts_with("kern."));
         let name = identifier.split('[').next().unwrap_or(identifier);
         if name == "kernel" {
-            return (host, Writer::Kernel, skip_ring_buffer_times(following));
+            return (host, LineWriter::Kernel, skip_ring_buffer_times(following));
         }
         // `pdsh` and `clush` put the host before the line.
         if index == 0 && time.is_none() && ring_buffer_time(following).is_some() {
-            return (Some(identifier), Writer::Kernel, skip_ring_buffer_times(following));
+            return (Some(identifier), LineWriter::Kernel, skip_ring_buffer_times(following));
         }
         let has_pid = identifier.ends_with(']') && name.len() < identifier.len();
         let is_message = word == "NVRM:" || identifier.parse::<PciAddress>().is_ok();
@@ -309,7 +311,7 @@ fn host_and_writer<'a>(
         let is_identifier = has_pid && !following.starts_with("segfault at ")
             || index == 1 && time.is_some() && !is_dmesg && !is_message;
         if is_identifier {
-            return (host, Writer::Process(Cow::Borrowed(name)), following);
+            return (host, LineWriter::Process(Cow::Borrowed(name)), following);
         }
         if word == "NVRM:" && index == 1 && time.is_some() {
             return (host, unnamed, after);
@@ -326,9 +328,9 @@ mod tests {
     fn parts(line: &str) -> (Option<String>, Option<String>, String, String) {
         let (header, message) = split(line);
         let writer = match header.writer {
-            Writer::Kernel => "kernel".to_owned(),
-            Writer::Unnamed => String::new(),
-            Writer::Process(name) => format!("process {name}"),
+            LineWriter::Kernel => "kernel".to_owned(),
+            LineWriter::Unnamed => String::new(),
+            LineWriter::Process(name) => format!("process {name}"),
         };
         let owned = |part: Option<Cow<'_, str>>| part.map(Cow::into_owned);
         (owned(header.host), owned(header.time), writer, message.to_owned())

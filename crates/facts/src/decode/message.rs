@@ -2,7 +2,7 @@
 
 use memchr::memmem::Finder;
 
-use super::header::Writer;
+use super::header::LineWriter;
 use super::xid_line::{self, XidProcess};
 use crate::xid::{Message, ProcessFormat, XidFacts};
 
@@ -37,7 +37,7 @@ impl<'f> Messages<'f> {
     }
 
     /// The first record that matches a line.
-    pub(super) fn find(&self, line: &str, writer: &Writer<'_>) -> Option<&'f Message> {
+    pub(super) fn find(&self, line: &str, writer: &LineWriter<'_>) -> Option<&'f Message> {
         let is_in_line = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
         self.matchers
             .iter()
@@ -52,11 +52,11 @@ impl<'f> Messages<'f> {
 }
 
 /// Whether a message comes from such a writer. A line that names none may be of any.
-fn is_written_by(message: &Message, writer: &Writer<'_>) -> bool {
+fn is_written_by(message: &Message, writer: &LineWriter<'_>) -> bool {
     match writer {
-        Writer::Unnamed => true,
-        Writer::Kernel => message.writers.is_empty(),
-        Writer::Process(name) => {
+        LineWriter::Unnamed => true,
+        LineWriter::Kernel => message.writers.is_empty(),
+        LineWriter::Process(name) => {
             message.writers.iter().any(|writer| writer == "*" || writer == name)
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::assessment::{self, Assessment};
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::{DecodedEvent, Kind};
-use super::header::Writer;
+use super::header::LineWriter;
 use super::message::{self, Messages};
 use super::pci::PciAddress;
 use super::pending::{Continuation, PendingEvent};
@@ -57,9 +57,9 @@ impl<'f> MessageDecoder<'f> {
         place: LinePlace<'_>,
         state: &mut LogState,
         text: &str,
-        writer: &Writer<'_>,
+        writer: &LineWriter<'_>,
     ) -> Option<Continuation> {
-        if !matches!(writer, Writer::Process(_)) {
+        if !matches!(writer, LineWriter::Process(_)) {
             if let Some(xid) = self.driver_error(place, state, text)? {
                 return Some(Continuation::Complete(xid));
             }
@@ -160,7 +160,10 @@ impl<'f> MessageDecoder<'f> {
             }
             Reporter::UpstreamPort => (BusDevice::Gpu, Kind::PcieAer),
             Reporter::OtherDriver => {
-                state.device_error = Some(place.number);
+                // The audio function of a GPU cannot recover either: that names no device.
+                if error.class != BusErrorClass::Unrecovered {
+                    state.device_error = Some(place.number);
+                }
                 return None;
             }
         };

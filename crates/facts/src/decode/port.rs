@@ -47,7 +47,10 @@ pub fn move_port_error(
             pci: Some(gpu.without_function().to_string()),
             severity: assessment.severity,
             action: assessment.action,
-            text: format!("{} The port {} above it reported this.", assessment.text, bridge.address),
+            text: format!(
+                "{} The port {} above it reported this.",
+                assessment.text, bridge.address
+            ),
             source: assessment.source.clone(),
             ..event.clone()
         })

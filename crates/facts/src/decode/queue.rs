@@ -11,7 +11,7 @@ use super::pending::{Continuation, PendingEvent};
 const LENGTH: usize = 64;
 
 #[derive(Debug)]
-enum Slot {
+enum QueueSlot {
     Complete(Box<DecodedEvent>),
     Pending(Box<PendingEvent>),
 }
@@ -19,15 +19,15 @@ enum Slot {
 /// Events that are not emitted yet.
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
-    slots: VecDeque<Slot>,
+    slots: VecDeque<QueueSlot>,
 }
 
 impl EventQueue {
     /// First line of the first message that waits.
     pub(super) fn pending_since_line(&self) -> Option<u64> {
         self.slots.iter().find_map(|slot| match slot {
-            Slot::Pending(pending) => Some(pending.line()),
-            Slot::Complete(_) => None,
+            QueueSlot::Pending(pending) => Some(pending.line()),
+            QueueSlot::Complete(_) => None,
         })
     }
 
@@ -36,13 +36,13 @@ impl EventQueue {
     pub(super) fn step(&mut self, number: u64, host: Option<&str>, line: &str) -> bool {
         for index in (0..self.slots.len()).rev() {
             let is_due = match &self.slots[index] {
-                Slot::Pending(pending) => pending.host() == host || pending.is_expired(number),
-                Slot::Complete(_) => false,
+                QueueSlot::Pending(pending) => pending.host() == host || pending.is_expired(number),
+                QueueSlot::Complete(_) => false,
             };
             if !is_due {
                 continue;
             }
-            let Some(Slot::Pending(pending)) = self.slots.remove(index) else { continue };
+            let Some(QueueSlot::Pending(pending)) = self.slots.remove(index) else { continue };
             let is_own = pending.host() == host;
             let continuation = if is_own { pending.step(number, line) } else { pending.end() };
             let belongs =
@@ -61,9 +61,9 @@ impl EventQueue {
 
     fn insert(&mut self, index: usize, continuation: Continuation) {
         let slot = match continuation {
-            Continuation::Incomplete(pending) => Slot::Pending(Box::new(pending)),
+            Continuation::Incomplete(pending) => QueueSlot::Pending(Box::new(pending)),
             Continuation::Complete(event) | Continuation::Unrelated(event) => {
-                Slot::Complete(Box::new(event))
+                QueueSlot::Complete(Box::new(event))
             }
             Continuation::Superseded => return,
         };
@@ -74,12 +74,12 @@ impl EventQueue {
     pub(super) fn emit_complete(&mut self, mut emit: impl FnMut(DecodedEvent)) {
         while let Some(slot) = self.slots.pop_front() {
             match slot {
-                Slot::Complete(event) => emit(*event),
-                Slot::Pending(pending) if self.slots.len() < LENGTH => {
-                    self.slots.push_front(Slot::Pending(pending));
+                QueueSlot::Complete(event) => emit(*event),
+                QueueSlot::Pending(pending) if self.slots.len() < LENGTH => {
+                    self.slots.push_front(QueueSlot::Pending(pending));
                     return;
                 }
-                Slot::Pending(pending) => pending.into_event().into_iter().for_each(&mut emit),
+                QueueSlot::Pending(pending) => pending.into_event().into_iter().for_each(&mut emit),
             }
         }
     }
@@ -88,8 +88,8 @@ impl EventQueue {
     pub(super) fn emit_all(&mut self, mut emit: impl FnMut(DecodedEvent)) {
         for slot in self.slots.drain(..) {
             match slot {
-                Slot::Complete(event) => emit(*event),
-                Slot::Pending(pending) => pending.into_event().into_iter().for_each(&mut emit),
+                QueueSlot::Complete(event) => emit(*event),
+                QueueSlot::Pending(pending) => pending.into_event().into_iter().for_each(&mut emit),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::header::{self, LineHeader, Writer};
+use super::header::{self, LineHeader, LineWriter};
 use super::sanitize::sanitize;
 
 /// Header and message of a line.
@@ -53,10 +53,10 @@ fn json(line: &[u8]) -> Option<LogRecord<'static>> {
     let identifier = text(&["SYSLOG_IDENTIFIER"]);
     let transport = text(&["_TRANSPORT"]);
     let mut record = match (identifier.as_deref(), transport.as_deref()) {
-        (Some("kernel"), _) | (_, Some("kernel")) => named(Writer::Kernel, message),
+        (Some("kernel"), _) | (_, Some("kernel")) => named(LineWriter::Kernel, message),
         (Some(_), _) | (None, Some(_)) => {
             let name = identifier.or(transport).unwrap_or_default();
-            named(Writer::Process(Cow::Owned(name)), message)
+            named(LineWriter::Process(Cow::Owned(name)), message)
         }
         // The text itself may be a line with a header.
         (None, None) => {
@@ -78,7 +78,7 @@ fn json(line: &[u8]) -> Option<LogRecord<'static>> {
     Some(record)
 }
 
-fn named(writer: Writer<'static>, message: String) -> LogRecord<'static> {
+fn named(writer: LineWriter<'static>, message: String) -> LogRecord<'static> {
     let header = LineHeader { writer, ..LineHeader::default() };
     LogRecord { header, message: Cow::Owned(message) }
 }
@@ -117,7 +117,7 @@ mod tests {
             r#"{"_TRANSPORT":"kernel","MESSAGE":"NVRM: \"x\"","_HOSTNAME":"gpu-17","__REALTIME_TIMESTAMP":"1763173528123456"}"#,
         );
         assert_eq!(record.message, "NVRM: \"x\"");
-        assert_eq!(record.header.writer, Writer::Kernel);
+        assert_eq!(record.header.writer, LineWriter::Kernel);
         assert_eq!(record.header.host.as_deref(), Some("gpu-17"));
         assert_eq!(record.header.time.as_deref(), Some("2025-11-15T02:25:28.123456Z"));
     }
@@ -132,16 +132,16 @@ mod tests {
 
     #[test]
     fn names_the_process_of_a_journal_record() {
-        let process = |name: &'static str| Writer::Process(Cow::Borrowed(name));
+        let process = |name: &'static str| LineWriter::Process(Cow::Borrowed(name));
         for (line, writer) in [
             (
                 r#"{"SYSLOG_IDENTIFIER":"train.py","_TRANSPORT":"stdout","MESSAGE":"x"}"#,
                 process("train.py"),
             ),
             (r#"{"_TRANSPORT":"stdout","MESSAGE":"x"}"#, process("stdout")),
-            (r#"{"MESSAGE":"x"}"#, Writer::Unnamed),
-            (r#"{"log":"[  1.0] x\n","stream":"stdout"}"#, Writer::Kernel),
-            (r#"{"MESSAGE":"NVRM: Xid (PCI:0000:17:00): 79, cut"#, Writer::Unnamed),
+            (r#"{"MESSAGE":"x"}"#, LineWriter::Unnamed),
+            (r#"{"log":"[  1.0] x\n","stream":"stdout"}"#, LineWriter::Kernel),
+            (r#"{"MESSAGE":"NVRM: Xid (PCI:0000:17:00): 79, cut"#, LineWriter::Unnamed),
         ] {
             assert_eq!(parse(line).header.writer, writer, "{line}");
         }

@@ -161,10 +161,7 @@ pub(super) fn link_errors(
 }
 
 /// Changes the PCIe link. Returns the kernel log records.
-pub(super) fn pcie(
-    gpu: &mut SimGpu,
-    fault: &PcieFault,
-) -> Result<Vec<KernelRecord>, FaultError> {
+pub(super) fn pcie(gpu: &mut SimGpu, fault: &PcieFault) -> Result<Vec<KernelRecord>, FaultError> {
     let port = gpu.port_address();
     let link = &mut gpu.pcie;
     let generation = fault.generation.unwrap_or(link.generation);
@@ -182,7 +179,8 @@ pub(super) fn pcie(
     more(&mut errors.bad_tlp, fault.aer_correctable);
     more(&mut errors.non_fatal, fault.aer_non_fatal);
     more(&mut errors.fatal, fault.aer_fatal);
-    let record = |error: PortError| KernelRecord::error(format!("pcieport {port}: {}", error.text()));
+    let record =
+        |error: PortError| KernelRecord::error(format!("pcieport {port}: {}", error.text()));
     Ok(fault.port_error.map(record).into_iter().collect())
 }
 
