@@ -11,7 +11,7 @@ use super::pci::PciAddress;
 use super::pending::{Continuation, PendingEvent};
 use super::state::LogState;
 use super::unit;
-use super::xid_line::{self, SxidLine, XidLine, XidProcess};
+use super::xid_line::{self, SxidLine, UnreadableXid, XidLine, XidProcess};
 use crate::xid::{BusDevice, BusErrorClass, Message, XidFacts};
 
 /// Maximum distance in lines between a GPU's address and the rest of the sentence.
@@ -34,6 +34,14 @@ pub(super) struct LinePlace<'a> {
     pub(super) number: u64,
     pub(super) host: Option<&'a str>,
     pub(super) time: Option<&'a str>,
+}
+
+/// What the driver says in a text.
+enum DriverText {
+    Xid(Box<DecodedEvent>),
+    /// The text only quotes the driver.
+    Quote,
+    Other,
 }
 
 /// Decodes messages with the facts.
@@ -60,8 +68,10 @@ impl<'f> MessageDecoder<'f> {
         writer: &LineWriter<'_>,
     ) -> Option<Continuation> {
         if !matches!(writer, LineWriter::Process(_)) {
-            if let Some(xid) = self.driver_error(place, state, text)? {
-                return Some(Continuation::Complete(xid));
+            match self.driver_text(place, state, text) {
+                DriverText::Xid(xid) => return Some(Continuation::Complete(*xid)),
+                DriverText::Quote => return None,
+                DriverText::Other => (),
             }
             if let Some(sxid) = xid_line::sxid_line(text) {
                 return self.sxid(place, state, &sxid).map(Continuation::Complete);
@@ -82,33 +92,33 @@ impl<'f> MessageDecoder<'f> {
             }
         }
         let message = self.messages.find(text, writer)?;
-        Some(self.message(place, state, text, message))
+        Some(known_message(place, state, text, message))
     }
 
-    /// The event of an Xid. `Some(None)` if the text is something else, `None` if it quotes the
-    /// driver.
-    fn driver_error(
+    fn driver_text(
         &mut self,
         place: LinePlace<'_>,
         state: &mut LogState,
         text: &str,
-    ) -> Option<Option<DecodedEvent>> {
+    ) -> DriverText {
         if !text.contains("NVRM:") {
-            let xid = xid_line::unprefixed_xid_line(text);
-            return Some(xid.map(|xid| self.xid(place, state, &xid)));
+            return match xid_line::unprefixed_xid_line(text) {
+                Some(xid) => DriverText::Xid(Box::new(self.xid(place, state, &xid))),
+                None => DriverText::Other,
+            };
         }
-        let message = xid_line::driver_message(text)?;
+        let Some(message) = xid_line::driver_message(text) else { return DriverText::Quote };
         if let Some(xid) = xid_line::xid_line(message) {
-            return Some(Some(self.xid(place, state, &xid)));
+            return DriverText::Xid(Box::new(self.xid(place, state, &xid)));
         }
-        if let Some(pci) = xid_line::unreadable_xid(message) {
+        if let Some(UnreadableXid { pci }) = xid_line::unreadable_xid(message) {
             let labels = EventLabels { code: "xid.unreadable".to_owned(), unit: None };
-            let process = XidProcess::default();
-            let assessment = assessment::unreadable_xid();
-            return Some(Some(event(place, Kind::Xid, None, pci, process, assessment, labels)));
+            let (process, assessment) = (XidProcess::default(), assessment::unreadable_xid());
+            let event = event(place, Kind::Xid, None, pci, process, assessment, labels);
+            return DriverText::Xid(Box::new(event));
         }
         note_device(place, state, text);
-        Some(None)
+        DriverText::Other
     }
 
     fn xid(
@@ -192,38 +202,37 @@ impl<'f> MessageDecoder<'f> {
             Reporter::Driver(_) | Reporter::OtherDriver => Continuation::Complete(event),
         })
     }
+}
 
-    fn message(
-        &self,
-        place: LinePlace<'_>,
-        state: &LogState,
-        text: &str,
-        message: &Message,
-    ) -> Continuation {
-        // End of the sentence that started with `The NVIDIA GPU 0000:17:00.0`.
-        let ends_sentence =
-            message.kind == Kind::FellOffBus || text.contains("installed in this system");
-        let named_gpu =
-            state.named_gpu.filter(|(at, _)| ends_sentence && place.number - at <= NAMED_LINES);
-        let pci = PciAddress::find(text).or(named_gpu.map(|(_, address)| address));
-        let process = message
-            .process
-            .map_or_else(XidProcess::default, |form| message::parse_process(form, text));
-        let assessment = Assessment {
-            severity: message.severity,
-            action: message.action,
-            text: message.text.clone(),
-            source: message.origin.line(),
-        };
-        let unit = message.unit.as_deref().and_then(|before| unit::word_after(text, before));
-        let labels = EventLabels { code: message.id.clone(), unit };
-        let event = event(place, message.kind, None, pci, process, assessment, labels);
-        match (message.kind, xid_line::driver_message(text)) {
-            (Kind::VersionMismatch, Some(rest)) => PendingEvent::versions(event, rest),
-            (Kind::VersionMismatch, None) => PendingEvent::library_version(event),
-            (Kind::Host, Some(rest)) if rest.ends_with(':') => PendingEvent::address(event),
-            _ => Continuation::Complete(event),
-        }
+/// The event of a message of the table.
+fn known_message(
+    place: LinePlace<'_>,
+    state: &LogState,
+    text: &str,
+    message: &Message,
+) -> Continuation {
+    // End of the sentence that started with `The NVIDIA GPU 0000:17:00.0`.
+    let ends_sentence =
+        message.kind == Kind::FellOffBus || text.contains("installed in this system");
+    let named_gpu =
+        state.named_gpu.filter(|(at, _)| ends_sentence && place.number - at <= NAMED_LINES);
+    let pci = PciAddress::find(text).or(named_gpu.map(|(_, address)| address));
+    let process =
+        message.process.map_or_else(XidProcess::default, |form| message::parse_process(form, text));
+    let assessment = Assessment {
+        severity: message.severity,
+        action: message.action,
+        text: message.text.clone(),
+        source: message.origin.line(),
+    };
+    let unit = message.unit.as_deref().and_then(|before| unit::word_after(text, before));
+    let labels = EventLabels { code: message.id.clone(), unit };
+    let event = event(place, message.kind, None, pci, process, assessment, labels);
+    match (message.kind, xid_line::driver_message(text)) {
+        (Kind::VersionMismatch, Some(rest)) => PendingEvent::versions(event, rest),
+        (Kind::VersionMismatch, None) => PendingEvent::library_version(event),
+        (Kind::Host, Some(rest)) if rest.ends_with(':') => PendingEvent::address(event),
+        _ => Continuation::Complete(event),
     }
 }
 

@@ -24,6 +24,12 @@ pub(super) struct XidLine<'a> {
     pub(super) detail: &'a str,
 }
 
+/// An Xid without a readable number, as in a line that was cut short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnreadableXid {
+    pub(super) pci: Option<PciAddress>,
+}
+
 /// A MIG instance: `GPU-I:01 GPU-CI:02` after the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MigInstance {
@@ -116,16 +122,15 @@ pub(super) fn unprefixed_xid_line(text: &str) -> Option<XidLine<'_>> {
     Some(XidLine { code, pci: location.pci, instance: location.instance, process, detail })
 }
 
-/// The device of a driver message that starts like an Xid but has no readable number, as a line
-/// that was cut short. `None` for other messages.
-pub(super) fn unreadable_xid(message: &str) -> Option<Option<PciAddress>> {
+/// Parses a driver message that starts like an Xid but has no readable number.
+pub(super) fn unreadable_xid(message: &str) -> Option<UnreadableXid> {
     let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
     if rest.starts_with(|letter: char| letter.is_alphanumeric()) {
         return None;
     }
     // An address that was cut short names another device.
     let location = rest.trim_start().strip_prefix('(').and_then(|rest| rest.split_once(')'));
-    Some(location.and_then(|(text, _)| XidLocation::parse(text).pci))
+    Some(UnreadableXid { pci: location.and_then(|(text, _)| XidLocation::parse(text).pci) })
 }
 
 /// Parses an SXid that a text starts with.
@@ -330,8 +335,8 @@ mod tests {
             ("NVRM: Xid error: xyz, invalid data", None),
         ] {
             assert_eq!(xid_line(line), None, "{line}");
-            let found = unreadable_xid(line).map(|pci| pci.map(|pci| pci.to_string()));
-            assert_eq!(found, Some(pci.map(str::to_owned)), "{line}");
+            let found = unreadable_xid(line).unwrap();
+            assert_eq!(found.pci.map(|pci| pci.to_string()).as_deref(), pci, "{line}");
         }
         assert_eq!(unreadable_xid("NVRM: Xids are listed in the catalogue"), None);
         assert_eq!(unreadable_xid("NVRM: GPU at PCI:0000:01:00"), None);
