@@ -21,7 +21,7 @@ ANSWER = {
     ],
     "remedies": [{"text": "hold them", "command": "apt-mark hold x"}, {"text": "or do not", "command": None}],
     "notices": [{"code": "exposed", "id": "CVE-1", "text": "an advisory", "source": "NVIDIA"}],
-    "data": {"set": "farrier-2026.11.15", "date": "2026-11-15"},
+    "data": {"set": "farrier-2026.11.18", "date": "2026-11-18"},
 }
 
 

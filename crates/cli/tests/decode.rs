@@ -45,39 +45,39 @@ fn the_table_shows_the_first_action_and_its_source() {
     insta::assert_snapshot!(text(&output.stdout), @r#"
     6 events in 8 lines; the worst is fatal.
 
-    0000:17:00
+    gpu-17 0000:17:00
       do first  reboot-node: drain the node and reboot it. The driver itself says so (Xid 154, line 5).
-      fatal     Xid 119 ×2, lines 2–4, process python3 (42) → reset-gpu
+      fatal     Xid 119 ×2, lines 2–4, Nov 15 02:25:01 – Nov 15 02:25:03, process python3 (42) → reset-gpu
                 GSP RPC Timeout. The GPU's system processor (GSP) does not answer: drain and reset the GPU; reboot the node
                 if the reset hangs. Afterwards: look for the fault in the software.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESET_GPU, then INVESTIGATE_SW
-      fatal     Xid 154, line 5 → reboot-node
+      fatal     Xid 154, line 5, Nov 15 02:25:04 → reboot-node
                 The driver changed its own recovery action for this GPU from None to Node Reboot Required: the GPU takes no
                 work until the node is rebooted. This outranks the catalogue.
                 Source: NVIDIA/go-nvml gen/nvml/nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA/DCGM
                 modules/health/DcgmHealthWatch.cpp
-      info      Xid 45, line 3, process python3 (42) → ignore
+      info      Xid 45, line 3, Nov 15 02:25:02, process python3 (42) → ignore
                 Channels were removed because of Xid 119 of the same GPU: follow that one; nothing to do for this one.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: WORKFLOW_XID_45, then Solo:
                 RESTART_FM; Not Solo: IGNORE (follow other Xid)
 
-    No device named
+    gpu-17, no device named
       do first  reboot-node: drain the node and reboot it.
-      critical  version-mismatch, line 7 → reboot-node
+      critical  version-mismatch, line 7, Nov 15 02:25:06 → reboot-node
                 Libraries and loaded kernel module are of different driver versions: new programs cannot start on this node;
                 running ones continue. Drain the node, then reload the modules or reboot. The library is of version
                 580.95.05, the loaded module of version 570.195.03.
                 Source: NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c
 
-    0000:65:00
+    gpu-17 0000:65:00
       do first  restart-app: restart the application.
-      warning   Xid 94, line 6, process python3 (43) → restart-app
+      warning   Xid 94, line 6, Nov 15 02:25:05, process python3 (43) → restart-app
                 Contained memory error. The memory error was contained to the named application: restart it; other work on
                 the GPU continues. Reset the GPU at the next drain. If other Xids came with it, follow those.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
 }
 
@@ -89,22 +89,93 @@ fn json_has_one_event_per_line() {
     assert_eq!(lines.lines().count(), 6);
     for line in lines.lines() {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert_eq!(event.as_object().unwrap().len(), 10, "{line}");
+        assert_eq!(event.as_object().unwrap().len(), 12, "{line}");
     }
-    insta::assert_snapshot!(lines.lines().nth(1).unwrap(), @r#"{"line":3,"kind":"xid","xid":45,"pci":"0000:17:00","pid":42,"process":"python3","severity":"info","action":"ignore","text":"Channels were removed because of Xid 119 of the same GPU: follow that one; nothing to do for this one.","source":"NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: WORKFLOW_XID_45, then Solo: RESTART_FM; Not Solo: IGNORE (follow other Xid)"}"#);
+    insta::assert_snapshot!(lines.lines().nth(1).unwrap(), @r#"{"line":3,"kind":"xid","xid":45,"pci":"0000:17:00","pid":42,"process":"python3","severity":"info","action":"ignore","text":"Channels were removed because of Xid 119 of the same GPU: follow that one; nothing to do for this one.","source":"NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: WORKFLOW_XID_45, then Solo: RESTART_FM; Not Solo: IGNORE (follow other Xid)","host":"gpu-17","time":"Nov 15 02:25:02"}"#);
 }
 
 #[test]
-fn nothing_critical_exits_0() {
+fn nothing_to_do_exits_0() {
     let quiet = farrier(&["decode"], b"Nov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n");
     assert_eq!(quiet.status.code(), Some(0));
     insta::assert_snapshot!(text(&quiet.stdout), @r#"
     Nothing about GPUs, their NICs or their host in 1 line.
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
-    let warning = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x");
-    assert_eq!(warning.status.code(), Some(0));
+    let note = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 43, pid=1, name=a, x");
+    assert_eq!(note.status.code(), Some(0));
+}
+
+#[test]
+fn anything_that_needs_an_action_exits_1() {
+    for line in [
+        "NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x",
+        "NVRM: Xid (PCI:0000:17:00): 999, from a newer driver",
+        "NVRM: Xid (PCI:0000:17",
+        "pcieport 0000:16:01.0: pciehp: Slot(3): Link Down",
+    ] {
+        for format in ["table", "json"] {
+            let output = farrier(&["decode", "--output", format], line.as_bytes());
+            assert_eq!(output.status.code(), Some(1), "{format}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_collected_log_is_grouped_by_host() {
+    let log = "\
+Nov 15 02:25:01 gpu-3 kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+Nov 15 02:25:02 gpu-1 kernel: NVRM: Xid (PCI:0000:17:00): 31, pid=42, name=python3, Ch 00000010
+Nov 15 02:25:03 gpu-2 kernel: NVRM: Xid (PCI:0000:17:00): 63, Row Remapper: New row marked for remapping
+Nov 15 02:26:04 gpu-1 kernel: NVRM: Xid (PCI:0000:17:00): 31, pid=42, name=python3, Ch 00000010
+Nov 15 02:26:05 gpu-1 train.py[999]: saw NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+";
+    let output = farrier(&["decode", "-"], log.as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    insta::assert_snapshot!(text(&output.stdout), @r#"
+    4 events of 3 hosts in 5 lines; the worst is fatal.
+
+    gpu-3 0000:17:00
+      do first  reboot-node: drain the node and reboot it.
+      fatal     Xid 79, line 1, Nov 15 02:25:01 → reboot-node
+                GPU has fallen off the bus. The GPU no longer answers on PCIe: drain and reboot the node. A second time:
+                check power, seating and temperature, then replace. Afterwards: collect nvidia-bug-report and open a ticket
+                with NVIDIA or the maker of the node.
+                Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_BM, then CONTACT_SUPPORT
+
+    gpu-1 0000:17:00
+      do first  restart-app: restart the application.
+      warning   Xid 31 ×2, lines 2–4, Nov 15 02:25:02 – Nov 15 02:26:04, process python3 (42) → restart-app
+                GPU memory page fault. Mostly a fault of the application (illegal address): restart it. If it comes back:
+                the same GPU with another application points at hardware, so run a diagnostic.
+                Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then WORKFLOW_XID_31
+
+    gpu-2 0000:17:00
+      do first  ignore: nothing to do.
+      warning   Xid 63, line 3, Nov 15 02:25:03 → ignore
+                GPU memory remapping event. A row was remapped (Ampere and newer) or a page retired (older); it takes effect
+                at the next GPU reset, so reset when the node is drained next.
+                Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: IGNORE, then IGNORE; gpud says
+                fatal, RebootSystem, HardwareInspection
+
+    data: farrier-2026.11.18 of 2026-11-18
+    "#);
+    let output = farrier(&["decode", "--output", "json"], log.as_bytes());
+    let lines = text(&output.stdout);
+    let place = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        format!("{} {} {}", event["host"], event["time"], event["xid"])
+    };
+    assert_eq!(
+        lines.lines().map(place).collect::<Vec<_>>(),
+        [
+            r#""gpu-3" "Nov 15 02:25:01" 79"#,
+            r#""gpu-1" "Nov 15 02:25:02" 31"#,
+            r#""gpu-2" "Nov 15 02:25:03" 63"#,
+            r#""gpu-1" "Nov 15 02:26:04" 31"#,
+        ]
+    );
 }
 
 #[test]

@@ -314,6 +314,8 @@ pub enum BusDevice {
     Gpu,
     /// A ConnectX NIC.
     Nic,
+    /// A port of a root complex or a PCIe switch. The log does not say what is below it.
+    Port,
 }
 
 impl fmt::Display for BusDevice {
@@ -321,6 +323,7 @@ impl fmt::Display for BusDevice {
         formatter.pad(match self {
             Self::Gpu => "gpu",
             Self::Nic => "nic",
+            Self::Port => "port",
         })
     }
 }
@@ -337,6 +340,21 @@ pub enum BusErrorClass {
     Fatal,
     /// The kernel failed to recover the device.
     Unrecovered,
+    /// The port cut the link to stop an error (Downstream Port Containment).
+    Contained,
+    /// The link below a hot-plug port went down.
+    LinkDown,
+}
+
+impl BusErrorClass {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Corrected,
+        Self::NonFatal,
+        Self::Fatal,
+        Self::Unrecovered,
+        Self::Contained,
+        Self::LinkDown,
+    ];
 }
 
 impl fmt::Display for BusErrorClass {
@@ -346,6 +364,8 @@ impl fmt::Display for BusErrorClass {
             Self::NonFatal => "non-fatal",
             Self::Fatal => "fatal",
             Self::Unrecovered => "unrecovered",
+            Self::Contained => "contained",
+            Self::LinkDown => "link-down",
         })
     }
 }
@@ -365,6 +385,10 @@ pub struct Message {
     /// None of these may occur in the line.
     #[serde(default)]
     pub none: Vec<String>,
+    /// Syslog identifiers of the processes that write it, `*` for any process. Empty: the kernel
+    /// writes it.
+    #[serde(default)]
+    pub writers: Vec<String>,
     /// Format of the process name in the line, if any.
     #[serde(default)]
     pub process: Option<ProcessFormat>,

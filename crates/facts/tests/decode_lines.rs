@@ -94,11 +94,13 @@ fn synthetic_lines_decode_to_expected_events() {
 }
 
 #[test]
-fn event_json_has_ten_keys() {
+fn event_json_has_twelve_keys() {
     let events = decode(facts(), b"NVRM: Xid: 13, 0003 00000000");
     let json = serde_json::to_string(&events[0]).unwrap();
-    let keys =
-        ["line", "kind", "xid", "pci", "pid", "process", "severity", "action", "text", "source"];
+    let keys = [
+        "line", "kind", "xid", "pci", "pid", "process", "severity", "action", "text", "source",
+        "host", "time",
+    ];
     let mut from = 0;
     for key in keys {
         from +=
@@ -113,6 +115,9 @@ fn event_json_has_ten_keys() {
     assert_eq!(read.code, "");
     read.code.clone_from(&events[0].code);
     assert_eq!(read, events[0]);
+    // As an older version wrote it.
+    let (old, _) = json.split_once(r#","host""#).unwrap();
+    assert_eq!(serde_json::from_str::<DecodedEvent>(&format!("{old}}}")).unwrap().host, None);
 }
 
 #[test]
@@ -135,6 +140,12 @@ fn events_have_stable_codes() {
             "aer.gpu.fatal",
             None,
         ),
+        (
+            "pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+            "pcie.port.contained",
+            None,
+        ),
+        ("NVRM: Xid (PCI:0000:17:00", "xid.unreadable", None),
         (
             "mlx5_core 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
             "aer.nic.corrected",

@@ -45,6 +45,7 @@ pub mod observe;
 mod packages;
 mod parent_exit;
 mod pci;
+pub mod pci_bridges;
 pub mod process_owner;
 pub mod python;
 mod root;

@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use farrier_facts::node::Reading;
 use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::kmsg::{self, KmsgSettings};
 use farrier_hardware::nvml::watch;
+use farrier_hardware::{Root, pci_bridges};
 
 use super::{CollectorContext, SharedInventory};
 use crate::monitor::{Collector, CollectorMessage};
@@ -41,6 +43,13 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             return;
         }
         heartbeat();
+    }
+    // The log names ports, so the health monitor has to know what is below them before it reads.
+    match pci_bridges::read(&Root::unrecorded(&context.config.root)) {
+        Reading::Value(bridges) => {
+            let _ = context.inbox.send(CollectorMessage::Bridges(bridges));
+        }
+        unknown => tracing::debug!(?unknown, "the PCI bridges are unknown"),
     }
     kmsg::run_with_pulse(&settings, &stop.flag, &heartbeat, &mut |log| {
         // Blocks while the health monitor is behind. Meanwhile the kernel buffers records, and

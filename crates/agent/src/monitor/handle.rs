@@ -1,7 +1,9 @@
 //! Handles collector messages: collects their readings into a batch for the rule engine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use farrier_facts::decode::{self, PciAddress};
 use farrier_fleet::health::{Batch, KernelEvent, Moment, NvmlXid};
 use farrier_hardware::kmsg::KernelLog;
 
@@ -28,6 +30,7 @@ impl HealthMonitor {
                 self.self_monitor.nvml_unavailable = None;
                 self.self_monitor.nvml_failed = false;
             }
+            CollectorMessage::Bridges(bridges) => self.bridges = bridges,
             CollectorMessage::Kernel(log) => self.handle_kernel_log(now, log, batch),
             CollectorMessage::Checked { mut items, skipped } => {
                 check::drop_reported(&mut items, self.engine.findings());
@@ -113,6 +116,7 @@ impl HealthMonitor {
             }
             KernelLog::CaughtUp => self.self_monitor.kernel_log = KernelLogState::Read,
         }
+        self.move_port_errors(from, batch);
         // Use the inventory of this batch: the engine applies it before it evaluates the line.
         let listed = batch.inventory.as_deref().unwrap_or_default();
         let at = |address: &str| {
@@ -126,6 +130,29 @@ impl HealthMonitor {
         }
     }
 
+    /// Moves errors of PCIe ports to the GPUs below them, which may have left the bus since.
+    fn move_port_errors(&self, from: usize, batch: &mut Batch) {
+        if batch.kernel.len() == from {
+            return;
+        }
+        let listed = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+        let delisted = self.inventory.delisted_this_boot();
+        let addresses = listed.iter().chain(&delisted).filter_map(|gpu| gpu.pci.as_deref());
+        let gpus: BTreeSet<PciAddress> = addresses.filter_map(|pci| pci.parse().ok()).collect();
+        let gpus: Vec<PciAddress> = gpus.into_iter().collect();
+        let facts = decode_facts(self.facts);
+        for kernel_event in batch.kernel.split_off(from) {
+            let KernelEvent { event, source, boot, at } = kernel_event;
+            let moved = decode::move_port_error(facts, event, &self.bridges, &gpus);
+            batch.kernel.extend(moved.into_iter().map(|event| KernelEvent {
+                event,
+                source: source.clone(),
+                boot: boot.clone(),
+                at,
+            }));
+        }
+    }
+
     /// Runs every turn, because a write must not trust a clock that jumped since the last tick.
     pub(super) fn check_clock(&mut self, now: Moment) {
         if let Some(step_s) = self.self_monitor.compare_clocks(now) {
@@ -135,7 +162,9 @@ impl HealthMonitor {
     }
 
     pub(super) fn check_self(&mut self, now: Moment, batch: &mut Batch) {
+        let from = batch.kernel.len();
         self.kernel.flush_incomplete(now, &mut batch.kernel);
+        self.move_port_errors(from, batch);
         if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::poll) {
             self.handle_repair(now, &note);
         }

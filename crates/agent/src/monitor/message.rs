@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use farrier_facts::decode::PciBridge;
 use farrier_facts::node::NvmlStatus;
 use farrier_fleet::health::{CheckItem, GpuIdentity, GpuUuid, Sample};
 use farrier_hardware::kmsg::KernelLog;
@@ -187,6 +188,8 @@ pub enum CollectorMessage {
     },
     /// NVML answers for all GPUs again.
     NvmlRecovered,
+    /// The PCI bridges of the node. Sent before the first record of the kernel log.
+    Bridges(Vec<PciBridge>),
     Kernel(KernelLog),
     /// The coherence check ran.
     Checked {

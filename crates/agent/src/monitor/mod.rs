@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use farrier_facts::FactSet;
+use farrier_facts::decode::PciBridge;
 use farrier_fleet::health::{Batch, Change, Coverage, Engine, Moment, Rules};
 use jiff::Timestamp;
 
@@ -73,6 +74,8 @@ pub struct HealthMonitor {
     journal: Journal,
     sink_forwarder: SinkForwarder,
     kernel: KernelReader,
+    /// The PCI bridges of the node. Empty while unknown.
+    bridges: Vec<PciBridge>,
     inventory: BootInventory,
     self_monitor: SelfMonitor,
     xid_dedup: XidDedup,
@@ -165,6 +168,7 @@ impl HealthMonitor {
             journal,
             sink_forwarder,
             kernel,
+            bridges: Vec::new(),
             inventory,
             pending,
             published,

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use farrier_facts::decode::PciAddress;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    CoverageGap, Evidence, GpuIdentity, GpuUuid, NvmlXid, RuleOverride, Signal, Subject,
+    CoverageGap, Evidence, GpuIdentity, GpuUuid, NvmlXid, RuleOverride, Severity, Signal, Subject,
 };
 use farrier_hardware::kmsg::KernelLog;
 use tempfile::TempDir;
@@ -823,4 +824,30 @@ fn an_xid_of_a_delisted_gpu_maps_to_that_gpu() {
         (&Subject::Gpu(uuid.clone()), 3)
     );
     assert_eq!(state.values.xids[&(Some(uuid), 79)], 1, "counted since the agent started");
+}
+
+#[test]
+fn an_error_of_a_port_is_a_finding_of_the_gpu_below_it() {
+    let mut node = TestNode::new();
+    let address = |text: &str| text.parse::<PciAddress>().unwrap();
+    let port =
+        |text: &str, bus: u8| PciBridge { address: address(text), first_bus: bus, last_bus: bus };
+    let bridges = vec![port("0000:1a:00.0", 0x1b), port("0000:40:00.0", 0x41)];
+    node.turn(vec![CollectorMessage::Bridges(bridges)], false);
+    node.line(1, "pcieport 0000:40:00.0: DPC: containment event, status:0x1f01 source:0x0000");
+    assert_eq!(port_findings(&node), [], "no GPU is below this port");
+    node.line(2, "pcieport 0000:1a:00.0: DPC: containment event, status:0x1f01 source:0x0000");
+    let gpu = Subject::Gpu(GpuUuid("GPU-0".to_owned()));
+    assert_eq!(port_findings(&node), [(gpu.clone(), Severity::Fatal)]);
+    // A port that sysfs does not list: what is below it is unknown.
+    node.line(3, "pcieport 0000:99:00.0: AER: device recovery failed");
+    let port = Subject::Pci("0000:99:00.0".to_owned());
+    assert_eq!(port_findings(&node), [(gpu, Severity::Fatal), (port, Severity::Critical)]);
+}
+
+/// Subjects and severities of the open findings about PCIe errors in the kernel log.
+fn port_findings(node: &TestNode) -> Vec<(Subject, Severity)> {
+    let state = node.published.get().unwrap();
+    let open = state.findings.iter().filter(|shown| shown.finding.code == "pcie.kernel-error");
+    open.map(|shown| (shown.finding.subject.clone(), shown.finding.severity)).collect()
 }

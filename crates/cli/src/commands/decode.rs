@@ -9,7 +9,7 @@ use anyhow::Context;
 use farrier_facts::decode::{
     DecodedEvent, Decoder, DeviceSummary, EventGroup, LogSniffer, Summary, UnreadableLog,
 };
-use farrier_facts::xid::{Severity, XidFacts};
+use farrier_facts::xid::{Action, XidFacts};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -20,9 +20,9 @@ use crate::read_ahead::{CHUNK, ReadAhead};
 
 /// Explains GPU faults in a kernel log.
 ///
-/// Reads the output of dmesg and journalctl, syslog files and /dev/kmsg.
+/// Reads the output of dmesg and journalctl, syslog files and /dev/kmsg, of one host or of many.
 ///
-/// Exit code 0: nothing critical; 1: something critical or fatal; 2: the log cannot be read.
+/// Exit code 0: nothing to do; 1: something calls for an action; 2: the log cannot be read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Log file; `-` or nothing reads standard input
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let log = open(args.file.as_deref())?;
     let set = fact_sets::active();
-    let worst = match args.output {
+    let needs_action = match args.output {
         Output::Json => print_events(&set.xids, log, printer)?,
         Output::Table => {
             let mut summary = Summary::default();
@@ -47,10 +47,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             })?;
             print_summary(&summary, lines, printer)?;
             fact_sets::print(&set.set, printer)?;
-            summary.worst()
+            summary.needs_action()
         }
     };
-    Ok(Outcome::finding_if(worst >= Some(Severity::Critical)))
+    Ok(Outcome::finding_if(needs_action))
 }
 
 /// An open log.
@@ -178,20 +178,17 @@ enum LogItem {
     Pause,
 }
 
-fn print_events(
-    facts: &XidFacts,
-    log: Log,
-    printer: &mut Printer,
-) -> anyhow::Result<Option<Severity>> {
-    let mut worst = None;
+/// Prints all events. Returns whether one calls for an action.
+fn print_events(facts: &XidFacts, log: Log, printer: &mut Printer) -> anyhow::Result<bool> {
+    let mut needs_action = false;
     read(facts, log, |item| match item {
         LogItem::Event(event) => {
-            worst = worst.max(Some(event.severity));
+            needs_action |= event.action != Action::Ignore;
             printer.json_line(&event)
         }
         LogItem::Pause => printer.finish(),
     })?;
-    Ok(worst)
+    Ok(needs_action)
 }
 
 fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Result<()> {
@@ -202,8 +199,12 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
         ));
     };
     let devices = summary.devices();
+    let hosts = match summary.hosts() {
+        0 | 1 => String::new(),
+        hosts => format!(" of {hosts} hosts"),
+    };
     printer.line(&format!(
-        "{} in {}; the worst is {}.",
+        "{}{hosts} in {}; the worst is {}.",
         counted(summary.events(), "event"),
         counted(lines, "line"),
         printer.severity(worst),
@@ -224,9 +225,14 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
 const INDENT: usize = 12;
 
 fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result<()> {
-    let heading = device.pci.unwrap_or("No device named");
+    let heading = match (device.host, device.pci) {
+        (Some(host), Some(pci)) => format!("{host} {pci}"),
+        (Some(host), None) => format!("{host}, no device named"),
+        (None, Some(pci)) => pci.to_owned(),
+        (None, None) => "No device named".to_owned(),
+    };
     printer.line("")?;
-    printer.line(&printer.toned(Tone::Strong, heading))?;
+    printer.line(&printer.toned(Tone::Strong, &heading))?;
     if let Some(first) = device.first() {
         let mut text = format!("{}: {}", first.event.action, first.event.action.instruction());
         if first.event.xid == Some(154) {
@@ -249,6 +255,13 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
         Some(code) => format!("Xid {code}"),
         None => event.kind.to_string(),
     };
+    let time = match (&event.time, &group.last_time) {
+        (Some(first), Some(last)) if first != last => {
+            format!(", {} – {}", shown_time(first), shown_time(last))
+        }
+        (Some(time), _) | (None, Some(time)) => format!(", {}", shown_time(time)),
+        (None, None) => String::new(),
+    };
     let lines = if group.count == 1 {
         format!(", line {}", event.line)
     } else {
@@ -261,7 +274,7 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
         (None, Some(pid)) => format!(", process {pid}"),
         (None, None) => String::new(),
     };
-    let what = format!("{what}{lines}{process} → {}", event.action);
+    let what = format!("{what}{lines}{time}{process} → {}", event.action);
     // Pad first, then colour: escape codes must not count as width.
     let severity = format!("  {:<9} ", event.severity.to_string());
     let severity =
@@ -269,6 +282,11 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
     printer.line(&format!("{severity}{what}"))?;
     printer.paragraph("", INDENT, &event.text)?;
     printer.paragraph("", INDENT, &format!("Source: {}", event.source))
+}
+
+/// The time, in brackets if it is in seconds since the start of the kernel, as `dmesg` prints it.
+fn shown_time(time: &str) -> String {
+    if time.contains(':') { time.to_owned() } else { format!("[{time}]") }
 }
 
 fn counted(count: u64, noun: &str) -> String {

@@ -281,6 +281,27 @@ fn each_remedy_is_printed_once_and_first() {
 }
 
 #[test]
+fn an_error_of_a_port_is_reported_for_the_gpu_below_it() {
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "1", "pcie", "--port-error", "contained"]);
+    let errors = |status: &Value| {
+        let findings = status["findings"].as_array().cloned().unwrap_or_default();
+        let findings = findings.iter().map(|entry| entry["finding"].clone());
+        findings.filter(|finding| finding["code"] == "pcie.kernel-error").collect::<Vec<_>>()
+    };
+    let status = agent.until(|status| !errors(status).is_empty());
+    let errors = errors(&status);
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    assert_eq!(errors[0]["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
+    assert_eq!(
+        (&errors[0]["severity"], &errors[0]["action"]),
+        (&"fatal".into(), &"reboot-node".into())
+    );
+    agent.stop();
+}
+
+#[test]
 fn a_finding_without_an_action_has_no_do_first_line() {
     let agent_node = AgentNode::with_gpus(2);
     let agent = agent_node.agent().ready();

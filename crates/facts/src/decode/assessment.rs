@@ -5,7 +5,7 @@ use super::pci::PciAddress;
 use super::sanitize::excerpt;
 use super::state::{DeviceState, LogState};
 use super::xid_line::{self, SxidLine, XidLine};
-use crate::xid::{Action, Severity, SxidClass, SxidVerdict, XidFacts};
+use crate::xid::{Action, BusDevice, BusErrorClass, Severity, SxidClass, SxidVerdict, XidFacts};
 
 /// Severity, action and text for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,35 @@ pub(super) fn xid(
         assessment.text.push_str(&instance.to_string());
     }
     assessment
+}
+
+/// Assessment of an Xid line whose number cannot be read.
+pub(super) fn unreadable_xid() -> Assessment {
+    Assessment {
+        severity: Severity::Warning,
+        action: Action::Investigate,
+        text: "The driver reported an Xid in a line that is cut short, or of a form that this fact \
+               set does not know, so its number is unknown. Read the line, and follow an Xid 154 of \
+               the same GPU if there is one."
+            .to_owned(),
+        source: "the log line, which has no readable number".to_owned(),
+    }
+}
+
+/// Assessment of a PCIe error.
+pub(super) fn bus_error(
+    facts: &XidFacts,
+    device: BusDevice,
+    class: BusErrorClass,
+) -> Option<Assessment> {
+    let record =
+        facts.bus_error.iter().find(|record| record.device == device && record.class == class)?;
+    Some(Assessment {
+        severity: record.severity,
+        action: record.action,
+        text: record.text.clone(),
+        source: record.origin.line(),
+    })
 }
 
 fn unknown_xid(code: u32) -> Assessment {

@@ -16,13 +16,25 @@ pub(super) struct BusErrorLine {
 pub(super) enum Reporter {
     /// The device's own driver.
     Driver(BusDevice),
-    /// The upstream port, which does not know the kind of device.
-    Port,
+    /// The port above a device, which does not know the kind of device.
+    UpstreamPort,
+    /// A driver of a device that is none of ours.
+    OtherDriver,
 }
 
-/// Parses `nvidia 0000:17:00.0: PCIe Bus Error: severity=...` and
-/// `pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0`. `None` for
-/// other drivers, and for lines that only add details.
+/// The code of an event. Errors of ports have several sources besides AER.
+pub(super) fn event_code(device: BusDevice, class: BusErrorClass) -> String {
+    match device {
+        BusDevice::Port => format!("pcie.port.{class}"),
+        BusDevice::Gpu | BusDevice::Nic => format!("aer.{device}.{class}"),
+    }
+}
+
+/// Parses `nvidia 0000:17:00.0: PCIe Bus Error: severity=...`,
+/// `pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0`,
+/// `pcieport 0000:16:01.0: DPC: containment event, ...` and
+/// `pcieport 0000:16:01.0: pciehp: Slot(0): Link Down`. `None` for detail lines and for corrected
+/// errors of ports.
 pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
     let class = class(line)?;
     let mut words = line.split_whitespace();
@@ -35,27 +47,52 @@ pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
             None => driver = word,
         }
     };
-    // The name may follow a timestamp without a space, or `-;` in kmsg.
     let driver = driver.rsplit([';', ']', '"']).next()?;
     let reporter = match driver {
         "nvidia" | "nvidia-nvswitch" => Reporter::Driver(BusDevice::Gpu),
         "mlx5_core" => Reporter::Driver(BusDevice::Nic),
-        "pcieport" => {
-            let (_, source) =
-                line.split_once("received: ").or_else(|| line.split_once(" from "))?;
-            let address = PciAddress::find(source)?;
-            return Some(BusErrorLine { reporter: Reporter::Port, address, class });
-        }
-        _ => return None,
+        "pcieport" => return port_error(line, address, class),
+        // A port without its driver.
+        "pci" if class == BusErrorClass::Contained => return port_error(line, address, class),
+        _ if class == BusErrorClass::Corrected => return None,
+        _ => Reporter::OtherDriver,
     };
     Some(BusErrorLine { reporter, address, class })
 }
 
+/// An error that a port reports: of a device below it, or of its own link.
+fn port_error(line: &str, port: PciAddress, class: BusErrorClass) -> Option<BusErrorLine> {
+    let is_message = line.contains("error received") || line.contains("error message received");
+    if !is_message {
+        let reporter = Reporter::Driver(BusDevice::Port);
+        let is_uncorrected = class != BusErrorClass::Corrected;
+        return is_uncorrected.then_some(BusErrorLine { reporter, address: port, class });
+    }
+    let (_, source) = line.split_once("received: ").or_else(|| line.split_once(" from "))?;
+    let address = PciAddress::find(source)?;
+    // Details of the port's own error follow on the next line.
+    let reporter = Reporter::UpstreamPort;
+    (address != port).then_some(BusErrorLine { reporter, address, class })
+}
+
 fn class(line: &str) -> Option<BusErrorClass> {
+    if line.contains("DPC: containment event") {
+        return Some(BusErrorClass::Contained);
+    }
+    if line.contains("pciehp: ") {
+        return line.trim_end().ends_with(": Link Down").then_some(BusErrorClass::LinkDown);
+    }
+    if !line.contains("AER: ") && !line.contains("PCIe Bus Error") {
+        return None;
+    }
     let is_report = line.contains("severity=")
         || line.contains("error received")
         || line.contains("error message received");
-    if line.contains("AER: can't recover") {
+    // Kernels differ in the first letter.
+    let is_unrecovered = ["can't recover", "Can't recover", "evice recovery failed"]
+        .iter()
+        .any(|text| line.contains(text));
+    if is_unrecovered {
         Some(BusErrorClass::Unrecovered)
     } else if !is_report {
         None
@@ -113,18 +150,44 @@ mod tests {
             ),
             (
                 "pcieport 0000:16:01.0: AER: Multiple Uncorrected (Fatal) error received: 0000:17:00.0",
-                Reporter::Port,
+                Reporter::UpstreamPort,
                 "0000:17:00.0",
                 BusErrorClass::Fatal,
             ),
             (
                 "pcieport 0000:16:01.0: AER: Correctable error message received from 0000:17:00.0",
-                Reporter::Port,
+                Reporter::UpstreamPort,
                 "0000:17:00.0",
                 BusErrorClass::Corrected,
             ),
+            (
+                "nvme 0000:27:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x",
+                Reporter::OtherDriver,
+                "0000:27:00.0",
+                BusErrorClass::Fatal,
+            ),
         ] {
             assert_eq!(read(line), Some((reporter, address.to_owned(), class)), "{line}");
+        }
+    }
+
+    #[test]
+    fn attributes_errors_of_a_port_to_the_port() {
+        for (message, class) in [
+            ("PCIe Bus Error: severity=Uncorrected (Fatal), type=x", BusErrorClass::Fatal),
+            ("AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), x", BusErrorClass::NonFatal),
+            ("AER: device recovery failed", BusErrorClass::Unrecovered),
+            ("AER: Device recovery failed", BusErrorClass::Unrecovered),
+            ("DPC: containment event, status:0x1f01 source:0x0000", BusErrorClass::Contained),
+            (
+                "DPC: containment event, status:0x000d, ERR_FATAL received from 0000:02:00.0",
+                BusErrorClass::Contained,
+            ),
+            ("pciehp: Slot(0-1): Link Down", BusErrorClass::LinkDown),
+        ] {
+            let line = format!("pcieport 0000:16:01.0: {message}");
+            let expected = (Reporter::Driver(BusDevice::Port), "0000:16:01.0".to_owned(), class);
+            assert_eq!(read(&line), Some(expected), "{line}");
         }
     }
 
@@ -136,8 +199,14 @@ mod tests {
             "pcieport 0000:00:1d.0: AER: Corrected error received: id=00e8",
             "nvidia 0000:17:00.0:   device [10de:2330] error status/mask=00000001/0000e000",
             "nvidia 0000:17:00.0: AER: Error of this Agent is reported first",
-            "pcieport 0000:00:03.0: AER: device recovery failed",
+            "pcieport 0000:00:03.0: AER: device recovery successful",
+            "pcieport 0000:00:03.0: AER: Uncorrected (Fatal) error received: 0000:00:03.0",
             "pcieport 0000:00:01.0: AER: enabled with IRQ 24",
+            "pcieport 0000:00:01.0: DPC: error containment capabilities: Int Msg #0",
+            "pcieport 0000:00:01.0: DPC: unmasked uncorrectable error detected",
+            "pcieport 0000:00:01.0: pciehp: Slot(21): Link Down/Up ignored (recovered by DPC)",
+            "pcieport 0000:00:01.0: pciehp: Slot(21): Link Up",
+            "pcieport 0000:00:01.0: pciehp: Slot(21): Card not present",
             "",
         ] {
             assert_eq!(read(line), None, "{line}");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::xid::{Action, Severity};
 
-/// One event. Its JSON always has all ten keys, with `null` for missing values.
+/// One event. Its JSON always has all twelve keys, with `null` for missing values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodedEvent {
@@ -16,7 +16,7 @@ pub struct DecodedEvent {
     /// The number of an Xid or SXid.
     pub xid: Option<u32>,
     /// The device as `0000:17:00`: domain, bus and device without the function, usable as a join
-    /// key.
+    /// key. A PCIe port has its function: `0000:16:01.0`.
     pub pci: Option<String>,
     /// PID of the process that the log names.
     pub pid: Option<u32>,
@@ -28,8 +28,14 @@ pub struct DecodedEvent {
     pub text: String,
     /// Sources, including those that disagree.
     pub source: String,
-    /// Stable event code used by rules: `xid.79`, `sxid.20034`, `aer.gpu.fatal`, or a message id
-    /// such as `hung-task`. Not in the JSON.
+    /// The host that the line names.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// The time as the line prints it, or in RFC 3339 for the microseconds of the journal.
+    #[serde(default)]
+    pub time: Option<String>,
+    /// Stable event code used by rules: `xid.79`, `xid.unreadable`, `sxid.20034`,
+    /// `aer.gpu.fatal`, or a message id such as `hung-task`. Not in the JSON.
     #[serde(skip)]
     pub code: String,
     /// The affected component, such as `GPC7 TPC5`, `link 14`, a disk or a server. Not in the JSON.

@@ -2,6 +2,7 @@
 
 use memchr::memmem::Finder;
 
+use super::header::LineWriter;
 use super::xid_line::{self, XidProcess};
 use crate::xid::{Message, ProcessFormat, XidFacts};
 
@@ -36,16 +37,28 @@ impl<'f> Messages<'f> {
     }
 
     /// The first record that matches a line.
-    pub(super) fn find(&self, line: &str) -> Option<&'f Message> {
+    pub(super) fn find(&self, line: &str, writer: &LineWriter<'_>) -> Option<&'f Message> {
         let is_in_line = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
         self.matchers
             .iter()
             .find(|matcher| {
-                matcher.all.iter().all(is_in_line)
+                is_written_by(matcher.message, writer)
+                    && matcher.all.iter().all(is_in_line)
                     && (matcher.any.is_empty() || matcher.any.iter().any(is_in_line))
                     && !matcher.none.iter().any(is_in_line)
             })
             .map(|matcher| matcher.message)
+    }
+}
+
+/// Whether a message comes from such a writer. A line that names none may be of any.
+fn is_written_by(message: &Message, writer: &LineWriter<'_>) -> bool {
+    match writer {
+        LineWriter::Unnamed => true,
+        LineWriter::Kernel => message.writers.is_empty(),
+        LineWriter::Process(name) => {
+            message.writers.iter().any(|writer| writer == "*" || writer == name)
+        }
     }
 }
 

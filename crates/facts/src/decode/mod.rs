@@ -1,10 +1,11 @@
 //! Decodes kernel logs into events about GPUs, each with severity and action.
 //!
 //! ```text
-//! chunks ─> line_splitter ─ prefilter ─> line_decoder ─┬─ xid_line fields of the line
-//!                                                      ├─ assessment, nvlink, bus_error, message
-//!                                                      ├─ state    earlier messages per device
-//!                                                      └─ pending  multi-line messages
+//! chunks ─> line_splitter ─ prefilter ─> line_decoder ─┬─ record, header   host, time, writer
+//!                                                      ├─ message_decoder  what the text means
+//!                                                      │     ├─ xid_line, nvlink, bus_error, message
+//!                                                      │     └─ state      earlier messages
+//!                                                      └─ queue, pending   multi-line messages
 //!                                                            └─> Event ─> Summary
 //! ```
 //!
@@ -14,13 +15,18 @@
 mod assessment;
 mod bus_error;
 mod event;
+mod header;
 mod line_decoder;
 mod line_splitter;
 mod message;
+mod message_decoder;
 mod nvlink;
 mod pci;
 mod pending;
+mod port;
 mod prefilter;
+mod queue;
+mod record;
 mod sanitize;
 mod sniff;
 mod state;
@@ -30,6 +36,7 @@ mod xid_line;
 
 pub use event::{DecodedEvent, Kind};
 pub use pci::{PciAddress, PciAddressError};
+pub use port::{PciBridge, move_port_error};
 pub(crate) use prefilter::is_found_by_prefilter;
 pub use sanitize::printable;
 pub use sniff::{LogSniffer, UnreadableLog};
@@ -93,7 +100,7 @@ pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<DecodedEvent> {
 /// The event for an Xid reported by another source, such as NVML, from its catalogue entry. `line`
 /// is 0.
 pub fn event_for_xid(facts: &XidFacts, xid: u32, pci: Option<PciAddress>) -> DecodedEvent {
-    line_decoder::event_for_xid(facts, xid, pci)
+    message_decoder::event_for_xid(facts, xid, pci)
 }
 
 /// A copy of the embedded Xid facts.

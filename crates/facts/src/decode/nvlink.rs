@@ -88,11 +88,7 @@ pub(super) fn assess_sub_code(
             "NVLink 5 error{}{}: follow an Xid 154 of this GPU if there is one; otherwise collect \
              nvidia-bug-report and open a ticket.",
             if fatal { ", fatal according to the driver," } else { "" },
-            if unit.is_empty() {
-                " without a unit name, so NVIDIA's decode sheet does not cover it".to_owned()
-            } else {
-                format!(" of unit {} that NVIDIA's decode sheet does not list", excerpt(unit))
-            },
+            unlisted(facts, xid.code, unit, &hex),
         );
         return assessment;
     };
@@ -136,8 +132,31 @@ pub(super) fn assess_sub_code(
     assessment
 }
 
-/// Severity and action of a rule. If its resolution is `XID_154_EVAL`, the driver's last recovery
-/// action for this GPU applies.
+/// What NVIDIA's decode sheet does not list, with a leading space.
+fn unlisted(facts: &XidFacts, code: u32, unit: &str, words: &[u32]) -> String {
+    if unit.is_empty() {
+        return " without a unit name, so NVIDIA's decode sheet does not cover it".to_owned();
+    }
+    let name = excerpt(unit);
+    let units: Vec<&str> = unit.split('/').collect();
+    let lists_unit = |rule: &Nvlink5Rule| {
+        rule.xid == code && rule.unit.iter().any(|name| units.contains(&name.as_str()))
+    };
+    match words {
+        _ if !facts.nvlink5.iter().any(lists_unit) => {
+            format!(" of unit {name} that NVIDIA's decode sheet does not list")
+        }
+        [intrinfo, status, ..] => format!(
+            " of unit {name} with bits that NVIDIA's decode sheet does not list for it \
+             ({intrinfo:#010x}, status {status:#010x})"
+        ),
+        _ => format!(
+            " of unit {name} without the two words that NVIDIA's decode sheet tells errors apart by"
+        ),
+    }
+}
+
+/// The rule's action; with `XID_154_EVAL`, the driver's last recovery action for this GPU.
 fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severity, Action) {
     let bucket = facts.bucket.iter().find(|bucket| bucket.name == rule.resolution);
     let mut action = bucket.map_or(Action::Investigate, |bucket| bucket.action);

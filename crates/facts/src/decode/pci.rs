@@ -27,6 +27,14 @@ impl PciAddress {
         Self { function: None, ..self }
     }
 
+    pub fn domain(self) -> u32 {
+        self.domain
+    }
+
+    pub fn bus(self) -> u8 {
+        self.bus
+    }
+
     /// Whether both are the same device, ignoring the function.
     pub fn is_same_device(self, other: Self) -> bool {
         self.without_function() == other.without_function()

@@ -73,6 +73,21 @@ impl PendingEvent {
         self.event.line
     }
 
+    /// The event's host.
+    pub(super) fn host(&self) -> Option<&str> {
+        self.event.host.as_deref()
+    }
+
+    /// Whether a line comes too late to belong to the event.
+    pub(super) fn is_expired(&self, number: u64) -> bool {
+        number.saturating_sub(self.event.line) > LINES
+    }
+
+    /// Ends the wait.
+    pub(super) fn end(self) -> Continuation {
+        self.into_event().map_or(Continuation::Superseded, Continuation::Unrelated)
+    }
+
     /// The event as it is, without further lines.
     pub(super) fn into_event(self) -> Option<DecodedEvent> {
         let foreign = matches!(self.waits_for, WaitsFor::Driver { known: false, .. });
@@ -81,8 +96,8 @@ impl PendingEvent {
 
     /// Processes a later line.
     pub(super) fn step(mut self, number: u64, line: &str) -> Continuation {
-        if number.saturating_sub(self.event.line) > LINES {
-            return self.into_event().map_or(Continuation::Superseded, Continuation::Unrelated);
+        if self.is_expired(number) {
+            return self.end();
         }
         match &mut self.waits_for {
             WaitsFor::Versions(sentence) => {

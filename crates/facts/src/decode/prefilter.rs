@@ -9,38 +9,46 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use crate::xid::Message;
 
 /// Every reported line contains one of these needles. There are few needles, because each costs
-/// speed. SIMD compares their first four bytes, so these must be rare in logs: `timeout` would
-/// also stop at every `time`.
-const NEEDLES: [&str; 29] = [
-    "NVRM",
-    "SXid",
+/// speed: up to 32, the search compares 32 bytes at a time, beyond that 16. Their first four bytes,
+/// which SIMD compares, are rare in logs: `timeout` would stop at every `time`.
+///
+/// The order matters. Each eighth needle shares a bucket, and the search stops wherever the bytes
+/// of a bucket match in any combination. This order was found by search: on syslog lines it stops
+/// half as often as an order by subject, and the search takes 60 % of the time.
+const NEEDLES: [&str; 32] = [
+    "mlx5",
+    "PCIe Bus",
+    "pcieport",
+    "fabric m",
+    "soft loc",
+    "Shutting down f",
+    "Remount",
+    "nvidia-p",
+    "pc : ",
+    "NETDEV W",
     "ibrary ve",
     "AER: ",
-    "PCIe Bus",
-    "mlx5",
-    "soft loc",
+    "Oops: ",
+    "Disk fail",
+    "Xid (",
     "cked for more",
+    "0 [#",
     "Killed p",
-    "EDAC ",
-    "probe ",
-    "peermem",
-    "fault at",
-    "Remount",
-    "reset contr",
-    "Disabling",
-    "naccessib",
     "firmware load",
     "[Hardware E",
-    "Oops: ",
-    "IP: 0010",
-    "pc : ",
-    "nfs: serv",
-    "Lock recl",
+    "EDAC ",
     "VFS: file",
     "Buffer I/O",
-    "Disk fail",
-    "NETDEV W",
-    "Shutting down f",
+    "NVRM",
+    "nfs: serv",
+    "probe ",
+    "fault at",
+    "naccessib",
+    // A message of the journal that is an array of bytes.
+    "E\":[",
+    "Lock recl",
+    "IP: 0010",
+    "nvme nvme",
 ];
 
 /// Searches bytes for needles.
@@ -83,10 +91,13 @@ impl Prefilter {
     }
 }
 
-/// Whether every line that matches a message contains a needle.
+/// Whether every line that matches a message contains a needle: in its text, or as the identifier
+/// of the process that writes it.
 pub(crate) fn is_found_by_prefilter(message: &Message) -> bool {
     let holds = |text: &String| NEEDLES.iter().any(|needle| text.contains(needle));
-    message.all.iter().any(holds) || (!message.any.is_empty() && message.any.iter().all(holds))
+    let is_named = !message.writers.is_empty() && message.writers.iter().all(holds);
+    let any = !message.any.is_empty() && message.any.iter().all(holds);
+    message.all.iter().any(holds) || any || is_named
 }
 
 #[cfg(test)]

@@ -1,6 +1,12 @@
-//! Per-device state from earlier lines of the log, in bounded memory.
+//! Per-host and per-device state from earlier lines of the log. Bounded.
+
+use std::collections::BTreeMap;
 
 use super::pci::PciAddress;
+
+/// Maximum number of hosts; beyond it one is forgotten. A collected log of a large site has
+/// thousands.
+const HOSTS: usize = 4096;
 
 /// Maximum number of devices; beyond it the oldest is evicted. A node has at most some tens of GPUs
 /// and switches.
@@ -47,7 +53,9 @@ pub(super) struct LogState {
     pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
     /// Line of the last kernel oops. A later line names the faulting instruction.
     pub(super) oops: Option<u64>,
-    /// Line and GPU of `NVRM: The NVIDIA GPU 0000:17:00.0`, a message that ends on a later line.
+    /// Line of the last uncorrected bus error that the driver of a device reported.
+    pub(super) device_error: Option<u64>,
+    /// The GPU of `NVRM: The NVIDIA GPU 0000:17:00.0`, a sentence that ends on a later line.
     pub(super) named_gpu: Option<(u64, PciAddress)>,
 }
 
@@ -72,9 +80,37 @@ impl LogState {
     }
 }
 
+/// State of each host that the log names.
+#[derive(Debug, Default)]
+pub(super) struct HostStates {
+    named: BTreeMap<String, LogState>,
+    /// State of lines that name no host.
+    unnamed: LogState,
+}
+
+impl HostStates {
+    /// The state of a host, created if missing.
+    pub(super) fn state(&mut self, host: Option<&str>) -> &mut LogState {
+        let Some(host) = host else { return &mut self.unnamed };
+        if self.named.len() == HOSTS && !self.named.contains_key(host) {
+            self.named.pop_first();
+        }
+        self.named.entry(host.to_owned()).or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_are_bounded() {
+        let mut hosts = HostStates::default();
+        for index in 0..HOSTS + 5 {
+            hosts.state(Some(&format!("gpu-{index}")));
+        }
+        assert_eq!(hosts.named.len(), HOSTS);
+    }
 
     #[test]
     fn state_is_bounded() {

@@ -1,6 +1,7 @@
 //! Summary of a log: per device, the first action and event counts.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{DecodedEvent, Kind};
 use crate::xid::{Action, Severity};
@@ -17,11 +18,13 @@ pub struct Summary {
     severe: usize,
     events: u64,
     worst: Option<Severity>,
+    needs_action: bool,
     ungrouped: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct GroupKey {
+    host: Option<String>,
     pci: Option<String>,
     kind: Kind,
     xid: Option<u32>,
@@ -30,7 +33,7 @@ struct GroupKey {
     text: String,
 }
 
-/// Events of one device with the same text, action and severity.
+/// Events of one device of one host with the same text, action and severity.
 #[derive(Debug, Clone)]
 pub struct EventGroup {
     /// The first event, without its process if the events name different processes.
@@ -40,11 +43,15 @@ pub struct EventGroup {
     pub count: u64,
     /// Line of the last event.
     pub last_line: u64,
+    /// Time of the last event, as the log prints it.
+    pub last_time: Option<String>,
 }
 
 /// Summary of one device.
 #[derive(Debug)]
 pub struct DeviceSummary<'a> {
+    /// `None` if the lines name no host.
+    pub host: Option<&'a str>,
     /// `None` for events without a device.
     pub pci: Option<&'a str>,
     /// Most important first.
@@ -56,7 +63,9 @@ impl Summary {
     pub fn add(&mut self, event: DecodedEvent) {
         self.events += 1;
         self.worst = self.worst.max(Some(event.severity));
+        self.needs_action |= event.action != Action::Ignore;
         let key = GroupKey {
+            host: event.host.clone(),
             pci: event.pci.clone(),
             kind: event.kind,
             xid: event.xid,
@@ -72,8 +81,9 @@ impl Summary {
         let kept_count = if is_severe { self.severe } else { self.groups.len() - self.severe };
         if kept_count < GROUPS {
             self.severe += usize::from(is_severe);
-            let last_line = event.line;
-            let group = EventGroup { event, processes_differ: false, count: 1, last_line };
+            let (last_line, last_time) = (event.line, event.time.clone());
+            let group =
+                EventGroup { event, processes_differ: false, count: 1, last_line, last_time };
             self.groups.insert(key, group);
         } else {
             self.ungrouped += 1;
@@ -95,35 +105,55 @@ impl Summary {
         self.ungrouped
     }
 
-    /// The devices, worst first.
+    /// The devices by host. The host with the worst device comes first, and of its devices the
+    /// worst.
     pub fn devices(&self) -> Vec<DeviceSummary<'_>> {
-        let mut devices: BTreeMap<Option<&str>, Vec<&EventGroup>> = BTreeMap::new();
+        let mut devices: BTreeMap<(Option<&str>, Option<&str>), Vec<&EventGroup>> = BTreeMap::new();
+        let mut hosts: BTreeMap<Option<&str>, Severity> = BTreeMap::new();
         for (key, group) in &self.groups {
-            devices.entry(key.pci.as_deref()).or_default().push(group);
+            let host = key.host.as_deref();
+            devices.entry((host, key.pci.as_deref())).or_default().push(group);
+            let worst = hosts.entry(host).or_insert(key.severity);
+            *worst = key.severity.max(*worst);
         }
         let mut devices: Vec<DeviceSummary<'_>> = devices
             .into_iter()
-            .map(|(pci, mut groups)| {
+            .map(|((host, pci), mut groups)| {
                 groups.sort_by_key(|group| rank(group));
-                DeviceSummary { pci, groups }
+                DeviceSummary { host, pci, groups }
             })
             .collect();
-        devices.sort_by_key(|device| std::cmp::Reverse(device.worst()));
+        devices.sort_by_key(|device| {
+            (Reverse(hosts.get(&device.host)), device.host, Reverse(device.worst()))
+        });
         devices
+    }
+
+    /// Number of hosts that the events name.
+    pub fn hosts(&self) -> usize {
+        let hosts: BTreeSet<&str> =
+            self.groups.keys().filter_map(|key| key.host.as_deref()).collect();
+        hosts.len()
+    }
+
+    /// Whether an event calls for an action.
+    pub fn needs_action(&self) -> bool {
+        self.needs_action
     }
 }
 
 /// Sort key: worst first, causes before consequences, then log order.
-fn rank(group: &EventGroup) -> (std::cmp::Reverse<Severity>, bool, u64) {
+fn rank(group: &EventGroup) -> (Reverse<Severity>, bool, u64) {
     let is_consequence =
         group.event.kind == Kind::Xid && matches!(group.event.xid, Some(43 | 45 | 154));
-    (std::cmp::Reverse(group.event.severity), is_consequence, group.event.line)
+    (Reverse(group.event.severity), is_consequence, group.event.line)
 }
 
 impl EventGroup {
     fn join(&mut self, event: &DecodedEvent) {
         self.count += 1;
         self.last_line = event.line;
+        self.last_time.clone_from(&event.time);
         let own = &mut self.event;
         if (own.pid, &own.process) != (event.pid, &event.process) {
             self.processes_differ = true;
@@ -202,6 +232,33 @@ mod tests {
         assert_eq!(order, [119, 154, 45]);
         assert_eq!((devices[0].groups[0].count, devices[0].groups[0].last_line), (2, 4));
         assert_eq!(summary.worst(), Some(Severity::Fatal));
+    }
+
+    #[test]
+    fn hosts_with_a_gpu_at_the_same_address_are_apart() {
+        let line = |host: &str, rest: &str| {
+            format!("Nov 15 02:25:00 {host} kernel: NVRM: Xid (PCI:0000:17:00): {rest}\n")
+        };
+        let log = [
+            line("gpu-2", "31, x"),
+            line("gpu-3", "79, GPU has fallen off the bus."),
+            line("gpu-1", "63, x"),
+            "NVRM: Xid (PCI:0000:17:00): 13, x\n".to_owned(),
+        ];
+        let summary = summary(&log.concat());
+        let devices = summary.devices();
+        let order: Vec<_> =
+            devices.iter().map(|device| (device.host, device.groups[0].event.xid)).collect();
+        assert_eq!(
+            order,
+            [
+                (Some("gpu-3"), Some(79)),
+                (None, Some(13)),
+                (Some("gpu-1"), Some(63)),
+                (Some("gpu-2"), Some(31)),
+            ]
+        );
+        assert_eq!(summary.hosts(), 3);
     }
 
     #[test]

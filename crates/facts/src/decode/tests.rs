@@ -151,6 +151,80 @@ fn xid_45_names_the_preceding_xid() {
 }
 
 #[test]
+fn hosts_of_one_log_are_apart() {
+    let log = "\
+Nov 15 02:25:00 gpu-1 kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+Nov 15 02:25:01 gpu-2 kernel: NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=a, Ch 1
+2026-11-15T02:25:02.5+00:00 gpu-1 kernel: NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=a, Ch 1
+NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=a, Ch 1
+";
+    let events = decode(facts(), log.as_bytes());
+    let place = |event: &DecodedEvent| (event.host.clone(), event.time.clone());
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        events.iter().map(place).collect::<Vec<_>>(),
+        [
+            (some("gpu-1"), some("Nov 15 02:25:00")),
+            (some("gpu-2"), some("Nov 15 02:25:01")),
+            (some("gpu-1"), some("2026-11-15T02:25:02.5+00:00")),
+            (None, None),
+        ]
+    );
+    let follows: Vec<bool> =
+        events.iter().map(|event| event.text.contains("because of Xid 79")).collect();
+    assert_eq!(follows, [false, false, true, false]);
+}
+
+#[test]
+fn messages_of_several_lines_do_not_mix_hosts() {
+    let log = "\
+Nov 15 02:25:00 gpu-1 kernel: NVRM: API mismatch: the client has the version 580.95.05, but
+Nov 15 02:25:00 gpu-2 kernel: NVRM: API mismatch: the client has the version 570.1.1, but
+Nov 15 02:25:00 gpu-3 kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+Nov 15 02:25:00 gpu-1 kernel: NVRM: this kernel module has the version 570.195.03.  Please
+Nov 15 02:25:00 gpu-2 kernel: NVRM: this kernel module has the version 570.2.2.  Please
+";
+    let events = decode(facts(), log.as_bytes());
+    let lines: Vec<_> =
+        events.iter().map(|event| (event.line, event.host.as_deref().unwrap_or(""))).collect();
+    assert_eq!(lines, [(1, "gpu-1"), (2, "gpu-2"), (3, "gpu-3")]);
+    assert!(events[0].text.ends_with("580.95.05, the loaded module of version 570.195.03."));
+    assert!(events[1].text.ends_with("570.1.1, the loaded module of version 570.2.2."));
+}
+
+#[test]
+fn indented_lines_belong_to_the_host_before_them() {
+    let log = "\
+Nov 15 02:25:00 gpu-1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0
+                              NVRM: (PCI ID: 10de:26b5) installed in this system has
+                              NVRM: fallen off the bus and is not responding to commands.
+Nov 15 02:25:00 gpu-1 train.py[7]: dmesg says
+                              NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.
+";
+    // The fourth line has no text that the decoder looks for, so it only sees the fifth.
+    let events = decode(facts(), log.replace("dmesg", "NVRM dmesg").as_bytes());
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert_eq!((events[0].line, events[0].host.as_deref()), (3, Some("gpu-1")));
+    assert_eq!(events[0].time.as_deref(), Some("Nov 15 02:25:00"));
+}
+
+#[test]
+fn decodes_a_journal_message_of_bytes() {
+    let message =
+        b"NVRM: Xid (PCI:0000:17:00): 13, pid=42, name=py\xff\x1b[31m, Graphics Exception";
+    let bytes: Vec<String> = message.iter().map(u8::to_string).collect();
+    let record = |head: &str| format!("{{{head}\"MESSAGE\":[{}]}}\n", bytes.join(","));
+    let event = one(&record(
+        "\"_HOSTNAME\":\"gpu-17\",\"__REALTIME_TIMESTAMP\":\"1763173528123456\",\"_TRANSPORT\":\"kernel\",",
+    ));
+    assert_eq!((event.xid, event.pid, event.process.as_deref()), (Some(13), Some(42), Some("py�")));
+    assert_eq!(event.host.as_deref(), Some("gpu-17"));
+    assert_eq!(event.time.as_deref(), Some("2025-11-15T02:25:28.123456Z"));
+    let quoted = record("\"SYSLOG_IDENTIFIER\":\"train.py\",");
+    assert_eq!(decode(facts(), quoted.as_bytes()), []);
+}
+
+#[test]
 fn decodes_coloured_lines() {
     // As `dmesg --color=always` prints it.
     let event = one("\u{1b}[32m[  123.456789] \u{1b}[0m\u{1b}[33mNVRM: \u{1b}[0m\u{1b}[1mXid \
@@ -227,7 +301,14 @@ fn severities_and_actions_match_the_adr() {
 
 /// Fragments of real lines.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
-    const PIECES: [&str; 18] = [
+    const PIECES: [&str; 25] = [
+        "Nov 15 02:25:28 gpu-17 kernel: ",
+        "Nov 15 02:25:28 gpu-18 kernel: ",
+        "Nov 15 02:25:28 gpu-18 train.py[7]: ",
+        "{\"_HOSTNAME\":\"gpu-17\",\"MESSAGE\":\"",
+        "pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0",
+        "pcieport 0000:16:01.0: pciehp: Slot(3): Link Down",
+        "general protection fault: 0000 [#1]",
         "NVRM: ",
         "Xid ",
         "(PCI:0000:17:00)",
@@ -285,6 +366,8 @@ proptest! {
         for event in &whole {
             prop_assert!(event.process.iter().all(|name| !name.contains(char::is_control)));
             prop_assert!(!event.text.contains(char::is_control), "{}", event.text);
+            let place = event.host.iter().chain(&event.time);
+            prop_assert!(place.clone().all(|part| !part.contains(char::is_control)));
         }
     }
 }
@@ -320,14 +403,24 @@ fn finds_events_after_a_megabyte_of_nul_bytes() {
 }
 
 #[test]
-fn nvlink_error_without_unit_says_so() {
+fn nvlink_error_says_what_the_sheet_does_not_list() {
     let unnamed =
         "NVLink 5 error without a unit name, so NVIDIA's decode sheet does not cover it: follow";
     let unlisted =
         "NVLink 5 error of unit NETIR_NEW that NVIDIA's decode sheet does not list: follow";
-    let cases = [("", unnamed), (" x", unnamed), (" NETIR_NEW Nonfatal", unlisted)];
-    for (detail, expected) in cases {
-        let line = format!("NVRM: Xid (PCI:0000:1b:00): 145,{detail}\n");
+    let bits = "NVLink 5 error, fatal according to the driver, of unit NETIR_LINK_EVT with bits \
+                that NVIDIA's decode sheet does not list for it (0xffffffff, status 0xdeadbeef): \
+                follow";
+    let words = "NVLink 5 error of unit NETIR_LINK_EVT without the two words that NVIDIA's decode \
+                 sheet tells errors apart by: follow";
+    for (code, detail, expected) in [
+        (145, "", unnamed),
+        (145, " x", unnamed),
+        (145, " NETIR_NEW Nonfatal", unlisted),
+        (149, " NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0xffffffff 0xdeadbeef 0x0)", bits),
+        (149, " NETIR_LINK_EVT Nonfatal", words),
+    ] {
+        let line = format!("NVRM: Xid (PCI:0000:1b:00): {code},{detail}\n");
         let text = &decode(facts(), line.as_bytes())[0].text;
         assert!(text.starts_with(expected), "{detail}: {text}");
     }

@@ -24,6 +24,12 @@ pub(super) struct XidLine<'a> {
     pub(super) detail: &'a str,
 }
 
+/// An Xid without a readable number, as in a line that was cut short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnreadableXid {
+    pub(super) pci: Option<PciAddress>,
+}
+
 /// A MIG instance: `GPU-I:01 GPU-CI:02` after the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MigInstance {
@@ -50,61 +56,52 @@ pub(super) struct SxidLine<'a> {
     pub(super) detail: &'a str,
 }
 
-/// The driver's message in a line, from `NVRM:` on; `None` if the line only quotes a message.
-pub(super) fn driver_message(line: &str) -> Option<&str> {
+/// The driver's message in a text without its header, from `NVRM:` on; `None` if the text only
+/// quotes a message.
+pub(super) fn driver_message(text: &str) -> Option<&str> {
+    if text.starts_with("NVRM:") {
+        return Some(text);
+    }
     let mut quotes = None;
-    memmem::find_iter(line.as_bytes(), b"NVRM:")
-        .find(|at| {
-            !follows_head(&line[..*at]).unwrap_or_else(|| {
-                quotes.get_or_insert_with(|| Quotes::scan(line)).contains(line, *at)
-            })
-        })
-        .map(|at| &line[at..])
+    memmem::find_iter(text.as_bytes(), b"NVRM:")
+        .find(|at| !quotes.get_or_insert_with(|| Quotes::scan(text)).contains(text, *at))
+        .map(|at| &text[at..])
 }
 
-/// Whether the text at a position of a line is quoted.
-fn is_quoted(line: &str, at: usize) -> bool {
-    follows_head(&line[..at]).unwrap_or_else(|| Quotes::scan(line).contains(line, at))
-}
-
-/// `Some(false)` if the message directly follows a logger's header, as in nearly every line.
-fn follows_head(before: &str) -> Option<bool> {
-    let head = before.is_empty() || before.ends_with("kernel: ") || before.ends_with("] ");
-    head.then_some(false)
-}
-
-/// Quotation context of a line, scanned once because a line may contain `NVRM:` thousands of times.
+/// Quotation context of a text, scanned once because it may contain `NVRM:` thousands of times.
 struct Quotes {
-    journal: Option<usize>,
     command: Option<usize>,
+    /// The first word that ends with a colon: the name of a program or of a kernel module.
+    label: Option<usize>,
 }
 
 impl Quotes {
-    fn scan(line: &str) -> Self {
-        Self { journal: line.find("\"MESSAGE\""), command: line.find("COMMAND=") }
+    fn scan(text: &str) -> Self {
+        let is_label = |word: &&str| word.ends_with(':') && !word.contains('"') && *word != "NVRM:";
+        let label = text.split(' ').find(is_label);
+        let label = label.map(|label| label.as_ptr().addr() - text.as_ptr().addr());
+        Self { command: text.find("COMMAND="), label }
     }
 
     /// Whether the text at a position is quoted or a command argument, not a message.
-    fn contains(&self, line: &str, at: usize) -> bool {
+    fn contains(&self, text: &str, at: usize) -> bool {
         const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
-        let before = &line[..at];
+        let before = &text[..at];
         let is_before = |position: Option<usize>| position.is_some_and(|position| position < at);
-        // A message in JSON follows `":`, optionally with a space.
-        let json = before.strip_suffix('"').is_some_and(|before| {
-            before.ends_with(':') || before.strip_suffix(' ').is_some_and(|key| key.ends_with(':'))
-        });
-        if json || is_before(self.journal) {
-            return false;
-        }
-        if before.ends_with(['"', '\'', '`']) || is_before(self.command) {
+        if is_before(self.command) || is_before(self.label) {
             return true;
         }
+        // A message in JSON follows `":`, optionally with a space.
+        if let Some(key) = before.strip_suffix('"') {
+            return !key.strip_suffix(' ').unwrap_or(key).ends_with(':');
+        }
         let before = before.trim_end();
-        COMMANDS.iter().any(|command| {
-            before
-                .strip_suffix(command)
-                .is_some_and(|rest| rest.chars().next_back().is_none_or(char::is_whitespace))
-        })
+        before.ends_with(['\'', '`'])
+            || COMMANDS.iter().any(|command| {
+                before
+                    .strip_suffix(command)
+                    .is_some_and(|rest| rest.chars().next_back().is_none_or(char::is_whitespace))
+            })
     }
 }
 
@@ -116,13 +113,30 @@ pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     Some(XidLine { code, pci: location.pci, instance: location.instance, process, detail })
 }
 
-/// Parses an SXid.
-pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
-    let at = line.find("SXid")?;
-    if is_quoted(line, at) {
+/// Parses an Xid that the text starts with, without the driver's prefix: some tools cut it off.
+pub(super) fn unprefixed_xid_line(text: &str) -> Option<XidLine<'_>> {
+    let rest = text.strip_prefix("nvidia: ").unwrap_or(text).strip_prefix("Xid (PCI:")?;
+    let at = text.len() - rest.len() - "(PCI:".len();
+    let (location, code, rest) = location_and_code(&text[at..])?;
+    let (process, detail) = process_fields(rest);
+    Some(XidLine { code, pci: location.pci, instance: location.instance, process, detail })
+}
+
+/// Parses a driver message that starts like an Xid but has no readable number.
+pub(super) fn unreadable_xid(message: &str) -> Option<UnreadableXid> {
+    let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
+    if rest.starts_with(|letter: char| letter.is_alphanumeric()) {
         return None;
     }
-    let rest = &line[at + "SXid".len()..];
+    // An address that was cut short names another device.
+    let location = rest.trim_start().strip_prefix('(').and_then(|rest| rest.split_once(')'));
+    Some(UnreadableXid { pci: location.and_then(|(text, _)| XidLocation::parse(text).pci) })
+}
+
+/// Parses an SXid that a text starts with.
+pub(super) fn sxid_line(text: &str) -> Option<SxidLine<'_>> {
+    let switch = text.strip_prefix("nvidia-nvswitch").and_then(|rest| rest.split_once(": "));
+    let rest = switch.map_or(text, |(_, rest)| rest).strip_prefix("SXid")?;
     if !rest.trim_start().starts_with('(') {
         return None;
     }
@@ -298,13 +312,7 @@ mod tests {
     #[test]
     fn ignores_text_that_is_not_an_xid() {
         for line in [
-            "NVRM: Xid",
-            "NVRM: Xid (PCI:0000:17:00)",
-            "NVRM: Xid error: xyz, invalid data",
-            "NVRM: Xid (invalid): some error",
-            "NVRM: Xid (PCI:0000:17:00): 99999999999, too many digits",
-            "NVRM: Xid (PCI:0000:17:00): 31x",
-            "Xid (PCI:0000:17:00): 79, without the driver",
+            "train.py: saw NVRM: Xid (PCI:0000:17:00): 79, x",
             "root: COMMAND=/usr/bin/tee NVRM: Xid (PCI:0000:17:00): 79, x",
             "$ echo NVRM: Xid (PCI:0000:17:00): 79, x",
             "bash: echo \"NVRM: Xid (PCI:0000:17:00): 79, x\" > /dev/kmsg",
@@ -316,10 +324,31 @@ mod tests {
     }
 
     #[test]
-    fn parses_messages_in_json() {
-        let line = r#"{"PRIORITY":"4","MESSAGE":"NVRM: Xid (PCI:0000:17:00): 31, pid=7, name=a"}"#;
-        assert_eq!(read(line).map(|read| read.0), Some(31));
-        assert_eq!(read(line).and_then(|read| read.3).as_deref(), Some("a"));
+    fn xids_without_a_number_are_not_dropped() {
+        for (line, pci) in [
+            ("NVRM: Xid", None),
+            ("NVRM: Xid (PCI:0000:17", None),
+            ("NVRM: Xid (PCI:0000:17:00)", Some("0000:17:00")),
+            ("NVRM: Xid (PCI:0000:17:00): 99999999999, too many digits", Some("0000:17:00")),
+            ("NVRM: Xid (PCI:0000:17:00): 31x", Some("0000:17:00")),
+            ("NVRM: Xid (invalid): some error", None),
+            ("NVRM: Xid error: xyz, invalid data", None),
+        ] {
+            assert_eq!(xid_line(line), None, "{line}");
+            let found = unreadable_xid(line).unwrap();
+            assert_eq!(found.pci.map(|pci| pci.to_string()).as_deref(), pci, "{line}");
+        }
+        assert_eq!(unreadable_xid("NVRM: Xids are listed in the catalogue"), None);
+        assert_eq!(unreadable_xid("NVRM: GPU at PCI:0000:01:00"), None);
+    }
+
+    #[test]
+    fn parses_an_xid_without_the_drivers_prefix() {
+        let code = |text: &str| unprefixed_xid_line(text).map(|xid| (xid.code, xid.process.pid));
+        assert_eq!(code("Xid (PCI:0000:17:00): 79, pid=7, name=a, x"), Some((79, Some(7))));
+        assert_eq!(code("nvidia: Xid (PCI:0000:17:00): 79, x"), Some((79, None)));
+        assert_eq!(code("the catalogue lists Xid (PCI:0000:17:00): 79"), None);
+        assert_eq!(code("Xid (see the catalogue): 79"), None);
     }
 
     #[test]

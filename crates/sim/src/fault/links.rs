@@ -1,6 +1,7 @@
 //! NVLink, PCIe and fabric faults.
 
 use crate::gpu::{Link, Remote, SimGpu};
+use crate::rootfs::KernelRecord;
 
 use super::{FaultError, add};
 
@@ -80,6 +81,38 @@ pub struct PcieFault {
     pub aer_correctable: u32,
     pub aer_non_fatal: u32,
     pub aer_fatal: u32,
+    /// An error that the port above the GPU reports in the kernel log.
+    pub port_error: Option<PortError>,
+}
+
+/// An error that a PCIe port reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortError {
+    NonFatal,
+    Fatal,
+    /// The port cut the link to contain an error.
+    Contained,
+    /// The kernel could not recover the devices below the port.
+    Unrecovered,
+    LinkDown,
+}
+
+impl PortError {
+    /// The kernel's line, in the forms of Linux `drivers/pci/pcie/{aer,dpc,err}.c` and
+    /// `drivers/pci/hotplug/pciehp_ctrl.c`.
+    fn text(self) -> &'static str {
+        match self {
+            Self::NonFatal => {
+                "PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)"
+            }
+            Self::Fatal => {
+                "PCIe Bus Error: severity=Uncorrected (Fatal), type=Data Link Layer, (Receiver ID)"
+            }
+            Self::Contained => "DPC: containment event, status:0x1f01 source:0x0000",
+            Self::Unrecovered => "AER: device recovery failed",
+            Self::LinkDown => "pciehp: Slot(1): Link Down",
+        }
+    }
 }
 
 /// Fabric registration change. `None` leaves a value unchanged.
@@ -127,7 +160,9 @@ pub(super) fn link_errors(
     Ok(())
 }
 
-pub(super) fn pcie(gpu: &mut SimGpu, fault: &PcieFault) -> Result<(), FaultError> {
+/// Changes the PCIe link. Returns the kernel log records.
+pub(super) fn pcie(gpu: &mut SimGpu, fault: &PcieFault) -> Result<Vec<KernelRecord>, FaultError> {
+    let port = gpu.port_address();
     let link = &mut gpu.pcie;
     let generation = fault.generation.unwrap_or(link.generation);
     let width = fault.width.unwrap_or(link.width);
@@ -144,7 +179,9 @@ pub(super) fn pcie(gpu: &mut SimGpu, fault: &PcieFault) -> Result<(), FaultError
     more(&mut errors.bad_tlp, fault.aer_correctable);
     more(&mut errors.non_fatal, fault.aer_non_fatal);
     more(&mut errors.fatal, fault.aer_fatal);
-    Ok(())
+    let record =
+        |error: PortError| KernelRecord::error(format!("pcieport {port}: {}", error.text()));
+    Ok(fault.port_error.map(record).into_iter().collect())
 }
 
 pub(super) fn fabric(gpu: &mut SimGpu, fault: &FabricFault) -> Result<(), FaultError> {

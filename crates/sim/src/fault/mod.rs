@@ -22,7 +22,7 @@ pub use call::{
 pub use host::{
     BlockedThread, HostChange, HostFault, HostFaultError, NicChange, apply as apply_to_host,
 };
-pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
+pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault, PortError};
 pub use memory::{EccErrors, RemapFault, RetiredFault};
 pub use settings::SettingsChange;
 
@@ -173,7 +173,7 @@ pub fn apply(
             links::find_link(gpu, *link)?.active = true;
         }
         Fault::LinkErrors { link, errors } => links::link_errors(gpu, *link, errors)?,
-        Fault::Pcie(fault) => links::pcie(gpu, fault)?,
+        Fault::Pcie(fault) => return links::pcie(gpu, fault),
         Fault::Fabric(fault) => links::fabric(gpu, fault)?,
         Fault::Lost { gone } => (gpu.lost, gpu.gone) = (true, gpu.gone || *gone),
         Fault::RecoveryAction(value) if *value <= 7 => gpu.recovery_action = *value,
@@ -319,6 +319,7 @@ mod tests {
                 aer_correctable: 3,
                 aer_non_fatal: 2,
                 aer_fatal: 1,
+                port_error: Some(PortError::LinkDown),
             }),
             Fault::Temperature { gpu_c: 91, memory_c: Some(99) },
             Fault::Utilisation { gpu: 100, memory: 80 },

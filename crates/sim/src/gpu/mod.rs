@@ -153,6 +153,14 @@ pub const EVENT_XID: u64 = 0x8;
 const EVENTS_MAX: usize = 128;
 
 impl SimGpu {
+    /// Address of the PCIe switch port above the GPU. Ports of a second baseboard use the next
+    /// device number on the same bus.
+    pub fn port_address(&self) -> String {
+        let board = self.minor / 8;
+        let bus = self.pci.bus.saturating_sub(1 + board);
+        format!("0000:{bus:02x}:{board:02x}.0")
+    }
+
     /// All memory in use, by the listed processes and otherwise.
     pub fn used_bytes(&self) -> u64 {
         let processes = self

@@ -149,16 +149,15 @@ fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &SimGpu) {
     write("nonfatal", &UNCORRECTABLE, ("TOTAL_ERR_NONFATAL", errors.non_fatal), &non_fatal);
 }
 
-/// The PCIe switch port above a GPU. Ports of a second baseboard use the next device number on the
-/// same bus.
+/// The PCIe switch port above a GPU.
 fn bridge(rootfs: &mut RootFs, gpu: &SimGpu, acs: bool) {
-    let board = gpu.minor / 8;
-    let bus = gpu.pci.bus.saturating_sub(1 + board);
-    let folder = format!("sys/bus/pci/devices/0000:{bus:02x}:{board:02x}.0");
+    let folder = format!("sys/bus/pci/devices/{}", gpu.port_address());
     rootfs.add_value(format!("{folder}/vendor"), "0x1000");
     rootfs.add_value(format!("{folder}/device"), "0xc030");
     rootfs.add_value(format!("{folder}/class"), "0x060400");
     rootfs.add_symlink(format!("{folder}/driver"), "../../../bus/pci/drivers/pcieport");
+    rootfs.add_value(format!("{folder}/secondary_bus_number"), gpu.pci.bus);
+    rootfs.add_value(format!("{folder}/subordinate_bus_number"), gpu.pci.bus);
     let mut bytes = config(0x1000, 0xc030, 0x06_04_00, 6);
     access_control(&mut bytes, acs);
     rootfs.add_file(format!("{folder}/config"), bytes);

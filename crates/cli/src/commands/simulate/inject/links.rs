@@ -1,6 +1,6 @@
 //! Arguments for NVLink, PCIe and fabric faults.
 
-use farrier_sim::fault::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
+use farrier_sim::fault::{BitErrorRate, FabricFault, LinkErrors, PcieFault, PortError};
 
 /// PCIe link state and errors.
 #[derive(Debug, clap::Args)]
@@ -23,6 +23,31 @@ pub(super) struct PcieArgs {
     /// Additional fatal errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     aer_fatal: u32,
+    /// An error that the port above the GPU reports in the kernel log
+    #[arg(long, value_name = "ERROR")]
+    port_error: Option<PortErrorArg>,
+}
+
+/// An error of a PCIe port.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum PortErrorArg {
+    NonFatal,
+    Fatal,
+    Contained,
+    Unrecovered,
+    LinkDown,
+}
+
+impl From<PortErrorArg> for PortError {
+    fn from(error: PortErrorArg) -> Self {
+        match error {
+            PortErrorArg::NonFatal => Self::NonFatal,
+            PortErrorArg::Fatal => Self::Fatal,
+            PortErrorArg::Contained => Self::Contained,
+            PortErrorArg::Unrecovered => Self::Unrecovered,
+            PortErrorArg::LinkDown => Self::LinkDown,
+        }
+    }
 }
 
 impl From<&PcieArgs> for PcieFault {
@@ -34,6 +59,7 @@ impl From<&PcieArgs> for PcieFault {
             aer_correctable: args.aer_correctable,
             aer_non_fatal: args.aer_non_fatal,
             aer_fatal: args.aer_fatal,
+            port_error: args.port_error.map(PortError::from),
         }
     }
 }
