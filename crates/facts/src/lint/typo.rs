@@ -10,7 +10,8 @@ const TWO_EDITS_FROM: usize = 8;
 
 /// The one of `names` that `written` misspells. The shared `prefix` does not count as a match.
 ///
-/// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings.
+/// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings, unless
+/// the digits are swapped (`X46` for `X64`).
 pub(super) fn correction<'a>(
     written: &str,
     prefix: &str,
@@ -28,7 +29,7 @@ pub(super) fn correction<'a>(
             let real = name.strip_prefix(prefix)?;
             let candidate = real.len().abs_diff(tail.len()) <= max_distance
                 && distance_bound(&letters, &letter_counts(real)) <= 2 * max_distance
-                && !differs_in_digits_only(tail, real);
+                && (!differs_in_digits_only(tail, real) || has_swapped_digits(tail, real));
             let distance = if candidate { distance(tail, real) } else { usize::MAX };
             (distance <= max_distance).then_some((distance, name))
         })
@@ -59,6 +60,16 @@ fn differs_in_digits_only(left: &str, right: &str) -> bool {
     letters(left) == letters(right) && left.bytes().chain(right.bytes()).any(|b| b.is_ascii_digit())
 }
 
+/// Whether two words have the same digits in another order.
+fn has_swapped_digits(left: &str, right: &str) -> bool {
+    let digits = |word: &str| {
+        let mut digits: Vec<u8> = word.bytes().filter(u8::is_ascii_digit).collect();
+        digits.sort_unstable();
+        digits
+    };
+    left.len() == right.len() && digits(left) == digits(right)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +82,10 @@ mod tests {
         assert_eq!(near("NCCL_IB_GID_IDX"), Some("NCCL_IB_GID_INDEX"));
         assert_eq!(near("NCCL_SCOKET_IFNAME"), Some("NCCL_SOCKET_IFNAME"));
         assert_eq!(near("NCCL_IB_HCA_1"), None);
+        let jax = ["JAX_ENABLE_X64", "JAX_CUSTOM_JVP3"];
+        assert_eq!(correction("JAX_ENABLE_X46", "JAX_", jax), Some("JAX_ENABLE_X64"));
+        assert_eq!(correction("JAX_ENABLE_X32", "JAX_", jax), None);
+        assert_eq!(correction("JAX_CUSTOM_JVP4", "JAX_", jax), None);
         assert_eq!(near("NCCL_PORT"), None);
         assert_eq!(near("NCCL_NET_TESTS"), None);
     }
