@@ -26,9 +26,9 @@ pub(super) fn check_flags(linter: &mut Linter<'_>, line: u32, text: &str, end: T
             if list.removed.iter().any(|removed| removed == name) {
                 let args = MessageArgs { name, ..MessageArgs::default() };
                 linter.report(&list.removed_verdict, line, args);
-            } else if !list.names.iter().any(|known| known == name) {
+            } else if !list.names.iter().chain(&list.others).any(|known| known == name) {
                 let near = linter.correction(&list.prefix, name, &list.names);
-                let near = near.map_or("a flag that exists".to_owned(), |near| format!("--{near}"));
+                let near = near.map_or("leave it out".to_owned(), |near| format!("`--{near}`"));
                 linter.report(&list.unknown, line, MessageArgs { name, value: "", near: &near });
             }
         }

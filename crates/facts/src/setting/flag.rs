@@ -14,6 +14,9 @@ pub struct FlagList {
     pub names: Vec<String>,
     /// Flags that only older sources have.
     pub removed: Vec<String>,
+    /// Flags of other programs with the same prefix.
+    #[serde(default)]
+    pub others: Vec<String>,
     /// Verdict on a flag that no source ever had; `{near}` is the nearest one of `names`.
     pub unknown: LintVerdict,
     /// Verdict on a flag of `removed`.

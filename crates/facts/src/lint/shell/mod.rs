@@ -7,7 +7,6 @@ mod word;
 
 use std::collections::BTreeSet;
 
-use super::flag::{TextEnd, check_flags};
 use super::install::check_install;
 use super::linter::{Access, Linter};
 use super::{Language, line_number, scan as scan_text};
@@ -165,9 +164,6 @@ fn scan_command(linter: &mut Linter<'_>, command: &ShellCommand) {
     linter.command(line_of_option(words), &texts);
     let lines = words.iter().map(|word| word.line);
     check_install(linter, &texts.iter().copied().zip(lines).collect::<Vec<_>>());
-    for word in words {
-        check_flags(linter, word.line, &word.text, TextEnd::Closed);
-    }
 }
 
 /// The command without reserved words, assignments and prefixes such as `sudo -E env A=b`.

@@ -22,3 +22,4 @@ export CUDA_VISIBLE_DEVICES="" LD_LIBRARY_PATH=/usr/local/cuda/lib64:/opt/compat
 export TORCH_DISTRIBUTED_BACKEND=nccl TORCH_MODEL_CACHE=/models OMP_NUM_PROCS=8 HF_MODEL=llama JAX_RUN_ID=7
 export HF_HOME=/scratch/hf HF_HUB_ENABLE_HF_TRANSFER=1 HF_TOKEN="$(cat ~/.hf)" HF_HUB_TOKEN=x
 srun python -m MaxText.train base.yml run_name="$RUN"
+run_hlo_module --xla_gpu_tool_option=1 --num_repeats=5 module.hlo
