@@ -53,10 +53,10 @@ impl AchievedRates {
         let power = gpu.power_share.powf(coefficients.power_exponent);
         let peak = gpu.peak_flops(run.precision);
         let attention = match (gpu.generation, run.framework) {
-            (Generation::Ampere, Framework::MegatronEarly) => {
+            (Generation::Ampere | Generation::Ada, Framework::MegatronEarly) => {
                 coefficients.attention_ampere * coefficients.attention_early
             }
-            (Generation::Ampere, _) => coefficients.attention_ampere,
+            (Generation::Ampere | Generation::Ada, _) => coefficients.attention_ampere,
             (
                 Generation::Hopper,
                 Framework::Fsdp | Framework::Foundry | Framework::MegatronEarly,
@@ -103,7 +103,8 @@ impl AchievedRates {
 /// Share of the 16-bit peak that large GEMMs reach, and their knee.
 pub(crate) fn half(generation: Generation, coefficients: &Coefficients) -> (f64, Knee) {
     match generation {
-        Generation::Ampere => (
+        // No run on Ada is published. Its tensor cores have the instructions of Ampere's.
+        Generation::Ampere | Generation::Ada => (
             coefficients.product_half_ampere,
             Knee::new(coefficients.rows_knee_half_ampere, coefficients.columns_knee_half_ampere),
         ),
@@ -129,7 +130,9 @@ pub(crate) fn linear(
 ) -> (f64, Knee) {
     let hopper = Knee::new(coefficients.rows_knee_fp8_hopper, coefficients.columns_knee_fp8_hopper);
     match (generation, precision) {
-        (_, Precision::Fp16 | Precision::Bf16) => half(generation, coefficients),
+        (_, Precision::Fp16 | Precision::Bf16) | (Generation::Ada, Precision::Fp8) => {
+            half(generation, coefficients)
+        }
         (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => (
             coefficients.product_fp8_blackwell,
             Knee::new(
@@ -157,9 +160,5 @@ pub(crate) fn linear(
 
 /// GEMM speedup of B300 and GB300 from their higher power limit. Their FP4 peak is higher itself.
 pub(crate) fn ultra(gpu: &Accelerator, precision: Precision, coefficients: &Coefficients) -> f64 {
-    if gpu.id.contains("B300") && precision != Precision::Nvfp4 {
-        coefficients.product_ultra
-    } else {
-        1.0
-    }
+    if gpu.is_ultra && precision != Precision::Nvfp4 { coefficients.product_ultra } else { 1.0 }
 }
