@@ -47,8 +47,8 @@ fn json_has_the_documented_keys() {
         assert_eq!(keys, ["text", "command"]);
     }
     assert!(!report["notices"].as_array().unwrap().is_empty());
-    assert_eq!(report["data"]["set"], "farrier-2026.11.15");
-    assert_eq!(report["data"]["date"], "2026-11-15");
+    assert_eq!(report["data"]["set"], "farrier-2026.11.18");
+    assert_eq!(report["data"]["date"], "2026-11-18");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn the_table_shows_the_first_action_and_its_source() {
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
 }
 
@@ -101,7 +101,7 @@ fn nothing_critical_exits_0() {
     insta::assert_snapshot!(text(&quiet.stdout), @r#"
     Nothing about GPUs, their NICs or their host in 1 line.
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
     let warning = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x");
     assert_eq!(warning.status.code(), Some(0));

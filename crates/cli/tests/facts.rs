@@ -27,7 +27,7 @@ fn every_kind_lists_finds_and_suggests() {
             assert!(list.stdout.len() > found.stdout.len(), "{kind}");
             for shown in [&list, &found] {
                 assert!(
-                    shown.stdout.contains("farrier-2026.11.15"),
+                    shown.stdout.contains("farrier-2026.11.18"),
                     "{kind} does not name its set"
                 );
             }
@@ -75,8 +75,8 @@ fn the_matrix_applies_to_a_day() {
 /// The embedded set under another name, dated a day later.
 fn newer() -> Value {
     let mut set: Value = serde_json::from_str(&run(&["facts", "export"]).stdout).unwrap();
-    set["set"]["name"] = json!("site-2026.11.16");
-    set["set"]["date"] = json!("2026-11-16");
+    set["set"]["name"] = json!("site-2026.11.19");
+    set["set"]["date"] = json!("2026-11-19");
     set
 }
 
@@ -104,14 +104,14 @@ fn a_newer_set_is_installed_and_reports_name_it() {
     let output = install(folder.path(), &newer());
     assert_eq!(output.code, 0, "{}", output.stderr);
     assert!(
-        output.stdout.contains("installed `site-2026.11.16` of 2026-11-16"),
+        output.stdout.contains("installed `site-2026.11.19` of 2026-11-19"),
         "{}",
         output.stdout
     );
-    let expected = json!({"set": "site-2026.11.16", "date": "2026-11-16"});
+    let expected = json!({"set": "site-2026.11.19", "date": "2026-11-19"});
     assert_eq!(active_set(folder.path()), (expected, String::new()));
     let sets = in_folder(&folder.path().join("facts"), &["facts", "sets"]).stdout;
-    assert!(sets.contains("site-2026.11.16") && sets.contains("farrier-2026.11.15"), "{sets}");
+    assert!(sets.contains("site-2026.11.19") && sets.contains("farrier-2026.11.18"), "{sets}");
 
     // A set is not newer than itself.
     let again = install(folder.path(), &newer());
@@ -140,20 +140,20 @@ fn a_damaged_set_is_skipped_for_the_next_newest() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(install(folder.path(), &newer()).code, 0);
     let mut next = newer();
-    next["set"] = json!({"schema": 1, "name": "site-2026.11.17", "date": "2026-11-17"});
+    next["set"] = json!({"schema": 1, "name": "site-2026.11.20", "date": "2026-11-20"});
     assert_eq!(install(folder.path(), &next).code, 0);
 
     let facts = folder.path().join("facts");
     let damaged = fs::read_dir(&facts)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .find(|path| path.to_str().unwrap().contains("2026-11-17"))
+        .find(|path| path.to_str().unwrap().contains("2026-11-20"))
         .unwrap();
     let text = fs::read_to_string(&damaged).unwrap().replace("\"Hopper\"", "\"Hoppel\"");
     fs::write(&damaged, text).unwrap();
     let (data, stderr) = active_set(folder.path());
-    assert_eq!(data["set"], "site-2026.11.16");
-    assert!(stderr.contains("skipped installed fact set `site-2026.11.17`"), "{stderr}");
+    assert_eq!(data["set"], "site-2026.11.19");
+    assert!(stderr.contains("skipped installed fact set `site-2026.11.20`"), "{stderr}");
     assert!(stderr.contains("does not match its checksum"), "{stderr}");
 }
 

@@ -99,7 +99,7 @@ fn four_findings_are_shown_with_replacements() {
 
     4 findings in 1 file
 
-    data: farrier-2026.11.15 of 2026-11-15
+    data: farrier-2026.11.18 of 2026-11-18
     "#);
 }
 

@@ -91,7 +91,7 @@ fn embedded_diag() -> LazyFacts<DiagFacts> {
 pub struct SetId {
     /// Must be [`SCHEMA`].
     pub schema: u32,
-    /// Such as `farrier-2026.11.15`.
+    /// Such as `farrier-2026.11.18`.
     pub name: String,
     /// Data is complete up to this day.
     pub date: Date,

@@ -125,7 +125,7 @@ fn reads_sets_without_devices_and_other_vendors() {
         set[kind].as_object_mut().unwrap().remove(key);
     }
     for gpu in set["gpus"]["gpu"].as_array_mut().unwrap() {
-        for key in ["product_line", "compared", "system"] {
+        for key in ["product_line", "compared"] {
             gpu.as_object_mut().unwrap().remove(key);
         }
     }

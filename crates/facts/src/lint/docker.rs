@@ -1,7 +1,9 @@
 //! Dockerfiles.
 
+use std::borrow::Cow;
+
 use super::linter::{Access, BuildPart, Linter};
-use super::{Language, scan as scan_text, shell, step_count};
+use super::{Language, line_number, scan as scan_text, shell, step_count};
 use crate::setting::SettingSource;
 
 /// Scans a Dockerfile that starts at line `first_line`.
@@ -214,7 +216,28 @@ fn command(linter: &mut Linter<'_>, rest: &str, line: u32) {
         }
         return;
     }
-    scan_text(linter, Language::Shell, rest, line);
+    let script = without_comments(linter, rest, line);
+    scan_text(linter, Language::Shell, &script, line);
+}
+
+/// A command without the comment lines between its lines, which are not part of it. The number of
+/// lines stays.
+fn without_comments<'t>(linter: &mut Linter<'_>, command: &'t str, line: u32) -> Cow<'t, str> {
+    let is_comment = |line: &str| line.trim_start().starts_with('#');
+    if command.contains("<<") || !command.lines().skip(1).any(is_comment) {
+        return Cow::Borrowed(command);
+    }
+    let mut script = String::with_capacity(command.len());
+    for (at, text) in command.lines().enumerate() {
+        if at > 0 && is_comment(text) {
+            linter.comment(line.saturating_add(line_number(at)), text.trim());
+            script.push('\\');
+        } else {
+            script.push_str(text);
+        }
+        script.push('\n');
+    }
+    Cow::Owned(script)
 }
 
 /// `["nvidia-smi", "-q"]`
