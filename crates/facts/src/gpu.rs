@@ -1,5 +1,11 @@
 //! GPUs and their architectures.
 
+mod device;
+mod vendor;
+
+pub use device::GpuDevice;
+pub use vendor::OtherVendor;
+
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
@@ -13,6 +19,23 @@ pub struct GpuFacts {
     pub gpu: Vec<Gpu>,
     pub alias: Vec<Alias>,
     pub architecture: Vec<Architecture>,
+    /// What a GPU reports to NVML, by SKU.
+    #[serde(default)]
+    pub device: Vec<GpuDevice>,
+    /// Vendors whose accelerators Farrier does not know.
+    #[serde(default)]
+    pub other_vendor: Vec<OtherVendor>,
+}
+
+impl GpuFacts {
+    /// The GPUs that a comparison has by default, oldest generation first.
+    pub fn compared(&self) -> Vec<&Gpu> {
+        let in_generation = |generation: &Architecture| {
+            let name = generation.name.clone();
+            self.gpu.iter().filter(move |gpu| gpu.compared && gpu.architecture == name)
+        };
+        self.architecture.iter().flat_map(in_generation).collect()
+    }
 }
 
 /// A GPU SKU.
@@ -27,6 +50,11 @@ pub struct Gpu {
     pub chip: String,
     pub compute_capability: ComputeCapability,
     pub form_factor: FormFactor,
+    #[serde(default)]
+    pub product_line: ProductLine,
+    /// Whether `farrier plan compare` has it by default.
+    #[serde(default)]
+    pub compared: bool,
     /// Location of its NVSwitch, if any.
     pub fabric: Fabric,
     /// Whether CPU and GPU share one coherent address space (Grace platforms).
@@ -43,6 +71,8 @@ pub struct Gpu {
     pub compute: Option<GpuCompute>,
     /// `NVLink` and `PCIe`.
     pub links: Option<GpuLinks>,
+    /// The usual system with this GPU.
+    pub system: Option<GpuSystem>,
     pub power: Option<GpuPower>,
     /// `None` if the GPU does not support MIG.
     pub mig: Option<GpuMig>,
@@ -80,6 +110,18 @@ impl FormFactor {
             Self::Superchip => "superchip",
         }
     }
+}
+
+/// NVIDIA's line of products that a GPU belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProductLine {
+    #[default]
+    DataCenter,
+    /// RTX and Quadro cards.
+    Workstation,
+    #[serde(rename = "geforce")]
+    GeForce,
 }
 
 /// The first drivers that list a GPU as supported.
@@ -161,6 +203,19 @@ pub struct GpuLinks {
     pub nvlink_gb_per_s: Option<f64>,
     /// `PCIe` generation.
     pub pcie_generation: Option<u32>,
+    pub origin: Origin,
+}
+
+/// The usual system with a GPU, such as NVIDIA's reference design.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuSystem {
+    /// GPUs per node.
+    pub gpus: u32,
+    /// GPUs that `NVLink` joins; `None` without `NVLink`.
+    pub nvlink_domain: Option<u32>,
+    /// Network bandwidth per GPU and direction.
+    pub network_gbit_per_s: f64,
     pub origin: Origin,
 }
 

@@ -5,13 +5,19 @@
 //! [`Pattern`] holds only the text.
 
 mod call;
+mod flag;
+mod install;
 mod pattern;
+mod resource;
 mod validate;
 mod variable;
 mod verdict;
 
 pub use call::{ArgumentTest, BadArgument, CallRule};
+pub use flag::FlagList;
+pub use install::InstallRule;
 pub use pattern::{ClaimRule, CodePattern, CommandRule, Pattern, PowerClaim, PowerLimit};
+pub use resource::ResourceRule;
 pub(crate) use validate::validate;
 pub use variable::{KeyList, KeyRule, Namespace, SettingSource, ValueTest, VariableRule};
 pub use verdict::{LintClass, LintLevel, LintVerdict};
@@ -30,10 +36,19 @@ pub struct SettingFacts {
     pub variable: Vec<VariableRule>,
     /// Variables whose value is a list of `key:value` pairs.
     pub key_list: Vec<KeyList>,
+    /// Flags of programs that abort on an unknown one.
+    #[serde(default)]
+    pub flag_list: Vec<FlagList>,
     /// Rules on Python calls and their arguments.
     pub call: Vec<CallRule>,
     /// Rules on command-line options.
     pub command: Vec<CommandRule>,
+    /// Packages and installers that do not belong into a container image.
+    #[serde(default)]
+    pub install: Vec<InstallRule>,
+    /// Rules on the resources of a Kubernetes container.
+    #[serde(default)]
+    pub resource: Vec<ResourceRule>,
     /// Pairs of versions wrongly claimed to belong together.
     pub claim: Vec<ClaimRule>,
     /// Power limits that comments wrongly call the maximum of a card.
@@ -51,16 +66,22 @@ impl SettingFacts {
             .key_list
             .iter()
             .flat_map(|list| [&list.unknown, &list.bad_value, &list.too_small, &list.malformed]);
+        let flags = self.flag_list.iter().flat_map(|list| [&list.unknown, &list.removed_verdict]);
         let calls = self.call.iter().map(|rule| &rule.verdict);
         let commands = self.command.iter().map(|rule| &rule.verdict);
+        let installs = self.install.iter().map(|rule| &rule.verdict);
+        let resources = self.resource.iter().map(|rule| &rule.verdict);
         let claims = self.claim.iter().map(|rule| &rule.verdict);
         let power = self.power_claim.iter().map(|rule| &rule.verdict);
         let patterns = self.pattern.iter().map(|pattern| &pattern.verdict);
         namespaces
             .chain(variables)
             .chain(lists)
+            .chain(flags)
             .chain(calls)
             .chain(commands)
+            .chain(installs)
+            .chain(resources)
             .chain(claims)
             .chain(power)
             .chain(patterns)

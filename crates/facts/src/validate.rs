@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::gpu::Gpu;
 use crate::names::fold;
 use crate::set::FactSet;
 use crate::version::{Branch, PackageVersion};
@@ -18,6 +19,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     let mut problems = Vec::new();
     origins(set, &mut problems);
     gpus(set, &mut problems);
+    devices(set, &mut problems);
     architectures(set, &mut problems);
     aliases(set, &mut problems);
     drivers(set, &mut problems);
@@ -153,7 +155,37 @@ fn gpus(set: &FactSet, problems: &mut Vec<String>) {
                 problems.push(format!("gpu {name}: PCI id {id} belongs to another GPU"));
             }
         }
+        system(gpu, problems);
         marks(&format!("gpu {name}"), gpu, problems);
+    }
+}
+
+/// The system of a GPU is possible, and has an `NVLink` domain if the GPU has `NVLink`.
+fn system(gpu: &Gpu, problems: &mut Vec<String>) {
+    let Some(system) = &gpu.system else { return };
+    let name = &gpu.id;
+    let has_nvlink = gpu.links.as_ref().is_some_and(|links| links.nvlink_gb_per_s.is_some());
+    if has_nvlink != system.nvlink_domain.is_some() {
+        problems.push(format!("gpu {name}: NVLink and its domain are not both known"));
+    }
+    let network = system.network_gbit_per_s;
+    if system.gpus == 0 || system.nvlink_domain == Some(0) || !network.is_finite() || network <= 0.0
+    {
+        problems.push(format!("gpu {name}: its system is impossible"));
+    }
+}
+
+/// Every record belongs to a GPU, except the one for all others.
+fn devices(set: &FactSet, problems: &mut Vec<String>) {
+    let mut unique = BTreeSet::new();
+    for device in &set.gpus.device {
+        let name = device.gpu.as_deref().unwrap_or("all others");
+        if !unique.insert(name) {
+            problems.push(format!("device of {name}: duplicate"));
+        }
+        if device.gpu.is_some() && !set.gpus.gpu.iter().any(|gpu| gpu.id == name) {
+            problems.push(format!("device of {name}: there is no such GPU"));
+        }
     }
 }
 

@@ -94,6 +94,45 @@ fn rejects_dangling_and_ambiguous_names() {
 }
 
 #[test]
+fn rejects_impossible_systems_and_devices() {
+    let index = |set: &Value| {
+        let gpus = set["gpus"]["gpu"].as_array().unwrap();
+        gpus.iter().position(|gpu| gpu["id"] == "H100-SXM5-80GB").unwrap()
+    };
+    let system = |set: &mut Value, key: &str, value: Value| {
+        let at = index(set);
+        set["gpus"]["gpu"][at]["system"][key] = value;
+    };
+    let error = rejection(|set| system(set, "gpus", json!(0)));
+    assert!(error.contains("gpu H100-SXM5-80GB: its system is impossible"), "{error}");
+    let error = rejection(|set| system(set, "nvlink_domain", Value::Null));
+    assert!(error.contains("NVLink and its domain are not both known"), "{error}");
+    let error = rejection(|set| set["gpus"]["device"][0]["gpu"] = json!("Z9000"));
+    assert!(error.contains("device of Z9000: there is no such GPU"), "{error}");
+}
+
+/// A set from before these tables is still read.
+#[test]
+fn reads_sets_without_devices_and_other_vendors() {
+    let mut set = embedded();
+    for (kind, key) in [
+        ("gpus", "device"),
+        ("gpus", "other_vendor"),
+        ("settings", "flag_list"),
+        ("settings", "install"),
+        ("settings", "resource"),
+    ] {
+        set[kind].as_object_mut().unwrap().remove(key);
+    }
+    for gpu in set["gpus"]["gpu"].as_array_mut().unwrap() {
+        for key in ["product_line", "compared"] {
+            gpu.as_object_mut().unwrap().remove(key);
+        }
+    }
+    assert!(FactSet::parse_validated(set.to_string().as_bytes()).is_ok());
+}
+
+#[test]
 fn reports_schema_mismatch() {
     let error = rejection(|set| {
         set["set"]["schema"] = json!(2);

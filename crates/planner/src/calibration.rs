@@ -139,7 +139,7 @@ impl Calibration {
         }
         let mut scaled = coefficients.clone();
         match gpu.generation {
-            Generation::Ampere => scaled.product_half_ampere *= self.gemm_16bit,
+            Generation::Ampere | Generation::Ada => scaled.product_half_ampere *= self.gemm_16bit,
             Generation::Hopper => {
                 scaled.product_half_hopper *= self.gemm_16bit;
                 scaled.product_fp8_hopper *= self.gemm_fp8;
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn reference_of_b300_includes_its_speedup() {
         let gpu = Accelerator::by_name(FactSet::embedded(), "B300").unwrap();
-        let b200 = Accelerator { id: "B200".to_owned(), ..gpu.clone() };
+        let b200 = Accelerator { is_ultra: false, ..gpu.clone() };
         for precision in [Precision::Bf16, Precision::Fp8] {
             let ratio = reference_flops(&gpu, precision) / reference_flops(&b200, precision);
             assert!((ratio - Coefficients::priors().product_ultra).abs() < 1e-9, "{ratio}");

@@ -235,7 +235,8 @@ fn pipeline(run: &TrainingRun) -> Result<(), ImpossibleRun> {
 fn min_generation(precision: Precision) -> Generation {
     match precision {
         Precision::Fp16 | Precision::Bf16 => Generation::Ampere,
-        Precision::Fp8 | Precision::Fp8Row | Precision::Fp8Block => Generation::Hopper,
+        Precision::Fp8 => Generation::Ada,
+        Precision::Fp8Row | Precision::Fp8Block => Generation::Hopper,
         Precision::Mxfp8 | Precision::Nvfp4 => Generation::Blackwell,
     }
 }

@@ -136,7 +136,7 @@ pub struct GpuComparison {
 /// Default training precision of a generation.
 pub fn default_precision(generation: Generation) -> Precision {
     match generation {
-        Generation::Ampere => Precision::Bf16,
+        Generation::Ampere | Generation::Ada => Precision::Bf16,
         Generation::Hopper => Precision::Fp8,
         Generation::Blackwell => Precision::Mxfp8,
     }
@@ -214,7 +214,7 @@ impl CompareContext<'_> {
     fn within_budget(&self, usd: f64) -> Result<GpuOption, CompareError> {
         let gpu = &self.run.gpu;
         let price = gpu.usd_per_hour.ok_or(CompareError::NoPrice)?;
-        let node = gpu.gpus_per_node();
+        let node = gpu.gpus_per_node;
         let max_gpus = whole_nodes(usd / price, node);
         if max_gpus == 0 {
             return Err(CompareError::BudgetTooSmall { usd, node, price });
@@ -249,7 +249,7 @@ impl CompareContext<'_> {
         let mut min_gpus = required_tokens_per_s / peak;
         let mut fastest = 0.0_f64;
         let mut best: Option<(u32, f64)> = None;
-        let gpu_counts = gpu_counts(run, run.gpu.gpus_per_node(), MAX_GPUS);
+        let gpu_counts = gpu_counts(run, run.gpu.gpus_per_node, MAX_GPUS);
         let mut skipped = Vec::new();
         for gpus in gpu_counts.iter().copied() {
             if f64::from(gpus) < min_gpus {

@@ -1,19 +1,82 @@
 //! Dockerfiles.
 
-use super::linter::{Access, Linter};
-use super::{Language, scan as scan_text, shell, step_count};
+use std::borrow::Cow;
+
+use super::linter::{Access, BuildPart, Linter};
+use super::{Language, line_number, scan as scan_text, shell, step_count};
 use crate::setting::SettingSource;
 
 /// Scans a Dockerfile that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
-    let mut at = 0;
-    let mut line = first_line;
+    let instructions = instructions(text, first_line);
+    let stages = Stages::of(&instructions);
+    let outside = linter.build;
+    for (at, (instruction, line)) in instructions.iter().enumerate() {
+        linter.build = if stages.is_final(at) { BuildPart::None } else { BuildPart::Stage };
+        read(linter, instruction, *line);
+    }
+    linter.build = outside;
+}
+
+/// The instructions with their lines.
+fn instructions(text: &str, first_line: u32) -> Vec<(&str, u32)> {
+    let mut instructions = Vec::new();
+    let (mut at, mut line) = (0, first_line);
     while at < text.len() {
         let length = instruction_length(&text[at..]);
         let instruction = &text[at..at + length];
-        read(linter, instruction, line);
+        instructions.push((instruction, line));
         line = line.saturating_add(shell::lines_before(instruction, instruction.len()));
         at += length;
+    }
+    instructions
+}
+
+/// A stage: `FROM base AS name`.
+struct BuildStage<'t> {
+    /// Index of its first instruction.
+    start: usize,
+    base: &'t str,
+    name: Option<&'t str>,
+    /// Whether its files are in the final image.
+    is_final: bool,
+}
+
+/// The stages of a Dockerfile. The last one, and those that it is based on, make the image.
+struct Stages<'t>(Vec<BuildStage<'t>>);
+
+impl<'t> Stages<'t> {
+    fn of(instructions: &[(&'t str, u32)]) -> Self {
+        let mut stages: Vec<_> = instructions
+            .iter()
+            .enumerate()
+            .filter_map(|(start, (instruction, _))| {
+                let mut words = instruction.split_whitespace();
+                words.next().filter(|word| word.eq_ignore_ascii_case("FROM"))?;
+                let mut words = words.filter(|word| !word.starts_with("--"));
+                let base = words.next()?;
+                let name = words.next().filter(|word| word.eq_ignore_ascii_case("AS"));
+                let name = name.and_then(|_| words.next());
+                Some(BuildStage { start, base, name, is_final: false })
+            })
+            .collect();
+        let mut last = stages.len().checked_sub(1);
+        while let Some(at) = last {
+            step_count::step();
+            stages[at].is_final = true;
+            let base = stages[at].base;
+            let is_base = |stage: &BuildStage<'_>| {
+                stage.name.is_some_and(|name| name.eq_ignore_ascii_case(base))
+            };
+            last = stages[..at].iter().rposition(is_base);
+        }
+        Self(stages)
+    }
+
+    /// Whether an instruction belongs to the final image. What precedes the stages may.
+    fn is_final(&self, instruction: usize) -> bool {
+        let next = self.0.partition_point(|stage| stage.start <= instruction);
+        next.checked_sub(1).is_none_or(|at| self.0[at].is_final)
     }
 }
 
@@ -77,11 +140,19 @@ fn read(linter: &mut Linter<'_>, instruction: &str, line: u32) {
     match keyword.to_ascii_uppercase().as_str() {
         "ENV" => environment(linter, rest, line),
         "ARG" => {
-            for (name, value, line) in pairs(rest, line) {
-                linter.variable(SettingSource::Image, line, &name, value.as_deref(), Access::Set);
+            for (name, value, line, dynamic) in pairs(&shell::words(rest, line)) {
+                set(linter, line, name, value, dynamic);
             }
         }
-        "RUN" | "CMD" | "ENTRYPOINT" | "HEALTHCHECK" => command(linter, rest, line),
+        "RUN" => {
+            let stage = linter.build;
+            if stage == BuildPart::None {
+                linter.build = BuildPart::Image;
+            }
+            command(linter, rest, line);
+            linter.build = stage;
+        }
+        "CMD" | "ENTRYPOINT" | "HEALTHCHECK" => command(linter, rest, line),
         _ => {}
     }
 }
@@ -92,26 +163,34 @@ fn keyword_and_rest(instruction: &str) -> (&str, &str) {
 
 /// `ENV A=b C=d`, or the old `ENV A b c`.
 fn environment(linter: &mut Linter<'_>, rest: &str, line: u32) {
-    let pairs = pairs(rest, line);
-    for (name, value, line) in &pairs {
-        linter.variable(SettingSource::Image, *line, name, value.as_deref(), Access::Set);
+    let words = shell::words(rest, line);
+    let pairs = pairs(&words);
+    for (name, value, line, dynamic) in &pairs {
+        set(linter, *line, name, value, *dynamic);
     }
     if pairs.is_empty()
         && let Some((name, value)) = rest.trim().split_once(char::is_whitespace)
         && shell::is_variable(name)
     {
-        let value = Some(value.trim()).filter(|value| !value.contains('$'));
-        linter.variable(SettingSource::Image, line, name, value, Access::Set);
+        set(linter, line, name, value.trim(), value.contains('$'));
     }
 }
 
-fn pairs(rest: &str, line: u32) -> Vec<(String, Option<String>, u32)> {
-    shell::words(rest, line)
-        .into_iter()
+fn set(linter: &mut Linter<'_>, line: u32, name: &str, value: &str, dynamic: bool) {
+    if dynamic {
+        linter.partial_value(SettingSource::Image, line, name, value);
+    }
+    let value = (!dynamic).then_some(value);
+    linter.variable(SettingSource::Image, line, name, value, Access::Set);
+}
+
+/// The assignments among words: name, value, line, and whether the value is known at run time only.
+fn pairs(words: &[(String, u32, bool)]) -> Vec<(&str, &str, u32, bool)> {
+    words
+        .iter()
         .filter_map(|(word, line, dynamic)| {
-            let (name, value) = shell::assignment(&word)?;
-            let value = (!dynamic).then(|| value.to_owned());
-            Some((name.to_owned(), value, line))
+            let (name, value) = shell::assignment(word)?;
+            Some((name, value, *line, *dynamic))
         })
         .collect()
 }
@@ -137,7 +216,28 @@ fn command(linter: &mut Linter<'_>, rest: &str, line: u32) {
         }
         return;
     }
-    scan_text(linter, Language::Shell, rest, line);
+    let script = without_comments(linter, rest, line);
+    scan_text(linter, Language::Shell, &script, line);
+}
+
+/// A command without the comment lines between its lines, which are not part of it. The number of
+/// lines stays.
+fn without_comments<'t>(linter: &mut Linter<'_>, command: &'t str, line: u32) -> Cow<'t, str> {
+    let is_comment = |line: &str| line.trim_start().starts_with('#');
+    if command.contains("<<") || !command.lines().skip(1).any(is_comment) {
+        return Cow::Borrowed(command);
+    }
+    let mut script = String::with_capacity(command.len());
+    for (at, text) in command.lines().enumerate() {
+        if at > 0 && is_comment(text) {
+            linter.comment(line.saturating_add(line_number(at)), text.trim());
+            script.push('\\');
+        } else {
+            script.push_str(text);
+        }
+        script.push('\n');
+    }
+    Cow::Owned(script)
 }
 
 /// `["nvidia-smi", "-q"]`

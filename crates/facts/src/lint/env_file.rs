@@ -39,6 +39,9 @@ fn pair(linter: &mut Linter<'_>, line: &str, number: u32) {
     // A trailing comment needs a preceding blank.
     let value = value.split(" #").next().unwrap_or(value).trim();
     let value = value.trim_matches(['"', '\'']);
+    if value.contains('$') {
+        linter.partial_value(SettingSource::EnvFile, number, name, value);
+    }
     let value = (!value.contains('$')).then_some(value);
     linter.variable(SettingSource::EnvFile, number, name, value, Access::Set);
 }

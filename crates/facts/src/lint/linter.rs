@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
 use super::finding::LintFinding;
+use super::flag::{TextEnd, check_flags};
+use super::value::{is_too_small, judges_parts, value_matches};
 use super::{power_claim, step_count, typo};
 use crate::setting::{
-    CodePattern, KeyList, KeyRule, LintClass, LintVerdict, Namespace, SettingFacts, SettingSource,
-    ValueTest, VariableRule,
+    CodePattern, KeyList, LintClass, LintVerdict, Namespace, SettingFacts, SettingSource,
+    VariableRule,
 };
 
 /// Maximum nesting of languages, such as Python in a here-document in a manifest.
@@ -18,6 +20,17 @@ const MAX_NESTING: u32 = 6;
 pub(super) enum Access {
     Set,
     Read,
+}
+
+/// The part of an image build that the current place belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BuildPart {
+    /// None: it takes effect when a program runs.
+    None,
+    /// A stage whose files are not in the final image, unless they are copied.
+    Stage,
+    /// A command that makes the final image.
+    Image,
 }
 
 /// Applies rules and collects findings.
@@ -35,6 +48,9 @@ pub(super) struct Linter<'a> {
     depth: u32,
     /// Whether the current statement runs only under a condition.
     pub(super) guarded: bool,
+    pub(super) build: BuildPart,
+    /// Programs that the current script runs.
+    pub(super) programs: BTreeSet<String>,
 }
 
 /// Values for the placeholders of a verdict.
@@ -57,6 +73,8 @@ impl<'a> Linter<'a> {
             corrections: HashMap::new(),
             depth: 0,
             guarded: false,
+            build: BuildPart::None,
+            programs: BTreeSet::new(),
         }
     }
 
@@ -115,13 +133,11 @@ impl<'a> Linter<'a> {
     ) {
         step_count::step();
         let facts = self.facts;
-        let guarded = self.guarded;
-        let applies = |rule: &&VariableRule| {
-            rule_applies(rule, place, name, value, access) && !(rule.unless_guarded && guarded)
-        };
-        for rule in facts.variable.iter().filter(applies) {
-            let value = value.unwrap_or_default();
-            self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
+        for rule in &facts.variable {
+            if rule_applies(rule, place, name, value, access) && !self.excuses(rule) {
+                let value = value.unwrap_or_default();
+                self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
+            }
         }
         for space in &facts.namespace {
             self.check_namespace(space, line, name);
@@ -129,6 +145,10 @@ impl<'a> Linter<'a> {
         if access == Access::Set
             && let Some(value) = value
         {
+            // Python's strings are checked where they stand, with their own lines.
+            if place != SettingSource::Python {
+                check_flags(self, line, value, TextEnd::Closed);
+            }
             for list in
                 facts.key_list.iter().filter(|list| list.variables.iter().any(|v| v == name))
             {
@@ -137,20 +157,71 @@ impl<'a> Linter<'a> {
         }
     }
 
-    fn check_namespace(&mut self, space: &'a Namespace, line: u32, name: &str) {
-        let has_rule = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
-        let is_listed = |names: &[String]| names.iter().any(|real| real == name);
-        if !name.starts_with(&space.prefix)
-            || has_rule
-            || is_listed(&space.names)
-            || is_listed(&space.others)
+    /// Checks a value of which only a part is known: `/a/stubs:$LD_LIBRARY_PATH`. The rest of the
+    /// text is as written.
+    pub(super) fn partial_value(
+        &mut self,
+        place: SettingSource,
+        line: u32,
+        name: &str,
+        text: &str,
+    ) {
+        let facts = self.facts;
+        for rule in
+            facts.variable.iter().filter(|rule| rule.value.as_ref().is_some_and(judges_parts))
         {
+            if rule_applies(rule, place, name, Some(text), Access::Set) && !self.excuses(rule) {
+                self.report(&rule.verdict, line, MessageArgs { name, value: text, near: "" });
+            }
+        }
+        check_flags(self, line, text, TextEnd::Closed);
+    }
+
+    /// Whether the context makes a rule inapplicable.
+    fn excuses(&self, rule: &VariableRule) -> bool {
+        let builds = || {
+            self.build != BuildPart::None
+                || rule.unless_commands.iter().any(|program| self.programs.contains(program))
+        };
+        rule.unless_guarded && self.guarded || !rule.unless_commands.is_empty() && builds()
+    }
+
+    /// Checks a resource that a container requests.
+    pub(super) fn resource(&mut self, line: u32, name: &str, value: &str) {
+        let facts = self.facts;
+        for rule in facts.resource.iter().filter(|rule| rule.names.iter().any(|n| n == name)) {
+            if rule.value.as_ref().is_none_or(|test| value_matches(test, value)) {
+                self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
+            }
+        }
+    }
+
+    /// The one of `names` that `written` misspells.
+    pub(super) fn correction(
+        &mut self,
+        prefix: &'a str,
+        written: &str,
+        names: &'a [String],
+    ) -> Option<&'a str> {
+        let find = || typo::correction(written, prefix, names.iter().map(String::as_str));
+        *self.corrections.entry((prefix, written.to_owned())).or_insert_with(find)
+    }
+
+    fn check_namespace(&mut self, space: &'a Namespace, line: u32, name: &str) {
+        if !name.starts_with(&space.prefix) {
             return;
         }
-        let names = space.names.iter().map(String::as_str);
-        let find = || typo::correction(name, &space.prefix, names);
-        let correction =
-            *self.corrections.entry((&space.prefix, name.to_owned())).or_insert_with(find);
+        let has_rule = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
+        // A name may belong to a namespace with a longer prefix.
+        let is_known = self
+            .facts
+            .namespace
+            .iter()
+            .any(|space| space.names.iter().chain(&space.others).any(|known| known == name));
+        if has_rule || is_known {
+            return;
+        }
+        let correction = self.correction(&space.prefix, name, &space.names);
         if correction.is_some() || space.complete {
             let near = correction.unwrap_or("a documented name");
             self.report(&space.verdict, line, MessageArgs { name, value: "", near });
@@ -278,28 +349,6 @@ fn rule_applies(
         (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
         (Some(_), Access::Read) => false,
     }
-}
-
-fn value_matches(test: &ValueTest, value: &str) -> bool {
-    if value.is_empty() {
-        return false;
-    }
-    match test {
-        ValueTest::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
-        ValueTest::NotOneOf(words) => !words.iter().any(|word| word == value),
-        ValueTest::BeginsWithout(beginning) => !value.starts_with(beginning.as_str()),
-        ValueTest::Below(least) => value.parse::<f64>().is_ok_and(|number| number < *least),
-        ValueTest::Outside(from, to) => {
-            value.parse::<f64>().is_ok_and(|number| number < *from || number > *to)
-        }
-    }
-}
-
-/// Whether a number is below the key's minimum. False if another key changes that minimum.
-fn is_too_small(key: &KeyRule, value: &str, list: &str) -> bool {
-    let changed = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
-    let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);
-    !changed && key.least.is_some_and(below)
 }
 
 fn trimmed<'t>((key, value): (&'t str, &'t str)) -> (&'t str, &'t str) {

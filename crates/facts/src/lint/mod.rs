@@ -21,6 +21,8 @@ mod claim;
 mod docker;
 mod env_file;
 mod finding;
+mod flag;
+mod install;
 mod language;
 mod linter;
 mod notebook;
@@ -29,6 +31,7 @@ mod python;
 mod shell;
 mod step_count;
 mod typo;
+mod value;
 mod version;
 mod yaml;
 

@@ -5,13 +5,17 @@ use crate::names::distance;
 /// Shorter words are too similar to each other.
 const MIN_LENGTH: usize = 5;
 
+/// Two wrong letters make another word of one of this length or less.
+const SHORT_WORD: usize = 4;
+
 /// Words of this length or more may have two wrong letters, shorter ones one.
 const TWO_EDITS_FROM: usize = 8;
 
 /// The one of `names` that `written` misspells. Only the parts after the shared `prefix` are
 /// compared.
 ///
-/// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings.
+/// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings, unless
+/// the digits are swapped (`X46` for `X64`).
 pub(super) fn correction<'a>(
     written: &str,
     prefix: &str,
@@ -29,7 +33,8 @@ pub(super) fn correction<'a>(
             let real = name.strip_prefix(prefix)?;
             let candidate = real.len().abs_diff(tail.len()) <= max_distance
                 && distance_bound(&letters, &letter_counts(real)) <= 2 * max_distance
-                && !differs_in_digits_only(tail, real);
+                && (!differs_in_digits_only(tail, real) || has_swapped_digits(tail, real))
+                && !has_other_word(tail, real);
             let distance = if candidate { distance(tail, real) } else { usize::MAX };
             (distance <= max_distance).then_some((distance, name))
         })
@@ -60,6 +65,33 @@ fn differs_in_digits_only(left: &str, right: &str) -> bool {
     letters(left) == letters(right) && left.bytes().chain(right.bytes()).any(|b| b.is_ascii_digit())
 }
 
+/// Whether two names differ in a short word that is no misspelling: `HOST` and `PORT`.
+fn has_other_word(left: &str, right: &str) -> bool {
+    let is_other = |(left, right): (&str, &str)| {
+        let letters = |word: &str| {
+            let mut letters: Vec<u8> = word.bytes().collect();
+            letters.sort_unstable();
+            letters
+        };
+        left.len() == right.len()
+            && left.len() <= SHORT_WORD
+            && distance(left, right) > 1
+            && letters(left) != letters(right)
+    };
+    left.split('_').count() == right.split('_').count()
+        && left.split('_').zip(right.split('_')).any(is_other)
+}
+
+/// Whether two words have the same digits in another order.
+fn has_swapped_digits(left: &str, right: &str) -> bool {
+    let digits = |word: &str| {
+        let mut digits: Vec<u8> = word.bytes().filter(u8::is_ascii_digit).collect();
+        digits.sort_unstable();
+        digits
+    };
+    left.len() == right.len() && digits(left) == digits(right)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,7 +104,14 @@ mod tests {
         assert_eq!(near("NCCL_IB_GID_IDX"), Some("NCCL_IB_GID_INDEX"));
         assert_eq!(near("NCCL_SCOKET_IFNAME"), Some("NCCL_SOCKET_IFNAME"));
         assert_eq!(near("NCCL_IB_HCA_1"), None);
+        let jax = ["JAX_ENABLE_X64", "JAX_CUSTOM_JVP3"];
+        assert_eq!(correction("JAX_ENABLE_X46", "JAX_", jax), Some("JAX_ENABLE_X64"));
+        assert_eq!(correction("JAX_ENABLE_X32", "JAX_", jax), None);
+        assert_eq!(correction("JAX_CUSTOM_JVP4", "JAX_", jax), None);
         assert_eq!(near("NCCL_PORT"), None);
+        let ports = ["JAX_COORDINATOR_PORT"];
+        assert_eq!(correction("JAX_COORDINATOR_HOST", "JAX_", ports), None);
+        assert_eq!(correction("JAX_COORDINATOR_PROT", "JAX_", ports), Some(ports[0]));
         assert_eq!(near("NCCL_NET_TESTS"), None);
     }
 }

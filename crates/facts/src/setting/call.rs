@@ -26,6 +26,10 @@ pub struct CallRule {
     pub unless_mentioned: Vec<String>,
     /// Does not apply if this keyword argument is present.
     pub unless_keyword: Option<String>,
+    /// Skips the rule where the call is conditional: a debug switch that has to be enabled
+    /// explicitly was not left on by accident.
+    #[serde(default)]
+    pub unless_guarded: bool,
     /// `{name}` is the offending path, key or value.
     pub verdict: LintVerdict,
 }
@@ -44,6 +48,8 @@ pub struct ArgumentTest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadArgument {
+    /// Any value: the argument does not exist.
+    Present,
     /// A number literal.
     Number,
     /// A string literal.

@@ -46,6 +46,27 @@ pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
             problems.push("settings: key list without a variable".to_owned());
         }
     }
+    for list in &facts.flag_list {
+        let what = format!("flags `{}`", list.prefix);
+        let all: Vec<String> = list.names.iter().chain(&list.removed).cloned().collect();
+        duplicates(&what, &all, problems);
+        for name in all.iter().filter(|name| !name.starts_with(&list.prefix)) {
+            problems.push(format!("settings: {what}: `{name}` lacks the prefix"));
+        }
+    }
+    for rule in &facts.install {
+        if rule.packages.is_empty() == rule.installers.is_empty()
+            || rule.packages.is_empty() != rule.managers.is_empty()
+        {
+            problems.push(format!(
+                "settings: install rule `{}` needs packages and their managers, or installers",
+                rule.verdict.code
+            ));
+        }
+    }
+    if let Some(rule) = facts.resource.iter().find(|rule| rule.names.is_empty()) {
+        problems.push(format!("settings: resource rule `{}` names none", rule.verdict.code));
+    }
     if let Some(rule) = facts.call.iter().find(|rule| rule.paths.is_empty()) {
         problems.push(format!("settings: call rule `{}` names no path", rule.verdict.code));
     }
@@ -135,5 +156,8 @@ mod tests {
         one(|facts| facts.power_claim[0].words.clear(), "power claim without words");
         one(|facts| facts.call[0].paths.clear(), "names no path");
         one(|facts| facts.key_list[0].variables.clear(), "without a variable");
+        one(|facts| facts.flag_list[0].removed.push("xla_cpu".to_owned()), "lacks the prefix");
+        one(|facts| facts.install[0].managers.clear(), "needs packages and their managers");
+        one(|facts| facts.resource[0].names.clear(), "names none");
     }
 }

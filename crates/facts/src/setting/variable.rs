@@ -36,6 +36,9 @@ pub struct VariableRule {
     /// Where the rule applies; empty for everywhere.
     #[serde(default)]
     pub places: Vec<SettingSource>,
+    /// Skips the rule in a script that runs one of these programs, such as a compiler.
+    #[serde(default)]
+    pub unless_commands: Vec<String>,
     pub verdict: LintVerdict,
 }
 
@@ -53,6 +56,10 @@ pub enum ValueTest {
     Below(f64),
     /// A number outside of `[from, to]`.
     Outside(f64, f64),
+    /// A number that is not whole: `0.5`, `500m`.
+    Fraction,
+    /// A list of paths, separated by colons, with one that ends in one of these folders.
+    PathInto(Vec<String>),
 }
 
 /// Kind of text that contains a setting.

@@ -14,7 +14,7 @@ pub(super) struct Nodes {
 impl Nodes {
     /// As few nodes as possible, each with the same number of GPUs.
     pub(super) fn new(gpu: &Accelerator, gpus: u32) -> Self {
-        let gpus_per_node = gpu.gpus_per_node();
+        let gpus_per_node = gpu.gpus_per_node;
         let gpus = gpus.max(1);
         let gpus_used = (1..=gpus_per_node.min(gpus))
             .rev()

@@ -25,7 +25,7 @@ impl Conditions {
             ..Checkpoint::new(kind, checkpoint_bytes(run), storage_bytes_per_s)
         };
         let mut conditions = Self::new(gpus, checkpoint, step_s);
-        conditions.gpus_per_node = run.gpu.gpus_per_node();
+        conditions.gpus_per_node = run.gpu.gpus_per_node;
         if run.task == TrainingTask::Lora {
             // Frozen weights are not part of the checkpoint, but every start reads them from
             // storage, whatever the checkpoint kind.

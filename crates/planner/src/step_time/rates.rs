@@ -54,10 +54,10 @@ impl AchievedRates {
         let power = gpu.power_share.powf(coefficients.power_exponent);
         let peak = gpu.peak_flops(run.precision);
         let attention = match (gpu.generation, run.framework) {
-            (Generation::Ampere, Framework::MegatronEarly) => {
+            (Generation::Ampere | Generation::Ada, Framework::MegatronEarly) => {
                 coefficients.attention_ampere * coefficients.attention_early
             }
-            (Generation::Ampere, _) => coefficients.attention_ampere,
+            (Generation::Ampere | Generation::Ada, _) => coefficients.attention_ampere,
             (
                 Generation::Hopper,
                 Framework::Fsdp | Framework::Foundry | Framework::MegatronEarly,
@@ -104,7 +104,8 @@ impl AchievedRates {
 /// Share of the 16-bit peak that large GEMMs reach, and their knee.
 pub(crate) fn half(generation: Generation, coefficients: &Coefficients) -> (f64, Knee) {
     match generation {
-        Generation::Ampere => (
+        // No run on Ada is published. Its tensor cores have the instructions of Ampere's.
+        Generation::Ampere | Generation::Ada => (
             coefficients.product_half_ampere,
             Knee::new(coefficients.rows_knee_half_ampere, coefficients.columns_knee_half_ampere),
         ),
@@ -130,7 +131,9 @@ pub(crate) fn linear(
 ) -> (f64, Knee) {
     let hopper = Knee::new(coefficients.rows_knee_fp8_hopper, coefficients.columns_knee_fp8_hopper);
     match (generation, precision) {
-        (_, Precision::Fp16 | Precision::Bf16) => half(generation, coefficients),
+        (_, Precision::Fp16 | Precision::Bf16) | (Generation::Ada, Precision::Fp8) => {
+            half(generation, coefficients)
+        }
         (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => (
             coefficients.product_fp8_blackwell,
             Knee::new(
@@ -159,9 +162,5 @@ pub(crate) fn linear(
 /// GEMM speedup of B300 and GB300 from their higher power limit. It is 1 for FP4, because the FP4
 /// peak of these GPUs is already higher.
 pub(crate) fn ultra(gpu: &Accelerator, precision: Precision, coefficients: &Coefficients) -> f64 {
-    if gpu.id.contains("B300") && precision != Precision::Nvfp4 {
-        coefficients.product_ultra
-    } else {
-        1.0
-    }
+    if gpu.is_ultra && precision != Precision::Nvfp4 { coefficients.product_ultra } else { 1.0 }
 }

@@ -1,11 +1,10 @@
 //! PCIe, NVLink, fabric and MIG of a new GPU.
 
-use farrier_facts::gpu::Gpu;
+use farrier_facts::gpu::{Gpu, GpuDevice};
 
 use crate::gpu::{
     FabricRegistration, Link, Mig, MigMemory, NvLink, NvLink5Counters, Pcie, PcieErrors, Remote,
 };
-use crate::sku::Sku;
 
 use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
 
@@ -30,7 +29,12 @@ pub(super) fn pcie(facts: &Gpu, now_unix_ms: u64) -> Pcie {
     }
 }
 
-pub(super) fn nvlink(facts: &Gpu, sku: &Sku, virtual_machine: bool, now_unix_ms: u64) -> NvLink {
+pub(super) fn nvlink(
+    facts: &Gpu,
+    sku: &GpuDevice,
+    virtual_machine: bool,
+    now_unix_ms: u64,
+) -> NvLink {
     let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
     if virtual_machine || sku.links == 0 {
         return NvLink {
@@ -74,7 +78,11 @@ pub(super) fn nvlink(facts: &Gpu, sku: &Sku, virtual_machine: bool, now_unix_ms:
     }
 }
 
-pub(super) fn fabric(facts: &Gpu, sku: &Sku, virtual_machine: bool) -> Option<FabricRegistration> {
+pub(super) fn fabric(
+    facts: &Gpu,
+    sku: &GpuDevice,
+    virtual_machine: bool,
+) -> Option<FabricRegistration> {
     // Hopper and newer GPUs register with the fabric.
     let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
     registers.then(|| FabricRegistration {
@@ -86,7 +94,7 @@ pub(super) fn fabric(facts: &Gpu, sku: &Sku, virtual_machine: bool) -> Option<Fa
     })
 }
 
-pub(super) fn mig(facts: &Gpu, sku: &Sku) -> Option<Mig> {
+pub(super) fn mig(facts: &Gpu, sku: &GpuDevice) -> Option<Mig> {
     let mig = facts.mig.as_ref()?;
     // Profile names contain the nominal size. `1g.18gb` is the smallest profile, and `7g.141gb` is
     // the whole GPU.

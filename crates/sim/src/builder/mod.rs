@@ -3,7 +3,7 @@
 mod links;
 
 use farrier_facts::FactSet;
-use farrier_facts::gpu::{FormFactor, Gpu};
+use farrier_facts::gpu::{FormFactor, Gpu, GpuDevice};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
@@ -12,7 +12,7 @@ use crate::gpu::{
 };
 use crate::node::SharedNodeState;
 use crate::rng::SeededRng;
-use crate::sku::Sku;
+use crate::sku;
 
 /// Temperature of an idle GPU.
 pub(crate) const IDLE_GPU_C: i32 = 35;
@@ -80,6 +80,8 @@ pub enum BuildError {
         /// Known names that are similar.
         suggestions: Vec<String>,
     },
+    #[error("`{sku}` is an accelerator of {vendor}; Farrier knows NVIDIA GPUs only")]
+    OtherVendor { sku: String, vendor: String },
     #[error("a simulated node has 1 to {GPUS_MAX} GPUs, not {gpus}")]
     GpuCount { gpus: u32 },
     #[error("`{driver}` is not a driver version")]
@@ -98,6 +100,10 @@ pub fn build_node(
         return Err(BuildError::GpuCount { gpus: spec.gpus });
     }
     let Some(found) = facts.gpus.by_name(&spec.sku) else {
+        if let Some(vendor) = facts.gpus.other_vendor(&spec.sku) {
+            let (sku, vendor) = (spec.sku.clone(), vendor.name.clone());
+            return Err(BuildError::OtherVendor { sku, vendor });
+        }
         let names = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
         let suggestions = farrier_facts::names::nearest(&spec.sku, names)
             .into_iter()
@@ -133,12 +139,18 @@ pub fn build_node(
         virtual_machine,
         faults: Vec::new(),
     };
-    let gpus = (0..spec.gpus).map(|number| gpu(found.gpu, spec, number, virtual_machine)).collect();
-    Ok((node, gpus))
+    let sku = sku::device(facts, found.gpu);
+    let gpu = |number| gpu(found.gpu, &sku, spec, number, virtual_machine);
+    Ok((node, (0..spec.gpus).map(gpu).collect()))
 }
 
-fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimGpu {
-    let sku = Sku::for_gpu(facts);
+fn gpu(
+    facts: &Gpu,
+    sku: &GpuDevice,
+    spec: &NodeSpec,
+    number: u32,
+    virtual_machine: bool,
+) -> SimGpu {
     let mut rng = SeededRng::new(spec.seed, &format!("gpu {number}"));
     let capability = facts.compute_capability;
     let remap = capability.major >= 8;
@@ -148,8 +160,8 @@ fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimG
         uuid: format!("GPU-{}", rng.uuid()),
         serial: format!("165{:010}", rng.below(10_000_000_000)),
         minor: number,
-        board: board(facts, &sku, number, rng.next()),
-        pci: pci(facts, &sku, number, virtual_machine),
+        board: board(facts, sku, number, rng.next()),
+        pci: pci(facts, sku, number, virtual_machine),
         lost: false,
         gone: false,
         recovery_action: 0,
@@ -163,7 +175,7 @@ fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimG
             bar1_used_bytes: 1_703_936,
             bus_width_bits: sku.bus_width_bits,
         },
-        clocks: clocks(&sku),
+        clocks: clocks(sku),
         clock_events: ClockEvents {
             reasons: vec![ThrottleReason::GpuIdle],
             since_unix_ms: spec.now_unix_ms,
@@ -181,7 +193,7 @@ fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimG
             shutdown_margin_c: -8,
             memory_max_c: sku.memory_max_c,
         },
-        power: power(facts, &sku, spec.now_unix_ms),
+        power: power(facts, sku, spec.now_unix_ms),
         utilisation: Utilisation {
             gpu_percent: 0,
             memory_percent: 0,
@@ -221,10 +233,10 @@ fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimG
         },
         retired_pages: (!remap).then(RetiredPages::default),
         pcie: links::pcie(facts, spec.now_unix_ms),
-        nvlink: links::nvlink(facts, &sku, virtual_machine, spec.now_unix_ms),
-        fabric: links::fabric(facts, &sku, virtual_machine),
+        nvlink: links::nvlink(facts, sku, virtual_machine, spec.now_unix_ms),
+        fabric: links::fabric(facts, sku, virtual_machine),
         modes: MODES,
-        mig: links::mig(facts, &sku),
+        mig: links::mig(facts, sku),
         processes: Vec::new(),
         events: Vec::new(),
         faults: Vec::new(),
@@ -232,20 +244,20 @@ fn gpu(facts: &Gpu, spec: &NodeSpec, number: u32, virtual_machine: bool) -> SimG
     }
 }
 
-fn board(facts: &Gpu, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
+fn board(facts: &Gpu, sku: &GpuDevice, number: u32, pdi: u64) -> BoardInfo {
     let device_id = facts.pci_device_ids.first().map_or("0000", String::as_str).to_uppercase();
     BoardInfo {
         architecture: facts.architecture.clone(),
         compute_capability: [facts.compute_capability.major, facts.compute_capability.minor],
         cores: sku.multiprocessors * sku.cores_per_multiprocessor,
         multiprocessors: sku.multiprocessors,
-        part_number: sku.part_number.to_owned(),
+        part_number: sku.part_number.clone(),
         gpu_part_number: format!("{device_id}-{}", sku.gpu_part_suffix),
-        vbios: sku.vbios.to_owned(),
+        vbios: sku.vbios.clone(),
         vbios_override: None,
-        inforom_image: sku.inforom_image.to_owned(),
-        inforom_oem: sku.inforom_oem.to_owned(),
-        inforom_ecc: sku.inforom_ecc.to_owned(),
+        inforom_image: sku.inforom_image.clone(),
+        inforom_oem: sku.inforom_oem.clone(),
+        inforom_ecc: sku.inforom_ecc.clone(),
         inforom_valid: true,
         // Module IDs start at 1.
         module_id: 1 + number % 8,
@@ -253,7 +265,7 @@ fn board(facts: &Gpu, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
     }
 }
 
-fn pci(facts: &Gpu, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
+fn pci(facts: &Gpu, sku: &GpuDevice, number: u32, virtual_machine: bool) -> Pci {
     let bus = BUSES[(number % 8) as usize] + number / 8;
     let is_second_socket = number % 8 >= 4;
     let (bus, device) = if virtual_machine { (0, 6) } else { (bus, 0) };
@@ -262,7 +274,7 @@ fn pci(facts: &Gpu, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
         bus,
         device,
         device_id: facts.pci_device_ids.first().map_or("0000", String::as_str).to_owned(),
-        subsystem_id: sku.subsystem_id.to_owned(),
+        subsystem_id: sku.subsystem_id.clone(),
         numa_node: u32::from(is_second_socket),
         cpus: match (virtual_machine, is_second_socket) {
             (true, _) => "0-15",
@@ -274,7 +286,7 @@ fn pci(facts: &Gpu, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
     }
 }
 
-fn clocks(sku: &Sku) -> Clocks {
+fn clocks(sku: &GpuDevice) -> Clocks {
     let memory = sku.memory_mhz.first().copied().unwrap_or(0);
     Clocks {
         current_mhz: ClockRates {
@@ -293,7 +305,7 @@ fn clocks(sku: &Sku) -> Clocks {
         application_memory_mhz: memory,
         default_graphics_mhz: sku.default_graphics_mhz,
         default_memory_mhz: memory,
-        supported_memory_mhz: sku.memory_mhz.to_vec(),
+        supported_memory_mhz: sku.memory_mhz.clone(),
         graphics_floor_mhz: sku.graphics_floor_mhz,
         graphics_step_mhz: 15,
         locked_graphics_mhz: None,
@@ -307,7 +319,7 @@ fn clocks(sku: &Sku) -> Clocks {
     clippy::cast_sign_loss,
     reason = "the facts' watts are small and positive"
 )]
-fn power(facts: &Gpu, sku: &Sku, now_unix_ms: u64) -> Power {
+fn power(facts: &Gpu, sku: &GpuDevice, now_unix_ms: u64) -> Power {
     let milliwatts = |watts: f64| (watts * 1000.0) as u32;
     let default = facts.power.as_ref().map_or(300_000, |power| milliwatts(power.default_w));
     let max = facts.power.as_ref().and_then(|power| power.max_w).map_or(default, milliwatts);

@@ -6,13 +6,20 @@ use farrier_facts::gpu::Gpu;
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::fact_sets;
+use crate::failure::Hinted;
 use crate::printer::Printer;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let gpus: Vec<&Gpu> = match &lookup.name {
         Some(name) => {
             let matched = set.gpus.by_name(name);
-            let matched = matched.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?;
+            let matched = matched.ok_or_else(|| match set.gpus.other_vendor(name) {
+                Some(vendor) => Hinted::error(
+                    format!("`{name}` is an accelerator of {}", vendor.name),
+                    "Farrier knows NVIDIA GPUs only; `farrier facts gpu` lists them",
+                ),
+                None => unknown("gpu", name, set.gpus.names()),
+            })?;
             if matched.assumed && lookup.output == Output::Table {
                 printer.line(&format!("`{name}` is a family; using {}", matched.gpu.id))?;
             }

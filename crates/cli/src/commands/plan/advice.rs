@@ -75,7 +75,7 @@ pub(super) fn search_hint(
 
 /// The fewest GPUs above `few`, in whole nodes, on which a config fits.
 fn more_gpus(run: &TrainingRun, constraints: &Constraints, few: u32) -> Option<u32> {
-    let node = run.gpu.gpus_per_node();
+    let node = run.gpu.gpus_per_node;
     let begin = few / node + 1;
     let one_by_one = begin..begin.saturating_add(NODES);
     let doubled = (0..32).map(|power| 1_u32 << power).filter(|nodes| *nodes >= one_by_one.end);

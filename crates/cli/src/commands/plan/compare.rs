@@ -19,17 +19,6 @@ use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// GPUs to compare by default, oldest first.
-const DEFAULT_GPUS: [&str; 7] = [
-    "A100-SXM4-80GB",
-    "H100-SXM5-80GB",
-    "H200-SXM5-141GB",
-    "B200-SXM6-180GB",
-    "GB200",
-    "B300-SXM6",
-    "GB300",
-];
-
 /// Model, GPUs and basis of a comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -74,7 +63,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         }
     };
     let names: Vec<&str> = if args.gpu.is_empty() {
-        DEFAULT_GPUS.to_vec()
+        facts.gpus.compared().into_iter().map(|gpu| gpu.id.as_str()).collect()
     } else {
         args.gpu.iter().map(String::as_str).collect()
     };
@@ -126,7 +115,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     match args.output {
         Output::Json => printer.json(&comparison)?,
         Output::Table => {
-            for assumed in assumed.into_iter().chain(resolved) {
+            let rates = gpus.iter().filter_map(request::assumed_rates);
+            for assumed in assumed.into_iter().chain(resolved).chain(rates) {
                 printer.line(&format!("assumed: {assumed}"))?;
             }
             print(args, &run, &comparison, printer)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
-use farrier_planner::gpu::Accelerator;
+use farrier_planner::gpu::{Accelerator, Generation};
 use farrier_planner::model::{TransformerConfig, builtin, config};
 use farrier_planner::parallelism::{ADAPTER_RANK, ParallelConfig, Recompute, Schedule, Sharding};
 use farrier_planner::plan::{GpuPrice, default_framework};
@@ -219,6 +219,7 @@ pub(super) fn from_args(
     let (model, mut assumed) = model(&work.model)?;
     let gpu = accelerator(facts, &cluster.gpu, &cluster.links)?;
     assumed.extend(resolved_family(facts, &cluster.gpu));
+    assumed.extend(assumed_rates(&gpu));
     let price = price(facts, &gpu, cluster.links.price);
     let (parallelism, framework) = split.parallelism(cluster.gpus[0], work);
     let mut run = TrainingRun {
@@ -268,6 +269,17 @@ pub(super) fn model(name: &str) -> anyhow::Result<(TransformerConfig, Vec<String
 pub(super) fn resolved_family(facts: &FactSet, name: &str) -> Option<String> {
     let found = facts.gpus.by_name(name).filter(|found| found.assumed)?;
     Some(format!("`{name}` is a family; using {}", found.gpu.id))
+}
+
+/// States whose rates a GPU is assumed to have, if no run on its generation is published.
+pub(super) fn assumed_rates(gpu: &Accelerator) -> Option<String> {
+    let assumed = || {
+        format!(
+            "no run on a GPU like {} is published; GEMMs and attention reach the shares of the peak of Ampere",
+            gpu.id
+        )
+    };
+    (gpu.generation == Generation::Ada).then(assumed)
 }
 
 /// A GPU by name, with the requested interconnect and price.

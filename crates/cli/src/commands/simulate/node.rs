@@ -158,7 +158,9 @@ fn with_hint(err: &BuildError) -> anyhow::Error {
             let quoted: Vec<String> = suggestions.iter().map(|name| format!("`{name}`")).collect();
             format!("did you mean {}?", quoted.join(", "))
         }
-        BuildError::UnknownSku { .. } => "`farrier facts gpu` lists the known GPUs".to_owned(),
+        BuildError::UnknownSku { .. } | BuildError::OtherVendor { .. } => {
+            "`farrier facts gpu` lists the known GPUs".to_owned()
+        }
         BuildError::UnknownBranch { .. } => {
             "`farrier facts driver` lists the known branches".to_owned()
         }

@@ -209,6 +209,13 @@ fn reject_unused_flags(request: &CheckRequest) -> Result<(), InputError> {
 
 fn find_gpu<'a>(set: &'a FactSet, text: &str) -> Result<names::GpuMatch<'a>, InputError> {
     set.gpus.by_name(text).ok_or_else(|| {
+        if let Some(vendor) = set.gpus.other_vendor(text) {
+            return InputError::new(
+                Field::Gpu,
+                format!("`{text}` is an accelerator of {}", vendor.name),
+                "Farrier knows NVIDIA GPUs only; `farrier facts gpu` lists them".to_owned(),
+            );
+        }
         let problem = if text.trim().is_empty() {
             "no name given".to_owned()
         } else if text.parse::<DriverVersion>().is_ok() {
@@ -218,7 +225,7 @@ fn find_gpu<'a>(set: &'a FactSet, text: &str) -> Result<names::GpuMatch<'a>, Inp
         };
         let near = names::nearest(text, set.gpus.names());
         let expected = if near.is_empty() {
-            "a data-centre GPU by SKU, NVML name or PCI id, such as `H100-SXM5-80GB`; \
+            "an NVIDIA GPU by SKU, NVML name or PCI id, such as `H100-SXM5-80GB`; \
              `farrier facts gpu` lists them"
                 .to_owned()
         } else {

@@ -6,6 +6,7 @@ use crate::check::query::Query;
 use crate::check::report::Verdict;
 use crate::cuda::{BaseSupport, CompatPackage, ForwardCompatibility};
 use crate::driver::Lifecycle;
+use crate::gpu::ProductLine;
 use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
@@ -52,6 +53,10 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     }
 
     match package.on(branch) {
+        Some(BaseSupport::Works) if query.gpu.product_line == ProductLine::GeForce => {
+            report_refused_gpu(query, package, origin, findings);
+            native
+        }
         Some(BaseSupport::Works) => {
             report_works(query, facts, package, findings);
             UserSpace { cuda: Some(cuda), by_package: true }
@@ -101,6 +106,34 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     }
 }
 
+/// Reports that the package refuses a GPU of this product line.
+fn report_refused_gpu(
+    query: &Query<'_>,
+    package: &CompatPackage,
+    origin: &Origin,
+    findings: &mut Findings,
+) {
+    let name = package.name();
+    findings.reason(
+        Verdict::Blocked,
+        "forward-compat-gpu",
+        format!(
+            "{name} supports data-center GPUs and selected RTX cards, not {}: loading it fails \
+             with CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804)",
+            query.gpu.id
+        ),
+        origin,
+    );
+    findings.remedy(
+        "for CUDA to load",
+        format!(
+            "remove {name} from the library path, and install a driver with CUDA {}",
+            package.cuda
+        ),
+        Some(format!("apt-get remove {name}")),
+    );
+}
+
 /// Reports a package that NVIDIA's table does not list: the current table omits old packages.
 fn report_unlisted(
     query: &Query<'_>,
@@ -127,7 +160,8 @@ fn report_works(
 ) {
     let new_feature =
         query.driver.branch.map(|branch| branch.lifecycle) == Some(Lifecycle::NewFeature);
-    let conditional = facts.conditional_gpus.contains(&query.gpu.id);
+    let conditional = query.gpu.product_line == ProductLine::Workstation
+        || facts.conditional_gpus.contains(&query.gpu.id);
     let (verdict, condition) = if new_feature {
         (Verdict::Caveat, "; a new feature branch is not a recommended base")
     } else if conditional {

@@ -42,7 +42,10 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use:
         let is_use = called || rule.mention && name_use.parts > 1;
         let imported =
             rule.imports.is_empty() || rule.imports.iter().any(|name| module.imports.has(name));
-        let excused = || rule.unless_mentioned.iter().any(|name| module.mentions(name));
+        let excused = || {
+            rule.unless_guarded && linter.guarded
+                || rule.unless_mentioned.iter().any(|name| module.mentions(name))
+        };
         if !is_use || !imported || excused() {
             continue;
         }
@@ -105,6 +108,7 @@ fn mistakes_in(
     let line = module.token(at.start).map_or(0, |token| token.line);
     let one = |name: String, near: &str| vec![Mistake { name, near: near.to_owned(), line }];
     match (&test.wrong, module.value(at.start, at.end)) {
+        (BadArgument::Present, _) => one(test.keyword.clone(), ""),
         (BadArgument::Number, _) => {
             number(module, *at).map_or_else(Vec::new, |literal| one(literal, ""))
         }

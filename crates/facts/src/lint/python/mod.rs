@@ -12,10 +12,12 @@ mod syntax;
 mod token;
 mod version;
 
+use super::flag::{TextEnd, check_flags};
 use super::linter::Linter;
 use block::Blocks;
 use expression::PythonModule;
 use import::Imports;
+use token::{LogicalLine, TokenKind};
 
 pub(super) use syntax::syntax_error;
 
@@ -66,6 +68,19 @@ fn expressions(linter: &mut Linter<'_>, module: &PythonModule<'_>, blocks: Optio
         environment::line(linter, module, *line);
         version::line(linter, module, *line);
         command::line(linter, module, *line);
+        flags(linter, module, *line);
     }
     linter.guarded = outside;
+}
+
+/// Checks the flags in the strings of a line. A line of nothing but a string is a docstring.
+fn flags(linter: &mut Linter<'_>, module: &PythonModule<'_>, line: LogicalLine) {
+    let tokens = &module.source.tokens[line.start..line.end];
+    let is_text = |kind| matches!(kind, TokenKind::Text | TokenKind::Template);
+    if tokens.iter().all(|token| is_text(token.kind)) {
+        return;
+    }
+    for token in tokens.iter().filter(|token| is_text(token.kind)) {
+        check_flags(linter, token.line, token.text, TextEnd::Open);
+    }
 }

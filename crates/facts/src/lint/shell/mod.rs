@@ -5,10 +5,13 @@ mod script;
 mod version;
 mod word;
 
+use std::collections::BTreeSet;
+
+use super::install::check_install;
 use super::linter::{Access, Linter};
 use super::{Language, line_number, scan as scan_text};
 use crate::setting::SettingSource;
-use script::{Pipeline, ShellCommand, Word};
+use script::{Pipeline, Script, ShellCommand, Word};
 
 /// Reserved words before a command.
 const RESERVED: [&str; 12] =
@@ -50,6 +53,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
         }
     }
     let outside = linter.guarded;
+    let enclosing = std::mem::replace(&mut linter.programs, programs(&script));
     let mut conditions = 0_u32;
     for pipeline in &script.pipelines {
         for command in &pipeline.commands {
@@ -65,6 +69,21 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
         heredocs(linter, pipeline);
     }
     linter.guarded = outside;
+    linter.programs = enclosing;
+}
+
+/// The names of the programs that a script runs.
+fn programs(script: &Script) -> BTreeSet<String> {
+    let commands = script.pipelines.iter().flat_map(|pipeline| &pipeline.commands);
+    let program = |command: &ShellCommand| {
+        let mut words = command.words.iter().map(|word| word.text.as_str());
+        let own = words.find(|word| {
+            let name = word.rsplit('/').next().unwrap_or(word);
+            !RESERVED.contains(word) && !PREFIXES.contains(&name) && assignment(word).is_none()
+        })?;
+        Some(own.rsplit('/').next().unwrap_or(own).to_owned())
+    };
+    commands.filter_map(program).collect()
 }
 
 /// The words of a line in another language with shell quoting: `ENV A=b C="d e"`.
@@ -112,6 +131,9 @@ fn static_value(value: &str) -> Option<&str> {
 
 fn set(linter: &mut Linter<'_>, word: &Word) -> bool {
     let Some((name, value)) = assignment(&word.text) else { return false };
+    if word.dynamic {
+        linter.partial_value(SettingSource::Shell, word.line, name, value);
+    }
     let value = (!word.dynamic).then_some(value);
     linter.variable(SettingSource::Shell, word.line, name, value, Access::Set);
     true
@@ -140,6 +162,8 @@ fn scan_command(linter: &mut Linter<'_>, command: &ShellCommand) {
     inner_code(linter, program, words);
     let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
     linter.command(line_of_option(words), &texts);
+    let lines = words.iter().map(|word| word.line);
+    check_install(linter, &texts.iter().copied().zip(lines).collect::<Vec<_>>());
 }
 
 /// The command without reserved words, assignments and prefixes such as `sudo -E env A=b`.

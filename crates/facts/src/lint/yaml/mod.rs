@@ -57,6 +57,11 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     reader.end_words();
 }
 
+/// Whether a key lists the resources of a container.
+fn is_resource_list(key: &str) -> bool {
+    matches!(key, "limits" | "requests")
+}
+
 /// `|`, `>-`, `|2+`
 fn is_block(value: &str) -> bool {
     let mut letters = value.chars();
@@ -127,6 +132,11 @@ impl SourceReader<'_, '_> {
         self.parents.last().map_or("", |(_, key)| key.as_str())
     }
 
+    /// The parent of the line's key.
+    fn grandparent(&self) -> Option<&str> {
+        self.parents.iter().rev().nth(1).map(|(_, key)| key.as_str())
+    }
+
     fn in_words(&self) -> bool {
         COMMANDS.contains(&self.parent())
     }
@@ -158,6 +168,9 @@ impl SourceReader<'_, '_> {
             Some(key) => {
                 if value.is_empty() {
                     return;
+                }
+                if self.grandparent().is_some_and(is_resource_list) {
+                    self.linter.resource(number, key, &scalar(value));
                 }
                 match key {
                     "name" => self.entry.name = Some((scalar(value), number)),
@@ -198,6 +211,9 @@ impl SourceReader<'_, '_> {
         for item in flow_items(value) {
             let Some((key, value)) = item.split_once(':') else { continue };
             let (key, value) = (scalar(key), scalar(value));
+            if is_resource_list(self.parent()) {
+                self.linter.resource(number, &key, &value);
+            }
             match key.as_str() {
                 "name" => entry.name = Some((value, number)),
                 "value" => entry.value = Some(value),
@@ -228,7 +244,11 @@ impl SourceReader<'_, '_> {
     }
 
     fn set(&mut self, name: &str, value: Option<&str>, number: u32) {
-        let value = value.filter(|value| !value.contains(['$', '{']));
+        let is_dynamic = |value: &str| value.contains(['$', '{']);
+        if let Some(text) = value.filter(|value| is_dynamic(value)) {
+            self.linter.partial_value(SettingSource::Manifest, number, name, text);
+        }
+        let value = value.filter(|value| !is_dynamic(value));
         self.linter.variable(SettingSource::Manifest, number, name, value, Access::Set);
     }
 
