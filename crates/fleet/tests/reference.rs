@@ -56,6 +56,9 @@ fn reference(rules: &Rules) -> String {
         }
         text.push_str(&format!("When: {}.\n\n", condition(rule)));
         text.push_str(&format!("It clears {}.\n\n", describe_clear_condition(rule)));
+        if let Some(seconds) = rule.case.found_within_s {
+            text.push_str(&format!("On a simulated node, it opens within {seconds} s.\n\n"));
+        }
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("Remedy: {remedy}.\n\n"));
         }

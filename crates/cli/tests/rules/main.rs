@@ -66,12 +66,21 @@ fn fires(rule: &Rule) -> Result<(), String> {
     let efa = rule.case.steps.iter().any(|step| step == "efa");
     let mut case = RuleCase::new(sku, efa);
     let opened = case.run_steps(&rule.case.steps)?;
+    let fault_at = case.fault_at();
     case.end();
-    let opened: BTreeSet<&str> = opened.iter().filter_map(opened_code).collect();
-    if opened.contains(rule.code.as_str()) {
+    let own = opened.iter().find(|change| opened_code(change) == Some(rule.code.as_str()));
+    let Some(own) = own else {
+        let opened: BTreeSet<&str> = opened.iter().filter_map(opened_code).collect();
+        return Err(format!("the rule did not fire; fired: {opened:?}"));
+    };
+    let (Some(fault_at), Some(limit_s)) = (fault_at, rule.case.found_within_s) else {
+        return Ok(());
+    };
+    let found_s = own.finding().first_seen.duration_since(fault_at).as_secs();
+    if (0..=i64::from(limit_s)).contains(&found_s) {
         return Ok(());
     }
-    Err(format!("the rule did not fire; fired: {opened:?}"))
+    Err(format!("found after {found_s} s, and not within {limit_s} s"))
 }
 
 fn opened_code(change: &Change) -> Option<&str> {

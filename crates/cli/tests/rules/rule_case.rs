@@ -45,6 +45,8 @@ pub(crate) struct RuleCase {
     boots: u32,
     stored_events: Vec<StoredEvent>,
     changes: Vec<Change>,
+    /// When the step `fault` ran.
+    fault_at: Option<Timestamp>,
 }
 
 impl RuleCase {
@@ -77,6 +79,7 @@ impl RuleCase {
             boots: 1,
             stored_events: Vec::new(),
             changes: Vec::new(),
+            fault_at: None,
         };
         case.advance(1);
         case
@@ -84,6 +87,11 @@ impl RuleCase {
 
     pub(crate) fn end(self) {
         self.watcher.shutdown();
+    }
+
+    /// When the step `fault` ran.
+    pub(crate) fn fault_at(&self) -> Option<Timestamp> {
+        self.fault_at
     }
 
     /// Runs the steps and returns the finding changes they caused.
@@ -158,6 +166,7 @@ impl RuleCase {
                 self.observe(&Batch { checks: Some(items), ..Batch::default() });
             }
             "reboot" => self.reboot(),
+            "fault" => self.fault_at = Some(self.now().wall),
             "deaf" => self.reads_kernel_log = false,
             "efa" => {}
             other => return Err(format!("unknown step `{other}`")),
@@ -291,7 +300,7 @@ impl RuleCase {
 }
 
 fn engine(facts: &'static FactSet) -> Engine {
-    Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
+    Engine::new(Rules::embedded().unwrap(), facts)
 }
 
 fn start_collectors(node: &NodeDir) -> (Watcher, HostCollector) {

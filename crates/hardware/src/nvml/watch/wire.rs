@@ -7,6 +7,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::call_timer::SlowCall;
 use super::{DetailedSample, NvmlProcess, Tier};
 
 /// FNV-1a hash over all signal names. Parent and child number the signals, and a child from another
@@ -109,6 +110,9 @@ pub(super) struct WatchResponse {
     pub(super) cuda: Option<u32>,
     #[serde(rename = "close", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) detailed: Vec<DetailedSample>,
+    /// Calls of this request that took long.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) slow_calls: Vec<SlowCall>,
 }
 
 impl WatchResponse {
@@ -126,6 +130,7 @@ impl WatchResponse {
             xids: Vec::new(),
             cuda: None,
             detailed: Vec::new(),
+            slow_calls: Vec::new(),
         }
     }
 }

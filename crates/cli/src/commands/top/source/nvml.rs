@@ -21,6 +21,10 @@ use crate::commands::top::sample::{
 };
 use crate::local_engine::LocalEngine;
 
+/// Signals that the engine derives from the facts.
+const RATED_CLOCKS: [Signal; 3] =
+    [Signal::GpuClockSmBoost, Signal::GpuClockMemoryRated, Signal::GpuClockApplicationLow];
+
 /// How to query NVML.
 pub(in crate::commands::top) struct NvmlSettings {
     pub(in crate::commands::top) library: OsString,
@@ -58,6 +62,9 @@ pub(in crate::commands::top) fn run(
             state.node.findings = Some(findings(engine));
         }
         state.apply(message, at, &mut host);
+        if let Some(engine) = &engine {
+            state.set_rated_clocks(engine);
+        }
         // Without answers no rule is evaluated.
         if state.node.outage.is_some() {
             state.node.findings = None;
@@ -206,6 +213,17 @@ impl NvmlNodeState {
             self.node.gpus.push(gpu);
         }
         self.node.gpus.sort_by_key(|gpu| gpu.identity.index);
+    }
+
+    /// Adds what the facts say about the clocks of each GPU.
+    fn set_rated_clocks(&mut self, engine: &LocalEngine) {
+        for gpu in &mut self.node.gpus {
+            for signal in RATED_CLOCKS {
+                if let Some(reading) = engine.reading(&gpu.identity.uuid, signal) {
+                    gpu.readings.insert(signal, reading.clone());
+                }
+            }
+        }
     }
 
     fn apply_sample(&mut self, sample: Sample) {

@@ -50,6 +50,7 @@ impl ProbeSession<'_> {
             let before = self.gpus.iter().find(|other| other.identity.uuid == gpu.identity.uuid);
             if let Some(before) = before {
                 gpu.links_wired = before.links_wired;
+                gpu.links_up = before.links_up;
                 gpu.links_reported = before.links_reported;
             }
         }
