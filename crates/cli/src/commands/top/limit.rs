@@ -66,6 +66,8 @@ pub(super) enum LimitKind {
     PowerBrake,
     /// Hardware thermal slowdown.
     HwThermal,
+    /// A driver call about it does not return.
+    Hung,
     /// A reset is required.
     Reset,
     /// Off the bus.
@@ -92,6 +94,7 @@ impl LimitKind {
             Self::HwSlowdown => "slowdown",
             Self::PowerBrake => "pwr brake",
             Self::HwThermal => "HW thermal",
+            Self::Hung => "hung",
             Self::Reset => "reset",
             Self::Lost => "lost",
         }
@@ -119,6 +122,7 @@ impl LimitKind {
             | Self::HwSlowdown
             | Self::PowerBrake
             | Self::HwThermal
+            | Self::Hung
             | Self::Reset
             | Self::Lost => Some(Tone::Bad),
         }
@@ -150,6 +154,12 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFact
     }
     if gpu.value(Signal::GpuResetRequired).is_some_and(|value| value > 0.0) {
         return LimitingFactor::new(LimitKind::Reset, "it needs a reset");
+    }
+    if gpu.value(Signal::NodeCallsStuck).is_some_and(|value| value > 0.0) {
+        return LimitingFactor::new(
+            LimitKind::Hung,
+            "a driver call about it has not returned; it is not read for some minutes",
+        );
     }
     let reasons = gpu.reading(Signal::GpuClockReasons);
     let utilisation = gpu.reading(Signal::GpuUtilisation);
@@ -404,6 +414,8 @@ mod tests {
         assert_eq!(classify(&gpu(&values), None).kind, LimitKind::Lost);
         let reset = [(Signal::GpuResetRequired, 1.0), (Signal::GpuUtilisation, 1.0)];
         assert_eq!(classify(&gpu(&reset), None).kind, LimitKind::Reset);
+        let hung = [(Signal::NodeCallsStuck, 1.0), (Signal::GpuUtilisation, 1.0)];
+        assert_eq!(classify(&gpu(&hung), None).kind, LimitKind::Hung);
     }
 
     #[test]

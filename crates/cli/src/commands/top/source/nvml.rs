@@ -108,6 +108,7 @@ pub(in crate::commands::top) struct ReadProgress {
     tiers: [u32; 4],
     was_complete: bool,
     is_unavailable: bool,
+    hangs: u32,
 }
 
 impl ReadProgress {
@@ -116,8 +117,14 @@ impl ReadProgress {
         self.tiers.iter().all(|count| *count > 0) && self.tiers[Tier::Medium as usize] > 1
     }
 
+    /// Whether nothing can be read. After the first hang, another child reads the other GPUs.
     pub(in crate::commands::top) fn is_unavailable(self) -> bool {
-        self.is_unavailable
+        self.is_unavailable && self.hangs != 1
+    }
+
+    /// How many calls have hung.
+    pub(in crate::commands::top) fn hangs(self) -> u32 {
+        self.hangs
     }
 }
 
@@ -146,9 +153,10 @@ impl NvmlNodeState {
             }
             ProbeEvent::Hung { during, after, .. } => {
                 waited = after;
+                self.progress.hangs += 1;
                 let why =
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
-                (why, Some("farrier decode /dev/kmsg: an Xid may explain it"))
+                (why, Some("dmesg | farrier decode -: an Xid may explain it"))
             }
             ProbeEvent::Died { why } => (format!("the NVML child process died: {why}"), None),
             ProbeEvent::NoLibrary { why } => {
