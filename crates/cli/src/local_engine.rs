@@ -1,10 +1,11 @@
 //! Runs the agent's rules over local NVML samples, for `top` and `diag`. The agent sees more: the
 //! kernel log, the host, and history.
 
+use farrier_facts::node::Reading;
 use farrier_facts::xid::XidFacts;
 use farrier_fleet::health::{
     Batch, Engine, Finding, FindingKind, GpuIdentity, GpuUuid, KernelEvent, Moment, NvmlXid, Rules,
-    Sample,
+    Sample, Signal, Subject,
 };
 use farrier_hardware::clock;
 use jiff::Timestamp;
@@ -21,8 +22,9 @@ impl LocalEngine {
     /// `None` if the embedded rules do not parse, which a test rules out.
     pub(crate) fn new() -> Option<Self> {
         let rules = Rules::embedded().ok()?;
-        let xids = XidFacts::clone(&fact_sets::active().xids);
-        Some(Self { engine: Engine::new(rules, xids.clone()), xids })
+        let facts = fact_sets::active();
+        let xids = XidFacts::clone(&facts.xids);
+        Some(Self { engine: Engine::new(rules, &facts), xids })
     }
 
     pub(crate) fn observe(
@@ -50,6 +52,12 @@ impl LocalEngine {
     /// Open findings of kind fault.
     pub(crate) fn faults(&self) -> impl Iterator<Item = &Finding> {
         self.engine.findings().filter(|finding| finding.kind == FindingKind::Fault)
+    }
+
+    /// The latest reading of a GPU's signal, including derived signals.
+    pub(crate) fn reading(&self, gpu: &GpuUuid, signal: Signal) -> Option<&Reading<f64>> {
+        let values = self.engine.latest().get(&Subject::Gpu(gpu.clone()))?;
+        values.iter().find(|(known, _)| *known == signal).map(|(_, reading)| reading)
     }
 
     /// The GPUs of the last inventory.

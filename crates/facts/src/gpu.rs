@@ -25,9 +25,32 @@ pub struct GpuFacts {
     /// Vendors whose accelerators Farrier does not know.
     #[serde(default)]
     pub other_vendor: Vec<OtherVendor>,
+    /// Clocks by SKU. Sets written before this field existed have none.
+    #[serde(default)]
+    pub clocks: Vec<GpuClocks>,
+}
+
+/// Clocks of a GPU under load.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuClocks {
+    /// The [`Gpu::id`] that has these clocks.
+    pub gpu: String,
+    /// Highest SM clock. A busy GPU without a throttle reason runs at it.
+    pub boost_mhz: u32,
+    /// Memory clock of a busy GPU.
+    pub memory_mhz: u32,
+    pub origin: Origin,
 }
 
 impl GpuFacts {
+    /// The clocks of the GPU with this NVML name. `None` if no source gives them, or if the name
+    /// only denotes a family.
+    pub fn clocks_by_name(&self, name: &str) -> Option<&GpuClocks> {
+        let found = self.by_name(name).filter(|found| !found.assumed)?;
+        self.clocks.iter().find(|clocks| clocks.gpu == found.gpu.id)
+    }
+
     /// The GPUs that a comparison has by default, oldest generation first.
     pub fn compared(&self) -> Vec<&Gpu> {
         let in_generation = |generation: &Architecture| {

@@ -158,6 +158,24 @@ fn gpus(set: &FactSet, problems: &mut Vec<String>) {
         system(gpu, problems);
         marks(&format!("gpu {name}"), gpu, problems);
     }
+    clocks(set, problems);
+}
+
+/// Every record belongs to one GPU, and no clock is zero.
+fn clocks(set: &FactSet, problems: &mut Vec<String>) {
+    let mut ids = BTreeSet::new();
+    for clocks in &set.gpus.clocks {
+        let name = &clocks.gpu;
+        if !set.gpus.gpu.iter().any(|gpu| gpu.id == *name) {
+            problems.push(format!("clocks of `{name}`: no such GPU"));
+        }
+        if !ids.insert(name) {
+            problems.push(format!("clocks of `{name}`: duplicate"));
+        }
+        if clocks.boost_mhz == 0 || clocks.memory_mhz == 0 {
+            problems.push(format!("clocks of `{name}`: a clock is zero"));
+        }
+    }
 }
 
 /// The system of a GPU is possible, and has an `NVLink` domain if the GPU has `NVLink`.

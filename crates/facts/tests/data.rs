@@ -140,3 +140,19 @@ fn reports_schema_mismatch() {
     });
     assert_eq!(error, "fact set has schema 2, this build reads schema 1");
 }
+
+#[test]
+fn clocks_belong_to_one_known_gpu() {
+    let gpus = &FactSet::embedded().gpus;
+    let clocks = gpus.clocks_by_name("NVIDIA H100 80GB HBM3").unwrap();
+    assert_eq!((clocks.boost_mhz, clocks.memory_mhz), (1980, 2619));
+    assert!(gpus.clocks_by_name("H100").is_none(), "a family has no clocks of its own");
+    assert!(gpus.clocks_by_name("GB10").is_none(), "no source gives them");
+    let error = rejection(|set| set["gpus"]["clocks"][0]["gpu"] = json!("A101"));
+    assert!(error.contains("clocks of `A101`: no such GPU"), "{error}");
+    let error = rejection(|set| set["gpus"]["clocks"][0]["memory_mhz"] = json!(0));
+    assert!(error.contains("a clock is zero"), "{error}");
+    let mut older = embedded();
+    older["gpus"].as_object_mut().unwrap().remove("clocks");
+    assert!(FactSet::parse_validated(older.to_string().as_bytes()).is_ok());
+}

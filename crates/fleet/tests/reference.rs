@@ -54,6 +54,9 @@ fn reference(rules: &Rules) -> String {
         }
         text.push_str(&format!("When: {}.\n\n", rule.describe_condition()));
         text.push_str(&format!("It clears {}.\n\n", rule.describe_clearing()));
+        if let Some(seconds) = rule.case.found_within_s {
+            text.push_str(&format!("On a simulated node, it opens within {seconds} s.\n\n"));
+        }
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("Remedy: {remedy}.\n\n"));
         }

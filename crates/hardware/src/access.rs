@@ -15,6 +15,12 @@ pub fn may_write(path: &Path) -> bool {
     result == 0
 }
 
+/// Whether this process runs as root.
+pub fn is_root() -> bool {
+    // SAFETY: the call takes no arguments, has no side effects and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -135,7 +135,7 @@ impl HealthMonitor {
             repair_watch,
         } = parts;
         let now = clock.now();
-        let mut engine = Engine::new(rules, decode_facts(facts).clone());
+        let mut engine = Engine::new(rules, facts);
         engine.restore_inventory(inventory.gpus(), &inventory.delisted_this_boot());
         let durable = journal.durable();
         let note = repair_note::read(&config.state_dir);

@@ -6,7 +6,7 @@ use farrier_fleet::health::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::test_node::TestNode;
-use crate::watch::{ProbeChild, Readings};
+use crate::watch::{ProbeAnswer, ProbeChild, Readings};
 
 pub(crate) fn gpu(node: &TestNode, number: usize) -> Value {
     let path = node.path().join(format!("gpus/{number}.json"));
@@ -225,6 +225,38 @@ fn links_are_read_individually() {
     assert!(!child.ask("medium").gpus[1].contains_key("link6/link.rx_errors"));
     child.ask("rare");
     assert_eq!(child.ask("medium").gpus[1]["link6/link.rx_errors"], "absent");
+}
+
+#[test]
+fn crc_errors_of_flits_count_on_every_generation() {
+    for sku in ["H100-SXM5-80GB", "A100-SXM4-80GB"] {
+        let node = TestNode::new(sku, 2, "580.95.05");
+        for link in ["2", "11"] {
+            node.inject(&["nvlink-errors", link, "--crc", "4", "--crc-flit", "3", "--gpu", "1"]);
+        }
+        let mut child = ProbeChild::spawn(&node);
+        child.ask("inventory");
+        let medium = child.ask("medium");
+        for link in [2, 11] {
+            assert_eq!(medium.gpus[1][&format!("link{link}/link.crc_errors")], "7", "{sku}");
+        }
+        assert_eq!(medium.gpus[1]["link3/link.crc_errors"], "0", "{sku}");
+    }
+}
+
+#[test]
+fn a_link_that_flaps_between_two_medium_reads_is_reported() {
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
+    child.ask("inventory");
+    child.ask("medium");
+    let state = |answer: ProbeAnswer| answer.gpus[1].get("link7/link.active").cloned();
+    assert_eq!(state(child.ask("fast")), None, "an unchanged state is not repeated");
+    node.inject(&["nvlink-down", "7", "--gpu", "1"]);
+    assert_eq!(state(child.ask("fast")).as_deref(), Some("0"));
+    node.inject(&["nvlink-up", "7", "--gpu", "1"]);
+    assert_eq!(state(child.ask("fast")).as_deref(), Some("1"));
+    assert_eq!(child.ask("medium").gpus[1]["link7/link.recovery_errors"], "1");
 }
 
 #[test]

@@ -74,13 +74,30 @@ fn fires(rule: &Rule) -> Result<Detection, String> {
     let sku = rule.case.sku.as_deref().unwrap_or("H100-SXM5-80GB");
     let efa = rule.case.steps.iter().any(|step| step == "efa");
     let mut case = RuleCase::new(sku, efa);
-    case.run_steps(&rule.case.steps)?;
+    let opened = case.run_steps(&rule.case.steps)?;
+    let fault_at = case.fault_at();
     let detections = case.end();
-    let own = detections.iter().find(|detection| detection.code == rule.code).cloned();
-    own.ok_or_else(|| {
-        let opened: BTreeSet<&str> = detections.iter().map(|other| other.code.as_str()).collect();
-        format!("the rule did not fire; fired: {opened:?}")
-    })
+    let detection = detections.iter().find(|detection| detection.code == rule.code).cloned();
+    let own = opened.iter().find(|change| opened_code(change) == Some(rule.code.as_str()));
+    let (Some(detection), Some(own)) = (detection, own) else {
+        let opened: BTreeSet<&str> = opened.iter().filter_map(opened_code).collect();
+        return Err(format!("the rule did not fire; fired: {opened:?}"));
+    };
+    let (Some(fault_at), Some(limit_s)) = (fault_at, rule.case.found_within_s) else {
+        return Ok(detection);
+    };
+    let found_s = own.finding().first_seen.duration_since(fault_at).as_secs();
+    if (0..=i64::from(limit_s)).contains(&found_s) {
+        return Ok(detection);
+    }
+    Err(format!("found after {found_s} s, and not within {limit_s} s"))
+}
+
+fn opened_code(change: &Change) -> Option<&str> {
+    match change {
+        Change::Opened(finding) => Some(&finding.code),
+        Change::Updated(_) | Change::Cleared(_) => None,
+    }
 }
 
 #[test]

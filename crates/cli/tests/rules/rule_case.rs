@@ -52,6 +52,8 @@ pub(crate) struct RuleCase {
     detections: Vec<Detection>,
     node_check: NodeCheck,
     skipped_checks: Vec<SkippedCheck>,
+    /// When the step `fault` ran.
+    fault_at: Option<Timestamp>,
 }
 
 /// A finding that opened after an injection.
@@ -101,6 +103,7 @@ impl RuleCase {
             detections: Vec::new(),
             node_check,
             skipped_checks: Vec::new(),
+            fault_at: None,
         };
         case.advance(1);
         case
@@ -125,6 +128,11 @@ impl RuleCase {
     /// The node's files and its NVML library.
     pub(crate) fn node_paths(&self) -> (PathBuf, PathBuf) {
         (self.node.path().join("root"), self.node.library_path())
+    }
+
+    /// When the step `fault` ran.
+    pub(crate) fn fault_at(&self) -> Option<Timestamp> {
+        self.fault_at
     }
 
     /// Runs the steps and returns the finding changes they caused.
@@ -200,6 +208,7 @@ impl RuleCase {
                 self.check();
             }
             "reboot" => self.reboot(),
+            "fault" => self.fault_at = Some(self.now().wall),
             "deaf" => self.reads_kernel_log = false,
             "efa" => {}
             other => return Err(format!("unknown step `{other}`")),
@@ -363,7 +372,7 @@ impl RuleCase {
 }
 
 fn engine(facts: &'static FactSet) -> Engine {
-    Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
+    Engine::new(Rules::embedded().unwrap(), facts)
 }
 
 fn start_collectors(node: &NodeDir) -> (Watcher, HostCollector) {

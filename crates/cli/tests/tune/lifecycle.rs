@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::simulated_node::{SimulatedNode, unwrap_lines};
-use crate::support::run;
+use crate::support::{farrier, run};
 
 #[test]
 fn apply_verify_and_revert() {
@@ -253,4 +253,48 @@ fn json_output_does_not_ask() {
         output.stderr
     );
     assert_eq!(node.state(), before);
+}
+
+#[test]
+fn memlock_reaches_services_and_a_later_file_is_reported() {
+    let node = SimulatedNode::new();
+    let unit = "[Service]\nExecStart=/usr/sbin/slurmd\nLimitMEMLOCK=64K\n";
+    node.put("lib/systemd/system/slurmd.service", unit);
+    let memlock = ["training", "--only", "host.memlock"];
+    let applied = node.tune(&[&["apply", "--yes"], &memlock[..]].concat());
+    assert_eq!(applied.code, 0, "{}{}", applied.stdout, applied.stderr);
+    let drop_in = "etc/systemd/system/slurmd.service.d/90-farrier-memlock.conf";
+    assert!(node.read(drop_in).contains("[Service]\nLimitMEMLOCK=infinity\n"));
+    assert!(!node.path("node/root/etc/systemd/system/docker.service.d").exists());
+    let verify = || node.tune(&[&["verify"], &memlock[..]].concat());
+    assert_eq!(verify().code, 0, "{}", verify().stdout);
+    node.put("etc/security/limits.d/99-site.conf", "* hard memlock 65536\n");
+    node.put("etc/systemd/system/slurmd.service.d/99-site.conf", "[Service]\nLimitMEMLOCK=8M\n");
+    let overridden = verify();
+    assert_eq!(overridden.code, 1);
+    let text = unwrap_lines(&overridden.stdout);
+    assert!(text.contains("/etc/security/limits.d/99-site.conf: 65536 → unlimited"), "{text}");
+    assert!(text.contains("8M → infinity"), "{text}");
+    assert!(text.contains("slurmd.service.d/99-site.conf is read later and wins"), "{text}");
+    assert_eq!(node.tune(&["revert", "--yes"]).code, 0);
+    assert!(!node.path("node/root").join(drop_in).exists());
+    assert!(!node.path("node/root/etc/security/limits.d/90-farrier-memlock.conf").exists());
+}
+
+#[test]
+fn a_user_who_is_not_root_gets_one_line() {
+    use std::os::unix::process::CommandExt;
+    let mut command = farrier(&["tune", "apply", "training", "--yes"]);
+    // Tests may run as root.
+    if farrier_hardware::access::is_root() {
+        command.uid(65_534);
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        stderr,
+        "error: changing settings needs root; nothing was changed\nhint: run it with sudo\n"
+    );
 }

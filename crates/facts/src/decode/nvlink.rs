@@ -57,6 +57,10 @@ pub(super) fn assess_registers(
             " Drain the node, check the connection and re-seat, run a field diagnostic, and have the \
              part replaced."
         }
+        _ if matched.iter().any(|record| record.replace_from.is_some()) => {
+            " Drain the GPU, reset it and run `farrier diag` on it; if the error recurs after that, \
+             have the part replaced."
+        }
         _ => " Drain the GPU and reset it.",
     });
     assessment.source = worst.origin.line();

@@ -253,8 +253,9 @@ fn texts_state_each_action_once() {
 fn nvlink_text_and_action_agree() {
     for (registers, action, end) in [
         ("0x1, 0x0, 0x0", Action::Ignore, "can be ignored. Nothing to do."),
-        ("0x11, 0x0, 0x0", Action::ResetGpu, "link hardware. Drain the GPU and reset it."),
-        ("0x111, 0x0, 0x0", Action::DrainAndReplace, "and have the part replaced."),
+        ("0x2, 0x0, 0x0", Action::ResetGpu, "came with it). Drain the GPU and reset it."),
+        ("0x11, 0x0, 0x0", Action::ResetGpu, "recurs after that, have the part replaced."),
+        ("0x111, 0x0, 0x0", Action::ResetGpu, "recurs after that, have the part replaced."),
         ("0x0, 0x0, 0x0", Action::ResetGpu, "the maker of the node."),
     ] {
         let line = format!(
@@ -264,6 +265,16 @@ fn nvlink_text_and_action_agree() {
         assert_eq!(event.action, action, "{line}");
         assert!(event.text.ends_with(end), "{}", event.text);
     }
+}
+
+#[test]
+fn a_single_nvlink_error_asks_for_a_reset_and_a_third_one_for_a_replacement() {
+    let line =
+        "NVRM: Xid (PCI:0000:17:00): 74, NVLink: fatal error detected on link 3(0x10000, 0x0)";
+    let lines = [line; 3].join("\n");
+    let events = decode(facts(), lines.as_bytes());
+    let actions: Vec<Action> = events.iter().map(|event| event.action).collect();
+    assert_eq!(actions, [Action::ResetGpu, Action::ResetGpu, Action::DrainAndReplace]);
 }
 
 #[test]

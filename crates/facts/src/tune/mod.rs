@@ -19,11 +19,15 @@ mod setting;
 pub use control::{Content, FileContent, GpuControl, Target, Value};
 pub use plan::{Need, PlanOptions, PlannedChange, Step, StepStatus, StepSubject, plan};
 pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
-pub use readings::{ApplicationClocks, Choice, GpuReadings, GpusSeen, Readings, ServiceState};
+pub use readings::{
+    ApplicationClocks, Choice, ConfigFile, GpuReadings, GpusSeen, MemlockReadings, Readings,
+    ServiceState,
+};
 pub use report::{Applied, ApplyReport, REPORT_VERSION, RevertOutcome, StepOutcome};
 pub use setting::{
     CLOCKS_LOCKED, ClockTarget, DesiredValue, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE,
-    MEMLOCK_FILE, MODPROBE_FOLDER, PERSISTENCED, PowerTarget, SettingError, SettingKind,
+    MEMLOCK_FILE, MEMLOCK_SERVICES, MODPROBE_FOLDER, PERSISTENCED, PowerTarget, SettingError,
+    SettingKind, memlock_drop_in,
 };
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub struct Readings {
     pub hugepages: Reading<Choice>,
     /// Files that a profile may write, by path, as [`Value::File`] or [`Value::NoFile`].
     pub files: BTreeMap<String, Reading<Value>>,
+    /// Limits on locked memory.
+    pub memlock: MemlockReadings,
     /// The packages of kernel and driver.
     pub packages: Reading<Vec<Package>>,
     /// Whether apt's configuration directory exists.
@@ -27,6 +29,23 @@ pub struct Readings {
     pub can_start_services: bool,
     /// Parameters of the loaded module, by name without `NVreg_`.
     pub module_parameters: Reading<BTreeMap<String, String>>,
+}
+
+/// Configuration that limits locked memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemlockReadings {
+    /// Files of pam_limits, in the order in which it reads them.
+    pub limits: Reading<Vec<ConfigFile>>,
+    /// Installed services that start jobs, by unit name without `.service`: the unit file and its
+    /// drop-ins, in the order in which systemd reads them.
+    pub services: Reading<BTreeMap<String, Vec<ConfigFile>>>,
+}
+
+/// A configuration file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigFile {
+    pub path: String,
+    pub text: String,
 }
 
 /// State of a systemd service.

@@ -8,6 +8,10 @@ use crate::names::nearest;
 
 /// Limit on locked memory.
 pub const MEMLOCK_FILE: &str = "/etc/security/limits.d/90-farrier-memlock.conf";
+/// Services whose jobs inherit their limit on locked memory, because they do not log in: Slurm's
+/// daemon and container runtimes.
+pub const MEMLOCK_SERVICES: [&str; 8] =
+    ["slurmd", "containerd", "docker", "crio", "k3s", "k3s-agent", "rke2-agent", "rke2-server"];
 /// Package blacklist for unattended upgrades.
 pub const GUARD_FILE: &str = "/etc/apt/apt.conf.d/52farrier";
 /// Directory of kernel module options, one file each.
@@ -243,10 +247,18 @@ impl SettingKind {
         let name = match (parameter, framework) {
             (Some(parameter), _) => format!("host.module.NVreg_{parameter}"),
             (None, Some(framework)) => format!("jobs.{framework}"),
-            (None, None) => return [MEMLOCK_FILE, GUARD_FILE].contains(&path),
+            (None, None) => {
+                return [MEMLOCK_FILE, GUARD_FILE].contains(&path)
+                    || MEMLOCK_SERVICES.iter().any(|unit| memlock_drop_in(unit) == path);
+            }
         };
         Self::from_name(&name).is_ok()
     }
+}
+
+/// The drop-in that sets the limit on locked memory of a service.
+pub fn memlock_drop_in(unit: &str) -> String {
+    format!("/etc/systemd/system/{unit}.service.d/90-farrier-memlock.conf")
 }
 
 impl fmt::Display for SettingKind {

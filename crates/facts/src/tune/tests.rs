@@ -51,6 +51,10 @@ fn readings() -> Readings {
             available: Reading::Value(vec!["always".to_owned(), "madvise".to_owned()]),
         }),
         files: BTreeMap::new(),
+        memlock: MemlockReadings {
+            limits: Reading::Value(Vec::new()),
+            services: Reading::Value(BTreeMap::new()),
+        },
         packages: Reading::Value(vec![Package {
             name: "nvidia-driver-580-server".to_owned(),
             version: "580.95.05-0ubuntu1".to_owned(),

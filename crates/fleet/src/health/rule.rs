@@ -333,5 +333,8 @@ pub struct Case {
     /// - `efa` for a node with EFA adapters, `deaf` for one whose kernel log is not read
     /// - `set SIGNAL VALUE` for signals that the agent measures about itself, and for a process
     ///   that cannot be killed, which cannot be simulated
+    /// - `fault` where the fault begins
     pub steps: Vec<String>,
+    /// Seconds from the step `fault` until the finding opens, at most.
+    pub found_within_s: Option<u32>,
 }

@@ -213,6 +213,9 @@ fn validation_error(rule: &Rule) -> Option<String> {
     if rule.case.steps.is_empty() {
         return Some("it has no case that triggers it".to_owned());
     }
+    if rule.case.found_within_s.is_some() != rule.case.steps.iter().any(|step| step == "fault") {
+        return Some("its case needs both `found_within_s` and the step `fault`".to_owned());
+    }
     if rule.when.is_empty() == rule.on.is_none() && !rule.code.starts_with("check") {
         return Some("it needs clauses (`when`) or events (`on`), not both".to_owned());
     }

@@ -99,6 +99,14 @@ signals! {
     GpuClockMemory = "gpu.clock_memory_mhz", Gpu, Gauge;
     /// Maximum memory clock.
     GpuClockMemoryMax = "gpu.clock_memory_max_mhz", Gpu, Gauge;
+    /// Highest SM clock of the model, from the facts.
+    GpuClockSmBoost = "gpu.clock_sm_boost_mhz", Gpu, Gauge;
+    /// Memory clock of the model, from the facts.
+    GpuClockMemoryRated = "gpu.clock_memory_rated_mhz", Gpu, Gauge;
+    /// Application clock that is set for the SMs.
+    GpuClockSmApplication = "gpu.clock_sm_application_mhz", Gpu, Gauge;
+    /// 1 while the application clock is below 60 % of the model's highest SM clock.
+    GpuClockApplicationLow = "gpu.clock_application_low", Gpu, Flag;
     /// Throttle reasons, as NVML's bit mask.
     GpuClockReasons = "gpu.clock_reasons", Gpu, Mask;
     /// Time throttled by the power limit.
@@ -260,6 +268,9 @@ signals! {
     NicRate = "nic.rate_gbps", Nic, Gauge;
     /// Link-down events.
     NicLinkDowned = "nic.link_downed", Nic, Counter;
+    /// Times that the port lost its link: as the adapter counts them, as the kernel counts carrier
+    /// losses (Ethernet), or as the agent saw them if neither is counted.
+    NicLinkLosses = "nic.link_losses", Nic, Counter;
     /// Link error recoveries.
     NicLinkErrorRecovery = "nic.link_error_recovery", Nic, Counter;
     /// Symbol errors.
@@ -304,6 +315,8 @@ signals! {
     /// 1 while a driver call hangs. Reported for the GPU that the call concerns, until that GPU
     /// answers again, or for the node if the GPU is unknown.
     NodeCallsStuck = "node.calls_stuck", Node, Flag;
+    /// Driver calls that took a second or longer, by the GPU that they concern.
+    NodeSlowCalls = "node.slow_calls", Node, Counter;
     /// 1 while NVML answers.
     NodeNvmlAnswers = "node.nvml_answers", Node, Flag;
     /// 1 while the NVIDIA kernel module is loaded.

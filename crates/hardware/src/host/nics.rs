@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::node::{PortHealth, ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
-use super::{count, flag, push_node, unexpected_content};
+use super::{count, flag, push_node, required, unexpected_content};
 use crate::root::Root;
 
 const ADAPTERS: &str = "/sys/class/infiniband";
@@ -100,6 +100,20 @@ struct Port {
     used: bool,
     class: RateClass,
     counters: BTreeMap<Signal, SkippedCounter>,
+    /// How often a read found the port down that was active before.
+    falls: u32,
+    loss_source: Option<LossSource>,
+}
+
+/// What counts how often a port loses its link. A read every second misses a short loss.
+#[derive(Debug)]
+enum LossSource {
+    /// This file of the kernel, for an Ethernet port.
+    Carrier(String),
+    /// The adapter's own counter.
+    Adapter,
+    /// The reads of the agent, because nothing else counts. EFA has no counter.
+    Reads,
 }
 
 /// Ports that should run at the same rate, because they are of one model on one kind of network. A
@@ -284,7 +298,9 @@ impl Port {
             return;
         }
         self.missed = 0;
+        let was_active = self.active == Some(true);
         self.active = active.value().copied();
+        self.falls += u32::from(was_active && self.active == Some(false));
         self.used |= self.active == Some(true);
         samples.push(sample(name, Signal::NicPresent, Reading::Value(1.0)));
         let reading = match active {
@@ -292,6 +308,25 @@ impl Port {
             other => other.map(flag),
         };
         samples.push(sample(name, Signal::NicActive, reading));
+    }
+
+    /// How often the port lost its link. `downed` is the adapter's counter. The source stays the
+    /// same, because another one would have another count.
+    fn link_losses(&mut self, root: &Root, name: &PortName, downed: Reading<f64>) -> Reading<f64> {
+        if self.loss_source.is_none() {
+            let interface = carrier_file(root, name).filter(|_| self.class.network == "Ethernet");
+            self.loss_source = match (interface, &downed) {
+                (Some(path), _) => Some(LossSource::Carrier(path)),
+                (None, Reading::Value(_)) => Some(LossSource::Adapter),
+                (None, Reading::Absent) => Some(LossSource::Reads),
+                (None, Reading::Unreadable(_)) => None,
+            };
+        }
+        match &self.loss_source {
+            Some(LossSource::Carrier(path)) => required(value(root, path), path),
+            Some(LossSource::Reads) => Reading::Value(f64::from(self.falls)),
+            Some(LossSource::Adapter) | None => required(downed, "counters/link_downed"),
+        }
     }
 
     /// `compared` says whether the port's rate is compared with the rates of other ports. The rate
@@ -306,10 +341,14 @@ impl Port {
         let has_rate = compared && self.active == Some(true);
         let rate = if has_rate { rate(root, name) } else { Reading::Absent };
         samples.push(sample(name, Signal::NicRate, rate));
+        let mut downed = Reading::Absent;
         for (signal, place, file) in COUNTERS {
             if let Some(counter) = self.counters.get_mut(&signal).filter(|left| left.reads_left > 0)
             {
                 counter.reads_left -= 1;
+                if signal == Signal::NicLinkDowned {
+                    downed = counter.reading.clone();
+                }
                 samples.push(sample(name, signal, counter.reading.clone()));
                 continue;
             }
@@ -320,8 +359,13 @@ impl Port {
                 let left = SkippedCounter { reading: reading.clone(), reads_left: SKIPPED_READS };
                 self.counters.insert(signal, left);
             }
+            if signal == Signal::NicLinkDowned {
+                downed = reading.clone();
+            }
             samples.push(sample(name, signal, reading));
         }
+        let losses = self.link_losses(root, name, downed);
+        samples.push(sample(name, Signal::NicLinkLosses, losses));
     }
 }
 
@@ -332,6 +376,17 @@ fn sample((device, port): &PortName, signal: Signal, reading: Reading<f64>) -> S
 
 fn dir((device, port): &PortName) -> String {
     format!("{ADAPTERS}/{device}/ports/{port}")
+}
+
+/// The file with the carrier losses of the port's network interface (Linux
+/// `Documentation/ABI/testing/sysfs-class-net`). `None` if the adapter has no or several interfaces,
+/// because then it is unknown which one belongs to the port.
+fn carrier_file(root: &Root, name: &PortName) -> Option<String> {
+    let dir = format!("{ADAPTERS}/{}/device/net", name.0);
+    let interfaces = root.list(&dir).value().cloned()?;
+    let [interface] = &interfaces[..] else { return None };
+    let path = format!("{dir}/{interface}/carrier_down_count");
+    value(root, &path).value().is_some().then_some(path)
 }
 
 /// Whether the state is `4: ACTIVE`.

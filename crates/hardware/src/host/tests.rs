@@ -196,6 +196,36 @@ fn efa_counters_are_on_the_device_or_the_port() {
 }
 
 #[test]
+fn short_losses_of_a_link_are_counted() {
+    let mut node = Node::new(Expectations::default());
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_1", "4: ACTIVE");
+    node.write("sys/class/infiniband/mlx5_1/ports/1/link_layer", "Ethernet\n");
+    let carrier = "sys/class/infiniband/mlx5_1/device/net/enp24s0np0/carrier_down_count";
+    node.write(carrier, "1\n");
+    let efa = "sys/class/infiniband/rdmap0s6/ports/1";
+    node.write(&format!("{efa}/state"), "4: ACTIVE\n");
+    node.write(&format!("{efa}/phys_state"), "5: LinkUp\n");
+    let losses = |node: &mut Node| {
+        let samples = node.collector.read(Tier::Medium);
+        ["mlx5_0", "mlx5_1", "rdmap0s6"].map(|device| {
+            reading(&samples, &nic(device), Signal::NicLinkLosses).unwrap().value().copied()
+        })
+    };
+    assert_eq!(losses(&mut node), [Some(3.0), Some(1.0), Some(0.0)]);
+    // Both links were lost and came back between two reads; the third one was read while down.
+    node.write("sys/class/infiniband/mlx5_0/ports/1/counters/link_downed", "4\n");
+    node.write(carrier, "2\n");
+    node.write(&format!("{efa}/state"), "1: DOWN\n");
+    node.collector.read(Tier::Fast);
+    node.write(&format!("{efa}/state"), "4: ACTIVE\n");
+    assert_eq!(losses(&mut node), [Some(4.0), Some(2.0), Some(1.0)]);
+    // The count of another source would look like losses.
+    node.remove("sys/class/infiniband/mlx5_1/device");
+    assert_eq!(losses(&mut node), [Some(4.0), None, Some(1.0)]);
+}
+
+#[test]
 fn gpus_on_the_bus_are_counted_and_reported_missing_when_they_disappear() {
     let mut node = Node::new(Expectations::default());
     let device = |address: &str, vendor: &str, class: &str| {

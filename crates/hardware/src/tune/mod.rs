@@ -16,6 +16,7 @@ mod apply;
 mod failpoint;
 mod files;
 mod journal;
+mod memlock;
 mod package_holds;
 mod permissions;
 mod read_settings;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{
-    Choice, ENVIRONMENTS, HUGEPAGES_FILE, PERSISTENCED, Profile, Readings, SettingKind,
+    Choice, ENVIRONMENTS, HUGEPAGES_FILE, MEMLOCK_SERVICES, MemlockReadings, PERSISTENCED, Profile,
+    Readings, SettingKind, memlock_drop_in,
 };
 
-use super::{files, service};
+use super::{files, memlock, service};
 use crate::nvml::GpuControls;
 use crate::root::Root;
 use crate::{containers, driver, packages};
@@ -26,7 +27,10 @@ pub fn read_settings(
     let hidden = host_hidden_reason(root);
     let kinds =
         profile.setting.iter().filter_map(|setting| SettingKind::from_name(&setting.name).ok());
-    let paths = kinds.filter_map(|kind| kind.file());
+    let kinds: Vec<SettingKind> = kinds.collect();
+    let drop_ins = MEMLOCK_SERVICES.map(memlock_drop_in).into_iter();
+    let drop_ins = drop_ins.filter(|_| kinds.contains(&SettingKind::Memlock));
+    let paths = kinds.iter().filter_map(SettingKind::file).chain(drop_ins);
     let file = |path: String| {
         // Read the environment files for jobs even in a container, because its jobs use the
         // container's own.
@@ -43,6 +47,13 @@ pub fn read_settings(
         governors: governors(root),
         hugepages: files::read_choice(root, HUGEPAGES_FILE, None),
         files,
+        memlock: hidden.map_or_else(
+            || memlock::read(root),
+            |_| MemlockReadings {
+                limits: hidden_from_container(hidden),
+                services: hidden_from_container(hidden),
+            },
+        ),
         packages: hidden
             .map_or_else(|| packages::with_architectures(root), |_| hidden_from_container(hidden)),
         has_apt: hidden.map_or_else(|| root.exists(APT), |_| hidden_from_container(hidden)),

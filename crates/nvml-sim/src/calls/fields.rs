@@ -271,6 +271,10 @@ fn nvlink(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldErro
         138..=141 => return traffic(gpu, field, scope).ok_or(invalid),
         161 => (scope as usize, |link| link.replay_errors),
         162 => (scope as usize, |link| link.recovery_errors),
+        // From Hopper on, one counter has the CRC errors of data and flits.
+        163 if gpu.nvlink.generation >= 4 => {
+            (scope as usize, |link| link.crc_data_errors.saturating_add(link.crc_flit_errors))
+        }
         163 => (scope as usize, |link| link.crc_data_errors),
         201..=222 | 294 | 295 if gpu.nvlink.generation >= 5 => {
             return nvlink5_counter(gpu, field, scope).ok_or(invalid);

@@ -131,13 +131,7 @@ pub(super) fn utilisation(
     now.fp32_percent = f64::from(busy) * 0.1;
     now.dram_percent = f64::from(memory);
     (now.fp64_percent, now.fp16_percent, now.integer_percent) = (0.0, 0.0, 0.0);
-    let clocks = &mut gpu.clocks;
-    let rate = if busy == 0 { clocks.graphics_floor_mhz } else { clocks.default_graphics_mhz };
-    let rate = clocks
-        .locked_graphics_mhz
-        .map_or(rate, |range| rate.clamp(range.min, range.max.max(range.min)));
-    (clocks.current_mhz.graphics, clocks.current_mhz.sm) = (rate, rate);
-    clocks.current_mhz.memory = clocks.max_mhz.memory;
+    set_clocks(gpu);
     let mut reasons = gpu.clock_events.reasons.clone();
     reasons.retain(|reason| *reason != ThrottleReason::GpuIdle);
     if busy == 0 && reasons.is_empty() {
@@ -147,6 +141,18 @@ pub(super) fn utilisation(
     // active.
     throttle(&mut gpu.clock_events, reasons, now_unix_ms);
     Ok(())
+}
+
+/// Sets the clocks as the driver would for the GPU's load and settings.
+pub(super) fn set_clocks(gpu: &mut SimGpu) {
+    let is_idle = gpu.utilisation.gpu_percent == 0;
+    let clocks = &mut gpu.clocks;
+    let rate = if is_idle { clocks.graphics_floor_mhz } else { clocks.application_graphics_mhz };
+    let rate = clocks
+        .locked_graphics_mhz
+        .map_or(rate, |range| rate.clamp(range.min, range.max.max(range.min)));
+    (clocks.current_mhz.graphics, clocks.current_mhz.sm) = (rate, rate);
+    clocks.current_mhz.memory = clocks.max_mhz.memory;
 }
 
 /// Makes the GPU idle and not throttled, with the default power limit.

@@ -218,7 +218,9 @@ fn change_nic(state: &mut SimState, change: &NicChange) -> Result<(), HostFaultE
 
 fn change_port(nic: &mut Nic, change: &NicChange) -> Result<(), HostFaultError> {
     let unknown = HostFaultError::Port { name: change.name.clone(), port: change.port };
+    let kind = nic.kind;
     let port = nic.ports.iter_mut().find(|port| port.number == change.port).ok_or(unknown)?;
+    let was_up = port.is_up();
     if let Some(word) = &change.state {
         port.state = canonical_state(&STATES, word)?;
         // If a port is down, its physical layer polls for the peer.
@@ -229,6 +231,9 @@ fn change_port(nic: &mut Nic, change: &NicChange) -> Result<(), HostFaultError> 
         port.phys_state = canonical_state(&PHYS_STATES, word)?;
     }
     port.rate_gbps = change.rate_gbps.unwrap_or(port.rate_gbps);
+    if was_up && !port.is_up() {
+        port.count_loss(kind);
+    }
     Ok(())
 }
 

@@ -130,6 +130,16 @@ pub(super) fn find_link(gpu: &mut SimGpu, link: usize) -> Result<&mut Link, Faul
     gpu.nvlink.links.get_mut(link).ok_or(FaultError::Link { link, count })
 }
 
+/// Brings a link up. A link that was down is trained again, which the driver counts.
+pub(super) fn bring_up(gpu: &mut SimGpu, link: usize) -> Result<(), FaultError> {
+    let link = find_link(gpu, link)?;
+    if !link.active {
+        add(&mut link.recovery_errors, 1);
+    }
+    link.active = true;
+    Ok(())
+}
+
 pub(super) fn link_errors(
     gpu: &mut SimGpu,
     link: usize,

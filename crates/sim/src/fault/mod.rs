@@ -170,7 +170,7 @@ pub fn apply(
         }
         Fault::LinkUp(link) => {
             gpu.nvlink.accumulate_traffic(now_unix_ms);
-            links::find_link(gpu, *link)?.active = true;
+            links::bring_up(gpu, *link)?;
         }
         Fault::LinkErrors { link, errors } => links::link_errors(gpu, *link, errors)?,
         Fault::Pcie(fault) => return links::pcie(gpu, fault),

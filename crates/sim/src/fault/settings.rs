@@ -29,9 +29,10 @@ pub(super) fn change(gpu: &mut SimGpu, change: &SettingsChange) -> Result<(), Fa
     if let Some(on) = change.ecc {
         (gpu.ecc.enabled, gpu.ecc.pending) = (on, on);
     }
-    let clocks = &mut gpu.clocks;
-    clocks.application_graphics_mhz =
-        change.application_graphics_mhz.unwrap_or(clocks.application_graphics_mhz);
+    if let Some(mhz) = change.application_graphics_mhz {
+        gpu.clocks.application_graphics_mhz = mhz;
+        super::activity::set_clocks(gpu);
+    }
     Ok(())
 }
 

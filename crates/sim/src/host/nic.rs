@@ -153,6 +153,9 @@ pub struct Port {
     /// Kernel name of the physical state, such as `LinkUp`.
     pub phys_state: String,
     pub rate_gbps: u32,
+    /// Carrier losses of the network interface of an Ethernet port.
+    #[serde(default)]
+    pub carrier_losses: u64,
     /// Values in `counters/`.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
@@ -227,6 +230,7 @@ impl Nic {
         };
         zero(&mut self.hw_counters);
         for port in &mut self.ports {
+            port.carrier_losses = 0;
             zero(&mut port.counters);
             zero(&mut port.hw_counters);
         }
@@ -300,8 +304,24 @@ impl Port {
             state: "ACTIVE".to_owned(),
             phys_state: "LinkUp".to_owned(),
             rate_gbps,
+            carrier_losses: 0,
             counters,
             hw_counters,
+        }
+    }
+
+    /// Whether the link is up.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == "ACTIVE" && self.phys_state == "LinkUp"
+    }
+
+    /// Counts a lost link, as adapter and kernel do.
+    pub(crate) fn count_loss(&mut self, kind: NicKind) {
+        if kind == NicKind::Roce {
+            self.carrier_losses = self.carrier_losses.saturating_add(1);
+        }
+        if let Some(downed) = self.counters.get_mut("link_downed") {
+            *downed = downed.saturating_add(1);
         }
     }
 }

@@ -44,6 +44,10 @@ fn adapter(rootfs: &mut RootFs, number: u32, nic: &Nic) {
     for (name, value) in &nic.hw_counters {
         rootfs.add_value(format!("{folder}/hw_counters/{name}"), value);
     }
+    for found in nic.ports.iter().filter(|_| nic.kind == NicKind::Roce) {
+        let interface = format!("{pci}/net/enp{}s0np{}", nic.bus, found.number);
+        rootfs.add_value(format!("{interface}/carrier_down_count"), found.carrier_losses);
+    }
     for found in &nic.ports {
         port(rootfs, &folder, number, nic.kind, found);
     }

@@ -4,9 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_agent::status::Status;
+use farrier_fleet::health::Signal;
 
 use super::print::heading;
 use crate::printer::Printer;
+
+/// Signals that come from the facts about the GPU's model, not from its hardware.
+const FROM_FACTS: [Signal; 3] =
+    [Signal::GpuClockSmBoost, Signal::GpuClockMemoryRated, Signal::GpuClockApplicationLow];
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     list("Coverage gaps", &gaps(status), printer)?;
@@ -16,7 +21,20 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     }
     // The hardware determines the list, so it rarely changes. If it has more than three signals,
     // only the JSON output names them.
-    let signals: Vec<&str> = status.unsupported_signals.keys().map(String::as_str).collect();
+    let (facts, signals): (Vec<&str>, Vec<&str>) = status
+        .unsupported_signals
+        .keys()
+        .map(String::as_str)
+        .partition(|signal| FROM_FACTS.iter().any(|known| known.name() == *signal));
+    if !facts.is_empty() {
+        printer.line("")?;
+        printer.line(
+            "Unknown: no source gives the clocks of this GPU model, so low clocks are not detected",
+        )?;
+    }
+    if signals.is_empty() {
+        return Ok(());
+    }
     let what = match signals.len() {
         1..=3 => signals.join(", "),
         count => format!("{count} signals (--output json lists them)"),

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::Signal;
+use farrier_fleet::health::{MEMORY_CLOCK_FLOOR, SM_CLOCK_FLOOR, Signal};
 use serde::Serialize;
 
 use super::sample::GpuSample;
@@ -25,6 +25,9 @@ const FULL_UTILISATION: f64 = 0.95;
 
 /// Below this utilisation, the GPU counts as idle: sampling alone can cause one per cent.
 const IDLE_UTILISATION: f64 = 0.02;
+
+/// From this utilisation on, a GPU should run at its highest clocks.
+const LOADED_UTILISATION: f64 = 0.9;
 
 /// From this share of the bandwidth on, a link or memory is the bottleneck; protocol overhead takes
 /// the rest.
@@ -53,6 +56,8 @@ pub(super) enum LimitKind {
     /// The host launches work too slowly.
     HostBound,
     Unknown,
+    /// A clock far below the model's, without a throttle reason.
+    LowClock,
     /// Software thermal slowdown.
     SwThermal,
     /// Hardware slowdown without a more specific reason.
@@ -61,6 +66,8 @@ pub(super) enum LimitKind {
     PowerBrake,
     /// Hardware thermal slowdown.
     HwThermal,
+    /// A driver call about it does not return.
+    Hung,
     /// A reset is required.
     Reset,
     /// Off the bus.
@@ -82,10 +89,12 @@ impl LimitKind {
             Self::IdleInUse => "idle, used",
             Self::HostBound => "host-bound",
             Self::Unknown => "unknown",
+            Self::LowClock => "low clock",
             Self::SwThermal => "thermal",
             Self::HwSlowdown => "slowdown",
             Self::PowerBrake => "pwr brake",
             Self::HwThermal => "HW thermal",
+            Self::Hung => "hung",
             Self::Reset => "reset",
             Self::Lost => "lost",
         }
@@ -108,10 +117,12 @@ impl LimitKind {
             Self::PowerCap | Self::IdleInUse | Self::HostBound | Self::Unknown => {
                 Some(Tone::Caution)
             }
-            Self::SwThermal
+            Self::LowClock
+            | Self::SwThermal
             | Self::HwSlowdown
             | Self::PowerBrake
             | Self::HwThermal
+            | Self::Hung
             | Self::Reset
             | Self::Lost => Some(Tone::Bad),
         }
@@ -144,6 +155,12 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFact
     if gpu.value(Signal::GpuResetRequired).is_some_and(|value| value > 0.0) {
         return LimitingFactor::new(LimitKind::Reset, "it needs a reset");
     }
+    if gpu.value(Signal::NodeCallsStuck).is_some_and(|value| value > 0.0) {
+        return LimitingFactor::new(
+            LimitKind::Hung,
+            "a driver call about it has not returned; it is not read for some minutes",
+        );
+    }
     let reasons = gpu.reading(Signal::GpuClockReasons);
     let utilisation = gpu.reading(Signal::GpuUtilisation);
     if let (Reading::Unreadable(why), Reading::Unreadable(_)) = (reasons, utilisation) {
@@ -159,6 +176,9 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFact
     }
     if bits & POWER_CAP != 0 {
         return LimitingFactor::new(LimitKind::PowerCap, power_cap(gpu));
+    }
+    if let Some(limit) = low_clock(gpu, bits).filter(|_| busy >= Some(LOADED_UTILISATION)) {
+        return limit;
     }
     if let Some(limit) = bandwidth_bound(gpu) {
         return limit;
@@ -190,7 +210,7 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFact
         return LimitingFactor::unknown(why);
     }
     match busy {
-        Some(_) => LimitingFactor::new(LimitKind::Compute, "no limit: compute-bound"),
+        Some(_) => LimitingFactor::new(LimitKind::Compute, compute_bound(gpu)),
         None => match utilisation.why_unreadable() {
             Some(why) => LimitingFactor::unknown(why),
             None => LimitingFactor::unknown("the GPU does not report utilisation"),
@@ -221,6 +241,42 @@ fn throttled(gpu: &GpuSample, bits: u64) -> Option<LimitingFactor> {
         return None;
     };
     Some(limit)
+}
+
+/// A clock far below the model's. The driver reports no reason for a locked clock.
+fn low_clock(gpu: &GpuSample, bits: u64) -> Option<LimitingFactor> {
+    let low = |current, rated, floor: f64| {
+        let (current, rated) = gpu.value(current).zip(gpu.value(rated))?;
+        (current < rated * floor).then_some((current, rated))
+    };
+    let sm = low(Signal::GpuClockSm, Signal::GpuClockSmBoost, SM_CLOCK_FLOOR);
+    if let Some((current, rated)) = sm.filter(|_| bits & SYNC_BOOST == 0) {
+        let set = gpu.value(Signal::GpuClockApplicationLow) == Some(1.0) || bits & SET_CLOCKS != 0;
+        let cause = if set {
+            "an application clock is set (nvidia-smi -rac resets it)"
+        } else {
+            "no throttle reason: locked clocks? (nvidia-smi -rgc releases them)"
+        };
+        let text = format!("the SM clock is {current:.0} of {rated:.0} MHz: {cause}");
+        return Some(LimitingFactor::new(LimitKind::LowClock, text));
+    }
+    let memory = low(Signal::GpuClockMemory, Signal::GpuClockMemoryRated, MEMORY_CLOCK_FLOOR);
+    let (current, rated) = memory?;
+    let text = format!(
+        "the memory clock is {current:.0} of {rated:.0} MHz: locked clocks? (nvidia-smi -rmc \
+         releases them)"
+    );
+    Some(LimitingFactor::new(LimitKind::LowClock, text))
+}
+
+fn compute_bound(gpu: &GpuSample) -> &'static str {
+    match gpu.reading(Signal::GpuClockSmBoost) {
+        Reading::Absent => {
+            "no limit seen: compute-bound; whether its clocks are low is unknown (no source gives \
+             the clocks of this model)"
+        }
+        _ => "no limit: compute-bound",
+    }
 }
 
 fn idle(is_in_use: Option<bool>) -> LimitingFactor {
@@ -359,6 +415,8 @@ mod tests {
         assert_eq!(classify(&gpu(&values), None).kind, LimitKind::Lost);
         let reset = [(Signal::GpuResetRequired, 1.0), (Signal::GpuUtilisation, 1.0)];
         assert_eq!(classify(&gpu(&reset), None).kind, LimitKind::Reset);
+        let hung = [(Signal::NodeCallsStuck, 1.0), (Signal::GpuUtilisation, 1.0)];
+        assert_eq!(classify(&gpu(&hung), None).kind, LimitKind::Hung);
     }
 
     #[test]
@@ -380,8 +438,44 @@ mod tests {
     }
 
     #[test]
+    fn low_clocks_are_the_limit_of_a_busy_gpu() {
+        let rated = [(Signal::GpuClockSmBoost, 1980.0), (Signal::GpuClockMemoryRated, 2619.0)];
+        let with = |busy: f64, reasons: f64, sm: f64, memory: f64| {
+            let values = [
+                (Signal::GpuUtilisation, busy),
+                (Signal::GpuClockReasons, reasons),
+                (Signal::GpuClockSm, sm),
+                (Signal::GpuClockMemory, memory),
+            ];
+            classify(&gpu(&[&values[..], &rated[..]].concat()), Some(true))
+        };
+        let locked = with(0.98, 0.0, 345.0, 2619.0);
+        assert_eq!(locked.kind, LimitKind::LowClock);
+        assert_eq!(
+            locked.text,
+            "the SM clock is 345 of 1980 MHz: no throttle reason: locked clocks? (nvidia-smi -rgc \
+             releases them)"
+        );
+        assert_eq!(with(0.98, 0.0, 1980.0, 810.0).kind, LimitKind::LowClock);
+        assert_eq!(with(0.98, 0.0, 1980.0, 2619.0).kind, LimitKind::Compute);
+        assert_eq!(with(0.98, 4.0, 900.0, 2619.0).kind, LimitKind::PowerCap, "explained");
+        assert_eq!(with(0.5, 0.0, 345.0, 2619.0).kind, LimitKind::HostBound, "not loaded");
+    }
+
+    #[test]
+    fn a_model_without_rated_clocks_is_said_to_be_unknown() {
+        let values = [(Signal::GpuUtilisation, 1.0), (Signal::GpuClockReasons, 0.0)];
+        let mut gpu = gpu(&values);
+        gpu.readings.insert(Signal::GpuClockSmBoost, Reading::Absent);
+        let limit = classify(&gpu, Some(true));
+        assert_eq!(limit.kind, LimitKind::Compute);
+        assert!(limit.text.contains("whether its clocks are low is unknown"), "{}", limit.text);
+    }
+
+    #[test]
     fn labels_fit_their_column() {
         for kind in [
+            LimitKind::LowClock,
             LimitKind::HwThermal,
             LimitKind::HostBound,
             LimitKind::IdleInUse,

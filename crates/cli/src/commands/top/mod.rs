@@ -227,8 +227,9 @@ fn sample_once(settings: &source::nvml::NvmlSettings) -> Option<NodeSample> {
     let started = Instant::now();
     let mut last = None;
     source::nvml::run(settings, &stop, &mut |node, progress: ReadProgress| {
-        let is_done =
-            progress.is_complete() || progress.is_unavailable() || started.elapsed() > ONCE_TIMEOUT;
+        let is_complete = progress.is_complete() && node.outage.is_none();
+        let timeout = ONCE_TIMEOUT * (1 + progress.hangs());
+        let is_done = is_complete || progress.is_unavailable() || started.elapsed() > timeout;
         last = Some(node);
         if is_done {
             stop.store(true, Ordering::Relaxed);

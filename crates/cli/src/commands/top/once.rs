@@ -4,7 +4,7 @@ use farrier_fleet::health::Signal;
 
 use super::draw::format;
 use super::model::FleetSample;
-use super::sample::{GpuSample, NodeSample, SourceOutage};
+use super::sample::{FindingGroup, GpuSample, NodeSample, SourceOutage};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure;
@@ -70,9 +70,9 @@ pub(super) fn node(
         }
         Some(findings) => {
             printer.line("")?;
-            for finding in findings {
-                let severity = printer.severity(finding.severity);
-                let text = format!("{} → {}: {}", finding.subject, finding.action, finding.text);
+            for FindingGroup { lead, severity, codes, .. } in FindingGroup::group(findings) {
+                let severity = printer.severity(severity);
+                let text = format!("{} → {}: {} [{codes}]", lead.subject, lead.action, lead.text);
                 printer.paragraph(&severity, 9, &text)?;
             }
         }

@@ -207,6 +207,9 @@ pub(super) struct FindingSample {
     /// The subject, for people.
     pub(super) subject: String,
     pub(super) code: String,
+    /// The event within the rule, such as `Xid 79`. Often empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) detail: String,
     pub(super) severity: Severity,
     pub(super) text: String,
     pub(super) action: Action,
@@ -219,10 +222,55 @@ impl FindingSample {
             gpu: finding.subject.gpu().cloned(),
             subject,
             code: finding.code.clone(),
+            detail: finding.detail.clone(),
             severity: finding.severity,
             text: finding.text.clone(),
             action: finding.action,
             since: finding.first_seen,
+        }
+    }
+}
+
+/// Findings about one subject that ask for the same action, on one line. A lost GPU has several.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FindingGroup<'f> {
+    /// The finding whose text is shown: one that names an event, such as an Xid, or else the first.
+    pub(super) lead: &'f FindingSample,
+    pub(super) severity: Severity,
+    pub(super) since: Timestamp,
+    /// The codes of all findings, with their events.
+    pub(super) codes: String,
+}
+
+impl<'f> FindingGroup<'f> {
+    /// Groups findings, in the order of their first ones.
+    pub(super) fn group(findings: &'f [FindingSample]) -> Vec<Self> {
+        let mut groups: Vec<Vec<&FindingSample>> = Vec::new();
+        for finding in findings {
+            let is_same = |other: &FindingSample| {
+                other.subject == finding.subject && other.action == finding.action
+            };
+            match groups.iter_mut().find(|group| is_same(group[0])) {
+                Some(group) => group.push(finding),
+                None => groups.push(vec![finding]),
+            }
+        }
+        groups.into_iter().map(|group| Self::of(&group)).collect()
+    }
+
+    fn of(group: &[&'f FindingSample]) -> Self {
+        let first = group[0];
+        let named = group.iter().copied().find(|finding| !finding.detail.is_empty());
+        let others = group.iter().skip(1);
+        let code = |finding: &&FindingSample| match finding.detail.as_str() {
+            "" => finding.code.clone(),
+            detail => format!("{} {detail}", finding.code),
+        };
+        Self {
+            lead: named.unwrap_or(first),
+            severity: others.clone().map(|other| other.severity).fold(first.severity, Ord::max),
+            since: others.map(|other| other.since).fold(first.since, Ord::min),
+            codes: group.iter().map(code).collect::<Vec<_>>().join(", "),
         }
     }
 }
@@ -286,5 +334,38 @@ impl NodeSample {
     pub(super) fn gpu_name(&self, uuid: &GpuUuid) -> String {
         let found = self.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid);
         found.map_or_else(|| uuid.0.clone(), |gpu| gpu.identity.index.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(code: &str, detail: &str, action: Action) -> FindingSample {
+        FindingSample {
+            gpu: None,
+            subject: "GPU 3".to_owned(),
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            severity: Severity::Fatal,
+            text: format!("text of {code}"),
+            action,
+            since: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn findings_with_the_same_action_share_a_line_that_names_the_xid() {
+        let findings = [
+            finding("gpu.lost", "", Action::RebootNode),
+            finding("gpu.xid", "Xid 79", Action::RebootNode),
+            finding("gpu.rows-failed", "", Action::DrainAndReplace),
+            finding("gpu.fell-off-bus", "", Action::RebootNode),
+        ];
+        let groups = FindingGroup::group(&findings);
+        let shown: Vec<_> =
+            groups.iter().map(|group| (group.lead.text.as_str(), group.codes.as_str())).collect();
+        let lost = ("text of gpu.xid", "gpu.lost, gpu.xid Xid 79, gpu.fell-off-bus");
+        assert_eq!(shown, [lost, ("text of gpu.rows-failed", "gpu.rows-failed")]);
     }
 }

@@ -33,6 +33,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (profile, unverified) = args.node.profile(&args.profile, &args.selection)?;
+    args.node.require_root()?;
     let mut actuator = args.node.actuator()?;
     let steps = args.selection.plan(&profile, unverified, &mut actuator)?;
     let changes = steps.iter().filter(|step| step.change.is_some()).count();

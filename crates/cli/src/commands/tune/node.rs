@@ -10,7 +10,7 @@ use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
 use farrier_hardware::tune::{
     AppliedProfile, NodeSettingActuator, STATE_DIR, TuneFailpoint, TuneJournal, TuneJournalError,
 };
-use farrier_hardware::{Root, capture};
+use farrier_hardware::{Root, access, capture};
 
 use super::apply::counted;
 use super::profile::{ProfileArgs, refusal};
@@ -64,6 +64,15 @@ impl NodeArgs {
             || "this node".to_owned(),
             |folder| format!("the root {}", folder.display()),
         )
+    }
+
+    /// Fails if this user cannot change the settings of this machine. Otherwise each setting would
+    /// fail on its own.
+    pub(super) fn require_root(&self) -> anyhow::Result<()> {
+        if self.folder().is_some() || access::is_root() {
+            return Ok(());
+        }
+        Err(Hinted::error("changing settings needs root; nothing was changed", "run it with sudo"))
     }
 
     /// Access to the node's files and GPUs.

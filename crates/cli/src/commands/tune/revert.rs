@@ -44,6 +44,7 @@ struct RevertReport<'a> {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    args.node.require_root()?;
     let mut actuator = args.node.actuator()?;
     let journal = args.node.journal_to_read()?;
     let node_profile = node_profile(args);

@@ -14,8 +14,9 @@ pub(super) fn evaluate(
 ) -> Evaluation {
     let count = setting.variables.len();
     let wanted = format!("{count} variable{}", if count == 1 { "" } else { "s" });
-    let evaluation = file(kind, text(framework, setting), &wanted, vec![Need::NewJob], readings);
-    Evaluation { subject: StepSubject::Jobs(kind.file().unwrap_or_default()), ..evaluation }
+    let path = kind.file().unwrap_or_default();
+    let evaluation = file(&path, text(framework, setting), &wanted, vec![Need::NewJob], readings);
+    Evaluation { subject: StepSubject::Jobs(path), ..evaluation }
 }
 
 /// Lines valid for a shell, systemd's `EnvironmentFile=` and `docker --env-file`.

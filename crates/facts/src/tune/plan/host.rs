@@ -1,5 +1,6 @@
 //! Host settings.
 
+use super::memlock;
 use super::{Evaluation, Need, PlannedChange, StepStatus, StepSubject};
 use crate::node::{Package, ReadError, Reading, is_driver_package, is_kernel_package};
 use crate::set::FactSet;
@@ -29,19 +30,14 @@ pub(super) fn evaluate(
         SettingKind::CpuGovernor => governors(word, readings),
         SettingKind::Hugepages => vec![hugepages(word, readings)],
         SettingKind::PackageHold => holds(readings),
-        SettingKind::Memlock => {
-            let text = format!(
-                "# Written by farrier tune.\n* soft memlock {word}\n* hard memlock {word}\n"
-            );
-            vec![file(kind, text, word, vec![Need::LogIn], readings)]
-        }
+        SettingKind::Memlock => memlock::evaluate(kind, word, readings),
         SettingKind::UpgradeGuard => vec![guard(kind, readings)],
         SettingKind::ModuleParameter(name) => vec![parameter(set, kind, name, word, readings)],
         _ => Vec::new(),
     }
 }
 
-fn without_current(subject: &str, wanted: &str, standing: StepStatus) -> Evaluation {
+pub(super) fn without_current(subject: &str, wanted: &str, standing: StepStatus) -> Evaluation {
     Evaluation {
         subject: StepSubject::Host(subject.to_owned()),
         current: None,
@@ -114,16 +110,15 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
 
 /// Evaluates a file that should have exactly this content.
 pub(super) fn file(
-    kind: &SettingKind,
+    path: &str,
     text: String,
     wanted: &str,
     needs: Vec<Need>,
     readings: &Readings,
 ) -> Evaluation {
-    let path = kind.file().unwrap_or_default();
-    let mut evaluation = without_current(&path, wanted, StepStatus::AsWanted);
+    let mut evaluation = without_current(path, wanted, StepStatus::AsWanted);
     let unread = Reading::Unreadable(ReadError::unavailable("not read"));
-    match readings.files.get(&path).unwrap_or(&unread) {
+    match readings.files.get(path).unwrap_or(&unread) {
         Reading::Value(Value::File(file)) if file.content.bytes() == text.as_bytes() => {
             evaluation.current = Some(wanted.to_owned());
             return evaluation;
@@ -137,7 +132,7 @@ pub(super) fn file(
     }
     evaluation.standing = StepStatus::Change(needs);
     let value = Value::File(FileContent::text(text));
-    evaluation.change = Some(PlannedChange::new(Target::File { path }, value));
+    evaluation.change = Some(PlannedChange::new(Target::File { path: path.to_owned() }, value));
     evaluation
 }
 
@@ -157,7 +152,7 @@ fn guard(kind: &SettingKind, readings: &Readings) -> Evaluation {
     // Plain prefixes: the blacklist matches the start of a name.
     let text = "// Written by farrier tune.\n\
                 Unattended-Upgrade::Package-Blacklist { \"nvidia-\"; \"libnvidia-\"; \"linux-\"; };\n";
-    file(kind, text.to_owned(), wanted, Vec::new(), readings)
+    file(&path, text.to_owned(), wanted, Vec::new(), readings)
 }
 
 fn holds(readings: &Readings) -> Vec<Evaluation> {
@@ -213,7 +208,7 @@ fn parameter(
         return without_current(&path, word, StepStatus::DoesNotApply(why));
     }
     let text = format!("# Written by farrier tune.\noptions nvidia NVreg_{name}={word}\n");
-    let mut evaluation = file(kind, text, word, vec![Need::ModuleReload], readings);
+    let mut evaluation = file(&path, text, word, vec![Need::ModuleReload], readings);
     let is_loaded = loaded.value().is_some_and(|value| value.as_deref() == Some(word));
     if evaluation.standing == StepStatus::AsWanted && !is_loaded {
         evaluation.standing = match loaded {

@@ -3,6 +3,7 @@
 mod environment;
 mod gpu;
 mod host;
+mod memlock;
 
 use serde::{Deserialize, Serialize};
 
@@ -131,6 +132,8 @@ pub enum Need {
     ModuleReload,
     /// At the next log-in.
     LogIn,
+    /// After systemd reads its units again and the service restarts.
+    ServiceRestart,
     /// In new jobs.
     NewJob,
     /// Lost at the next boot; has to be applied again.
@@ -146,6 +149,9 @@ impl Need {
             Self::Reset => "takes effect after a GPU reset",
             Self::ModuleReload => "takes effect after a module reload or a reboot",
             Self::LogIn => "takes effect at the next log-in",
+            Self::ServiceRestart => {
+                "takes effect after `systemctl daemon-reload` and a restart of the service"
+            }
             Self::NewJob => "takes effect in jobs that load the file",
             Self::EveryBoot => "until the next boot",
             Self::Persistence => "lost when the last program ends: persistence is off",

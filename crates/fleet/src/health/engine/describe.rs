@@ -88,7 +88,9 @@ fn negation(clause: &Clause) -> String {
         Comparison::Differs => "",
     };
     match clause.measure {
-        _ if at_zero && clause.signal == Signal::GpuBusy => "with no work on the GPU".to_owned(),
+        _ if at_zero && matches!(clause.signal, Signal::GpuBusy | Signal::GpuUtilisation) => {
+            "with no work on the GPU".to_owned()
+        }
         _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
         Measure::Last if at_zero => format!("with no {noun}"),
         Measure::Last if clause.comparison == Comparison::Equals && limit == "0" => {
@@ -173,7 +175,7 @@ fn describe_limit(clause: &Clause) -> String {
 fn noun(clause: &Clause) -> String {
     match (clause.bits, clause.measure, clause.signal) {
         (Some(bits), ..) => format!("clocks throttled by {}", throttle_reasons(bits)),
-        (None, Measure::Falls { .. }, Signal::NicActive) => "port-down events".to_owned(),
+        (None, Measure::Falls { .. }, Signal::LinkActive) => "link-down events".to_owned(),
         (None, Measure::Falls { .. }, signal) => format!("falls of {}", short(signal)),
         (None, _, signal) => short(signal),
     }
@@ -183,6 +185,7 @@ fn noun(clause: &Clause) -> String {
 fn short(signal: Signal) -> String {
     let shorter = match signal {
         Signal::GpuBusy => "SM activity",
+        Signal::GpuUtilisation => "utilisation",
         Signal::GpuMemoryTotal => "total memory",
         Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
         Signal::GpuPcieReceive => "traffic received from the host",
@@ -191,6 +194,8 @@ fn short(signal: Signal) -> String {
         Signal::GpuPcieGenerationMax | Signal::GpuPcieWidthMax => "the maximum of card and slot",
         Signal::GpuPcieReplayLimit => "the expected maximum for this generation and width",
         Signal::GpuPowerLimitDefault => "the default power limit",
+        Signal::GpuClockSmBoost => "the model's highest SM clock",
+        Signal::GpuClockMemoryRated => "the model's memory clock",
         Signal::GpuRecoveryAction => "the driver's recovery action",
         Signal::GpuFabricState => "registration with the NVSwitch fabric",
         Signal::GpuFabricStatus => "NVML's return code of the registration with the fabric",
@@ -209,6 +214,8 @@ fn short(signal: Signal) -> String {
         Signal::NicEfaImpairedRemote => "impaired EFA connections",
         Signal::NicRate => "port rate",
         Signal::NodeGpusNvml => "the number of GPUs that NVML opened",
+        Signal::NicLinkLosses => "losses of the link",
+        Signal::NodeSlowCalls => "driver calls of a second or longer",
         Signal::NodeGpusExpected | Signal::NodeNicsExpected => "the number expected on the node",
         Signal::NodeProbesStuck => "processes stuck in the driver",
         Signal::AgentClockSteps => "steps of the wall clock",
@@ -346,9 +353,11 @@ fn throttle_reasons(bits: u64) -> String {
     let names = [
         (0x4, "the power limit"),
         (0x8, "the hardware slowdown"),
+        (0x10, "sync boost"),
         (0x20, "the driver's thermal limit"),
         (0x40, "the hardware's thermal limit"),
         (0x80, "the server's power brake"),
+        (0x100, "a display"),
     ];
     let named_bits: u64 = names.iter().map(|(bit, _)| bit).sum();
     let mut reasons: Vec<&str> =
@@ -388,7 +397,7 @@ mod tests {
 
     #[test]
     fn flags_states_thresholds_rates_and_repeats_read_as_sentences() {
-        let cases: [Case; 12] = [
+        let cases: [Case; 13] = [
             (
                 "nic.link-downed",
                 &[(2.0, 1.0)],
@@ -479,8 +488,16 @@ mod tests {
                 "nic.flapping",
                 &[(4.0, 3.0)],
                 &[
-                    "port-down events: 4 within 1 h, the limit is 3",
-                    "after 10 min with fewer than 3 port-down events within 1 h",
+                    "losses of the link: 4 more in 1 h, the limit is 3",
+                    "after 10 min with fewer than 3 more losses of the link in 1 h",
+                ],
+            ),
+            (
+                "link.flapping",
+                &[(4.0, 3.0)],
+                &[
+                    "link-down events: 4 within 10 min, the limit is 3",
+                    "after 60 s with fewer than 3 link-down events within 10 min",
                 ],
             ),
         ];

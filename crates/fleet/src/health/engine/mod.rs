@@ -13,6 +13,7 @@ mod event_counter;
 mod events;
 mod finding_store;
 mod manual_repair;
+mod rated_clocks;
 mod recovery_signals;
 mod removed_parts;
 mod table;
@@ -22,11 +23,14 @@ mod watch;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use farrier_facts::FactSet;
+use farrier_facts::gpu::GpuFacts;
 use farrier_facts::xid::XidFacts;
 
 pub use coverage_gap::CoverageGap;
 pub use event_counter::StoredEvent;
 pub use events::event_detail;
+pub use rated_clocks::{MEMORY_CLOCK_FLOOR, SM_CLOCK_FLOOR};
 pub use recovery_signals::RecoverySignal;
 pub use table::{Latest, SignalValues};
 pub use watch::describe_clear_condition;
@@ -92,6 +96,8 @@ pub struct Engine {
     /// if the signal is only a limit.
     rules_by_signal: Vec<Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
+    /// The clocks of each model.
+    gpu_facts: GpuFacts,
     table: Table,
     /// Details that a number lacks. They are kept until the next value arrives.
     notes: BTreeMap<(usize, Signal), String>,
@@ -119,12 +125,13 @@ enum Recovery {
 }
 
 impl Engine {
-    pub fn new(rules: Rules, facts: XidFacts) -> Self {
+    pub fn new(rules: Rules, facts: &FactSet) -> Self {
         Self {
             rules_by_signal: rules_by_signal(&rules),
             watches: empty_watches(&rules),
             rules,
-            facts,
+            facts: XidFacts::clone(&facts.xids),
+            gpu_facts: GpuFacts::clone(&facts.gpus),
             table: Table::default(),
             notes: BTreeMap::new(),
             event_counters: BTreeMap::new(),

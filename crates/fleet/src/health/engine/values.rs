@@ -36,6 +36,7 @@ impl Engine {
         let mut affected = BTreeSet::new();
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
+            self.set_rated_clocks(inventory, now, &mut affected);
         }
         let mut derived = BTreeSet::new();
         // The values of one subject arrive together, so its index is looked up only once.
@@ -61,7 +62,7 @@ impl Engine {
         affected
     }
 
-    fn set(
+    pub(super) fn set(
         &mut self,
         subject_index: usize,
         signal: Signal,
@@ -137,6 +138,9 @@ impl Engine {
         }
         if signal == Signal::GpuUnreadable {
             return self.derive_unreadable(subject_index);
+        }
+        if signal == Signal::GpuClockApplicationLow {
+            return self.derive_application_low(subject_index);
         }
         match latest(Signal::GpuSmActive) {
             Some(Reading::Absent) | None => latest(Signal::GpuUtilisation),
@@ -391,6 +395,7 @@ fn derived_signals(signal: Signal) -> impl Iterator<Item = Signal> {
     let combined = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),
         Signal::GpuPagesSingle | Signal::GpuPagesDouble => Some(Signal::GpuPages),
+        Signal::GpuClockSmApplication => Some(Signal::GpuClockApplicationLow),
         _ => None,
     };
     let is_basic = BASIC.contains(&signal) || signal == Signal::GpuLost;

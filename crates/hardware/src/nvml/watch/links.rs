@@ -19,6 +19,16 @@ pub(in crate::nvml) const LINKS_MAX: u32 = 36;
 /// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
 const VERSION: c_uint = 166;
 const VERSION_5: f64 = 7.0;
+/// `NVML_NVLINK_VERSION_4_0`: from Hopper on, [`CRC`] counts the CRC errors of flits as well.
+const VERSION_4: f64 = 6.0;
+
+/// `NVML_FI_DEV_NVLINK_ERROR_DL_CRC`.
+const CRC: c_uint = 163;
+
+/// `NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0` and `_L6`: CRC errors of flits before NVLink 4, with
+/// one field per link.
+const CRC_FLIT_L0: c_uint = 32;
+const CRC_FLIT_L6: c_uint = 96;
 
 /// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: replaces field 162 on NVLink 5.
 const RECOVERY_5: c_uint = 215;
@@ -33,6 +43,8 @@ pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 pub(super) struct LinkInfo {
     count: u32,
     is_nvlink5: bool,
+    /// Whether CRC errors of flits have fields of their own.
+    has_flit_fields: bool,
 }
 
 /// Fields whose scope is the link index. Fields from 206 on require NVLink 5.
@@ -41,7 +53,7 @@ const FIELDS: [(c_uint, Signal); 12] = [
     (164, Signal::LinkSpeed),
     (161, Signal::LinkReplay),
     (162, Signal::LinkRecovery),
-    (163, Signal::LinkCrc),
+    (CRC, Signal::LinkCrc),
     (206, Signal::LinkMalformed),
     (207, Signal::LinkDropped),
     (208, Signal::LinkRxErrors),
@@ -54,7 +66,7 @@ const FIELDS: [(c_uint, Signal); 12] = [
 impl Reader<'_, '_> {
     /// Reads all links. A GPU without links reports nothing.
     pub(super) fn nvlinks(&mut self) -> Result<(), ReadFailure> {
-        let LinkInfo { count, is_nvlink5 } = match self.link_info()? {
+        let LinkInfo { count, is_nvlink5, has_flit_fields } = match self.link_info()? {
             Ok(links) => links,
             Err(why) => {
                 self.unreadable_links(why);
@@ -79,6 +91,7 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let called = fields::read(self.caller, self.device, &mut requested);
+        let flit_errors = if has_flit_fields { self.flit_errors(count)? } else { Vec::new() };
         let mut links = Vec::new();
         for (link, answers) in (0..count).zip(requested.chunks_exact(supported.len())) {
             let mut values = WireValues::default();
@@ -88,6 +101,9 @@ impl Reader<'_, '_> {
                 let mut reading = reading(called, to_signal_unit(*signal, value))?;
                 if *signal == Signal::LinkActive {
                     reading = self.activity(link, reading)?;
+                }
+                if *signal == Signal::LinkCrc {
+                    reading = with_flit_errors(reading, flit_errors.get(link as usize));
                 }
                 values.put(*signal, reading);
             }
@@ -106,6 +122,53 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
+    /// Reads only whether the links are up, and reports those that went down or came up since they
+    /// were last read. This shows a link that flaps between two reads of [`Self::nvlinks`]. The call
+    /// has one field per link, which costs about as much as the other calls of the fast tier.
+    pub(super) fn link_states(&mut self) -> Result<(), ReadFailure> {
+        let count = self.gpu.links.map_or(0, |links| links.count);
+        if count == 0 {
+            return Ok(());
+        }
+        let mut requested: Vec<FieldValue> =
+            (0..count).map(|link| fields::field(STATE, link)).collect();
+        let called = fields::read(self.caller, self.device, &mut requested);
+        for (link, field) in (0..count).zip(&requested) {
+            let (outcome, value) = fields::outcome(field);
+            let called = if called == Ok(ffi::SUCCESS) { outcome } else { called };
+            // The medium tier reports what cannot be read, and finds out which links are connected.
+            let Reading::Value(value) = reading(called, value)? else { continue };
+            let (bit, is_up) = (1 << link, value > 0.0);
+            let was_up = self.gpu.links_up & bit != 0;
+            if self.gpu.links_wired & bit == 0 || is_up == was_up {
+                continue;
+            }
+            self.gpu.links_up ^= bit;
+            let mut values = WireValues::default();
+            values.put(Signal::LinkActive, Reading::Value(f64::from(u8::from(is_up))));
+            self.links.push((link, values));
+        }
+        Ok(())
+    }
+
+    /// CRC errors of flits by link. `None` if the GPU does not count them.
+    fn flit_errors(&mut self, count: u32) -> Result<Vec<Option<f64>>, ReadFailure> {
+        let field = |link: u32| match link {
+            0..6 => Some(CRC_FLIT_L0 + link),
+            6..12 => Some(CRC_FLIT_L6 + link - 6),
+            _ => None,
+        };
+        let mut requested: Vec<FieldValue> =
+            (0..count).filter_map(field).map(|id| fields::field(id, 0)).collect();
+        let called = fields::read(self.caller, self.device, &mut requested);
+        let errors = |field: &FieldValue| {
+            let (outcome, value) = fields::outcome(field);
+            let called = if called == Ok(ffi::SUCCESS) { outcome } else { called };
+            Ok(reading(called, value)?.value().copied())
+        };
+        requested.iter().map(errors).collect()
+    }
+
     /// Whether a link is up. A link that is down is a fault only if it was up before or has a
     /// remote device. Otherwise it is absent, because the links of a PCIe card are not connected
     /// without a bridge.
@@ -113,6 +176,9 @@ impl Reader<'_, '_> {
         let bit = 1 << link;
         if active == Reading::Value(1.0) {
             self.gpu.links_wired |= bit;
+            self.gpu.links_up |= bit;
+        } else {
+            self.gpu.links_up &= !bit;
         }
         if active != Reading::Value(0.0) || self.gpu.links_wired & bit != 0 {
             return Ok(active);
@@ -182,10 +248,21 @@ impl Reader<'_, '_> {
             Reading::Absent => 0,
             Reading::Unreadable(why) => return Ok(Err(why)),
         };
-        let is_nvlink5 = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
-        let links = LinkInfo { count, is_nvlink5 };
+        let has_version = version.0 == Ok(ffi::SUCCESS);
+        let is_nvlink5 = has_version && version.1 >= VERSION_5;
+        let has_flit_fields = has_version && version.1 < VERSION_4;
+        let links = LinkInfo { count, is_nvlink5, has_flit_fields };
         self.gpu.links = Some(links);
         Ok(Ok(links))
+    }
+}
+
+/// CRC errors of data and flits together.
+fn with_flit_errors(data: Reading<f64>, flits: Option<&Option<f64>>) -> Reading<f64> {
+    match (data, flits.copied().flatten()) {
+        (Reading::Value(data), Some(flits)) => Reading::Value(data + flits),
+        (Reading::Absent, Some(flits)) => Reading::Value(flits),
+        (data, _) => data,
     }
 }
 

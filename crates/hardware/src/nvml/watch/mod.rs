@@ -13,6 +13,7 @@
 //! two children are alive. The replacement skips the GPU of the hung call for a few minutes. The
 //! parent reads the name of the call only after a failure, so publishing the name costs no wake-up.
 
+mod call_timer;
 mod current_call;
 mod detailed;
 pub(super) mod fields;

@@ -51,6 +51,8 @@ pub(super) struct WatchedGpu {
     pub(super) links_reported: u32,
     /// Bit mask of links that were up or have a remote device.
     pub(super) links_wired: u64,
+    /// Bit mask of links that were up at the last read.
+    pub(super) links_up: u64,
     /// Bit mask of links without a remote device, as far as the driver knows. They are tried again
     /// after the rare tier.
     pub(super) links_unwired: u64,
@@ -75,6 +77,7 @@ impl WatchedGpu {
             links: None,
             links_reported: 0,
             links_wired: 0,
+            links_up: 0,
             links_unwired: 0,
             had_xid: false,
             gpm: Gpm::default(),

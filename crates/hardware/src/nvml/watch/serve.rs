@@ -1,12 +1,13 @@
 //! The watch child: writes one response line per request until its input ends.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
 
 use crate::clock;
 use crate::nvml::caller::NvmlCaller;
 
+use super::call_timer::CallTimer;
 use super::current_call::CurrentCall;
 use super::session::ProbeSession;
 use super::wire::{InventoryRequest, WatchRequest, WatchResponse, WireUnavailable};
@@ -16,7 +17,11 @@ use super::wire::{InventoryRequest, WatchRequest, WatchResponse, WireUnavailable
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let current_gpu = Cell::new(None);
     let current_call = CurrentCall::on_stderr();
-    let mut on_call = |call: &str| current_call.write(call, current_gpu.get());
+    let timer = RefCell::new(CallTimer::default());
+    let mut on_call = |call: &str| {
+        current_call.write(call, current_gpu.get());
+        timer.borrow_mut().begin(call, current_gpu.get());
+    };
     let mut caller = Some(&mut on_call as &mut dyn FnMut(&str));
     let mut session: Option<ProbeSession<'_>> = None;
     let mut cpu_us_reported = 0;
@@ -29,6 +34,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
         let request = WatchRequest::parse(&line)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "unknown request"))?;
         let mut response = WatchResponse::empty();
+        timer.borrow_mut().start_request();
         if let Some(on_call) = caller.take() {
             match start(library, on_call, &current_gpu, &request) {
                 Ok(started) => session = Some(started),
@@ -49,6 +55,8 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
             }
         }
         current_call.write("no call", None);
+        timer.borrow_mut().end();
+        response.slow_calls = timer.borrow_mut().take_slow();
         let cpu_us = clock::process_cpu_us();
         response.cpu_us = cpu_us.saturating_sub(cpu_us_reported);
         cpu_us_reported = cpu_us;

@@ -1,6 +1,7 @@
 //! Starts, polls, abandons and stops probe children. Time and the children are injected.
 
 mod failures;
+mod slow_calls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -12,6 +13,7 @@ use farrier_fleet::health::observation::{GpuIdentity, Subject};
 use super::probe_child::{ProbeChild, ProbeReply, ProbeSpawner};
 use super::wire::{InventoryRequest, ReportedSignals, SIGNALS_HASH, WatchRequest, WatchResponse};
 use super::{Pace, ProbeEvent, ProbeReport, Tier};
+use slow_calls::SlowCalls;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadlines {
@@ -79,6 +81,7 @@ pub(super) struct Supervisor<C: ProbeSpawner> {
     /// Subjects whose stuck-call signal was reported at least once since the start.
     call_states_reported: BTreeSet<Subject>,
     reported_signals: ReportedSignals,
+    slow_calls: SlowCalls,
 }
 
 impl<C: ProbeSpawner> Supervisor<C> {
@@ -99,6 +102,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
             calls_reported: BTreeSet::new(),
             call_states_reported: BTreeSet::new(),
             reported_signals: ReportedSignals::default(),
+            slow_calls: SlowCalls::default(),
         }
     }
 
@@ -274,6 +278,8 @@ impl<C: ProbeSpawner> Supervisor<C> {
             return self.malformed(current.child, now, events);
         };
         samples.extend(values);
+        self.slow_calls.add(&response.slow_calls);
+        self.slow_calls.push_samples(tier, &self.inventory, &mut samples);
         if now.saturating_sub(current.since) >= STABLE_AFTER {
             self.backoff = BACKOFF_MIN;
         }

@@ -111,6 +111,7 @@ impl Reader<'_, '_> {
         choice!(self, "nvmlDeviceGetClockInfo", CLOCK_MEMORY, Signal::GpuClockMemory);
         self.clock_reasons()?;
         self.utilisation()?;
+        self.link_states()?;
         self.memory()
     }
 
@@ -165,6 +166,8 @@ impl Reader<'_, '_> {
             );
             self.put(called, &[(Signal::GpuEnergy, float(energy_mj) * 0.001)])?;
         }
+        let application = Signal::GpuClockSmApplication;
+        choice!(self, "nvmlDeviceGetApplicationsClock", CLOCK_SM, application);
         number!(self, "nvmlDeviceGetPersistenceMode", Signal::GpuPersistence, 1.0);
         first_of_two!(self, "nvmlDeviceGetEccMode", Signal::GpuEccEnabled, 1.0);
         self.partitioning()?;

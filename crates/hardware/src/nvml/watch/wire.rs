@@ -8,6 +8,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::call_timer::SlowCall;
 use super::{DetailedSample, NvmlProcess, Tier};
 
 /// FNV-1a hash over all signal names. Parent and child number the signals, and a child from another
@@ -112,6 +113,9 @@ pub(super) struct WatchResponse {
     pub(super) detailed: Vec<DetailedSample>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) node_check: Option<Box<Nvml>>,
+    /// Calls of this request that took long.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) slow_calls: Vec<SlowCall>,
 }
 
 impl WatchResponse {
@@ -130,6 +134,7 @@ impl WatchResponse {
             cuda: None,
             detailed: Vec::new(),
             node_check: None,
+            slow_calls: Vec::new(),
         }
     }
 }

@@ -6,7 +6,9 @@ use super::frame::{Frame, Style};
 use super::gpu_table::Layout;
 use super::{format, outage, processes, severity, sparkline};
 use crate::commands::top::history::NodeHistory;
-use crate::commands::top::sample::{DataSource, FindingSample, GpuSample, JobSample, NodeSample};
+use crate::commands::top::sample::{
+    DataSource, FindingGroup, FindingSample, GpuSample, JobSample, NodeSample,
+};
 use crate::commands::top::view_state::ViewState;
 
 /// Findings are drawn if this many rows are left below the GPUs.
@@ -256,15 +258,18 @@ pub(super) fn draw_findings(
     findings: &[FindingSample],
     now: Timestamp,
 ) -> usize {
+    let findings = FindingGroup::group(findings);
     let shown = if findings.len() > max_rows { max_rows.saturating_sub(1) } else { findings.len() };
-    for finding in &findings[..shown] {
-        let word = finding.severity.to_string();
-        let at = frame.text(row, 0, 9, severity(finding.severity), &word);
-        let since = format::ago(finding.since, now);
-        // The action comes first, as the end may be cut off.
+    for FindingGroup { lead, severity: worst, since, codes } in &findings[..shown] {
+        let word = worst.to_string();
+        let at = frame.text(row, 0, 9, severity(*worst), &word);
+        let since = format::ago(*since, now);
+        // The action and the event come first, as the end may be cut off.
+        let event =
+            if lead.detail.is_empty() { String::new() } else { format!("{}: ", lead.detail) };
         let text = format!(
-            "{} for {since} → {}: {} [{}]",
-            finding.subject, finding.action, finding.text, finding.code
+            "{} for {since} → {}: {event}{} [{codes}]",
+            lead.subject, lead.action, lead.text
         );
         frame.text(row, at.max(9), usize::MAX, Style::Plain, &text);
         row += 1;

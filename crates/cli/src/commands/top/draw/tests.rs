@@ -102,6 +102,7 @@ fn node(second: i64) -> NodeSample {
         gpu: Some(uuid(7)),
         subject: "GPU 7".to_owned(),
         code: "gpu.lost".to_owned(),
+        detail: String::new(),
         severity: Severity::Fatal,
         text: "the GPU fell off the bus".to_owned(),
         action: Action::RebootNode,
@@ -307,12 +308,12 @@ fn an_outage_shows_its_duration_and_a_hint() {
     unavailable.outage = Some(SourceOutage {
         since: at(40),
         reason: "a call has not returned for 5 s: nvmlDeviceGetPowerUsage of GPU 3".to_owned(),
-        hint: Some("farrier decode /dev/kmsg".to_owned()),
+        hint: Some("dmesg | farrier decode -".to_owned()),
     });
     model.apply(SourceUpdate::Node(Box::new(unavailable.with_limits())));
     let text = render(&model, &ViewState::new(Page::Node), (80, 24));
     assert!(text.contains("no answer for 5s: a call has not returned for 5 s"), "{text}");
-    assert!(text.contains("try: farrier decode /dev/kmsg"), "{text}");
+    assert!(text.contains("try: dmesg | farrier decode -"), "{text}");
     assert!(text.contains("processes: unknown"), "{text}");
     let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
     assert!(row.contains('?') && row.contains("unknown") && !row.contains("0%"), "{row}");

@@ -21,6 +21,10 @@ use crate::commands::top::sample::{
 };
 use crate::local_engine::LocalEngine;
 
+/// Signals that the engine derives from the facts.
+const RATED_CLOCKS: [Signal; 3] =
+    [Signal::GpuClockSmBoost, Signal::GpuClockMemoryRated, Signal::GpuClockApplicationLow];
+
 /// How to query NVML.
 pub(in crate::commands::top) struct NvmlSettings {
     pub(in crate::commands::top) library: OsString,
@@ -58,6 +62,9 @@ pub(in crate::commands::top) fn run(
             state.node.findings = Some(findings(engine));
         }
         state.apply(message, at, &mut host);
+        if let Some(engine) = &engine {
+            state.set_rated_clocks(engine);
+        }
         // During an outage no rule is evaluated, so old findings are not shown.
         if state.node.outage.is_some() {
             state.node.findings = None;
@@ -101,6 +108,7 @@ pub(in crate::commands::top) struct ReadProgress {
     tiers: [u32; 4],
     was_complete: bool,
     is_unavailable: bool,
+    hangs: u32,
 }
 
 impl ReadProgress {
@@ -109,8 +117,14 @@ impl ReadProgress {
         self.tiers.iter().all(|count| *count > 0) && self.tiers[Tier::Medium as usize] > 1
     }
 
+    /// Whether nothing can be read. After the first hang, another child reads the other GPUs.
     pub(in crate::commands::top) fn is_unavailable(self) -> bool {
-        self.is_unavailable
+        self.is_unavailable && self.hangs != 1
+    }
+
+    /// How many calls have hung.
+    pub(in crate::commands::top) fn hangs(self) -> u32 {
+        self.hangs
     }
 }
 
@@ -139,9 +153,10 @@ impl NvmlNodeState {
             }
             ProbeEvent::Hung { during, after, .. } => {
                 waited = after;
+                self.progress.hangs += 1;
                 let why =
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
-                (why, Some("farrier decode /dev/kmsg: an Xid may explain it"))
+                (why, Some("dmesg | farrier decode -: an Xid may explain it"))
             }
             ProbeEvent::Died { why } => (format!("the NVML child process died: {why}"), None),
             ProbeEvent::NoLibrary { why } => {
@@ -206,6 +221,17 @@ impl NvmlNodeState {
             self.node.gpus.push(gpu);
         }
         self.node.gpus.sort_by_key(|gpu| gpu.identity.index);
+    }
+
+    /// Adds what the facts say about the clocks of each GPU.
+    fn set_rated_clocks(&mut self, engine: &LocalEngine) {
+        for gpu in &mut self.node.gpus {
+            for signal in RATED_CLOCKS {
+                if let Some(reading) = engine.reading(&gpu.identity.uuid, signal) {
+                    gpu.readings.insert(signal, reading.clone());
+                }
+            }
+        }
     }
 
     fn apply_sample(&mut self, sample: Sample) {

@@ -3,13 +3,18 @@
 use super::super::super::signal::Signal;
 
 /// The flag, its text for 0, and its text for 1.
-const TEXTS: [(Signal, &str, &str); 25] = [
+const TEXTS: [(Signal, &str, &str); 26] = [
     (Signal::GpuLost, "NVML does not report the GPU as lost", "NVML reports the GPU as lost"),
     (Signal::GpuResetRequired, "NVML does not require a GPU reset", "NVML requires a GPU reset"),
     (
         Signal::GpuUnreadable,
         "NVML reads values from the GPU",
         "NVML lists the GPU, but every read from it fails",
+    ),
+    (
+        Signal::GpuClockApplicationLow,
+        "no low application clock is set",
+        "an application clock below 60 % of the model's highest clock is set",
     ),
     (Signal::GpuEccEnabled, "ECC is off", "ECC is on"),
     (

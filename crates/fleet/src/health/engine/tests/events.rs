@@ -188,8 +188,7 @@ fn a_configuration_can_override_a_single_xid() {
     let lowered = RuleOverride { severity: Some(Severity::Warning), ..RuleOverride::default() };
     let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
     let rules = configured(&[("gpu.xid.95", lowered.clone()), ("gpu.xid.31", off.clone())]);
-    let facts = XidFacts::clone(&FactSet::embedded().xids);
-    let mut engine = Engine::new(rules, facts);
+    let mut engine = Engine::new(rules, FactSet::embedded());
     for (second, number) in [(1, 95), (2, 48), (3, 31)] {
         engine.observe(at(second), &xid(number, "0000:1c:00", at(second), "a"));
     }

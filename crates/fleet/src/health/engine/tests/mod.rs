@@ -15,7 +15,7 @@ use crate::health::observation::{EventSource, KernelEvent, Sample};
 
 fn engine() -> Engine {
     let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
-    Engine::new(rules, XidFacts::clone(&FactSet::embedded().xids))
+    Engine::new(rules, FactSet::embedded())
 }
 
 fn at(seconds: i64) -> Moment {

@@ -328,7 +328,62 @@ fn a_clone_of_the_latest_values_does_not_change() {
     engine.observe(at(1), &hot(1, 50.0));
     engine.observe(at(2), &hot(0, 60.0));
     assert_eq!(read(&copied), [(gpu(1), 40.0)]);
-    assert!(copied.get(&gpu(0)).is_none());
+    assert_eq!(copied.get(&gpu(0)).map(Vec::len), Some(2), "the clocks of its model");
     assert_eq!(read(engine.latest()), [(gpu(0), 60.0), (gpu(1), 50.0)]);
-    assert_eq!(engine.latest().get(&gpu(0)).map(Vec::len), Some(2), "with gpu.unreadable");
+    assert_eq!(engine.latest().get(&gpu(0)).map(Vec::len), Some(4), "with gpu.unreadable");
+}
+
+/// A busy GPU at 345 MHz, for 40 s.
+fn slow_gpu(name: &str, reasons: f64, application_mhz: f64) -> Vec<String> {
+    let mut engine = engine();
+    let mut inventory = inventory();
+    inventory.iter_mut().for_each(|gpu| gpu.name = Some(name.to_owned()));
+    let mut opened = Vec::new();
+    for second in 0..40 {
+        let values = [
+            (Signal::GpuClockSm, 345.0),
+            (Signal::GpuUtilisation, 0.98),
+            (Signal::GpuClockReasons, reasons),
+            (Signal::GpuClockSmApplication, application_mhz),
+        ];
+        let samples = values.map(|(signal, value)| Sample {
+            subject: gpu(0),
+            signal,
+            reading: Reading::Value(value),
+            note: None,
+        });
+        let batch = Batch {
+            inventory: Some(inventory.clone()),
+            samples: samples.to_vec(),
+            ..Batch::default()
+        };
+        opened.extend(codes(&engine.observe(at(second), &batch).changes));
+    }
+    opened.into_iter().map(|(_, code)| code).collect()
+}
+
+#[test]
+fn a_low_clock_is_found_without_peers_unless_a_reason_explains_it() {
+    let h100 = "NVIDIA H100 80GB HBM3";
+    assert_eq!(slow_gpu(h100, 0.0, 1980.0), ["gpu.clock-low"]);
+    assert_eq!(slow_gpu(h100, 0.0, 345.0), ["gpu.clock-application-low"]);
+    let power_cap = 4.0;
+    assert_eq!(slow_gpu(h100, power_cap, 1980.0), Vec::<String>::new());
+    let thermal = 32.0;
+    assert_eq!(slow_gpu(h100, thermal, 1980.0), Vec::<String>::new());
+    assert_eq!(slow_gpu("NVIDIA GB10", 0.0, 1980.0), Vec::<String>::new(), "unknown clocks");
+}
+
+#[test]
+fn a_model_without_clocks_is_listed_as_uncovered() {
+    let mut engine = engine();
+    let mut inventory = inventory();
+    inventory[0].name = Some("NVIDIA GB10".to_owned());
+    let clock = sample(gpu(0), Signal::GpuClockSm, 345.0);
+    engine.observe(at(0), &Batch { inventory: Some(inventory), ..clock });
+    let coverage = engine.coverage();
+    let uncovered = |(code, subject, signal): &(String, Subject, Signal)| {
+        (code.as_str(), subject, *signal) == ("gpu.clock-low", &gpu(0), Signal::GpuClockSmBoost)
+    };
+    assert!(coverage.unsupported.iter().any(uncovered), "{:?}", coverage.unsupported);
 }

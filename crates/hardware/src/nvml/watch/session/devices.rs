@@ -38,8 +38,8 @@ impl ProbeSession<'_> {
                 |identity: &GpuIdentity| gpus.iter().all(|gpu| gpu.identity.uuid != identity.uuid);
             match known.iter().find(|known| known.index == index && is_new(known)) {
                 Some(identity) => gpus.push(WatchedGpu::new(identity.clone(), Err(code))),
-                // In interactive mode, show a lost GPU even if its identity is unknown.
-                None if self.interactive && is_down(code) => {
+                // In interactive mode, show a lost or hung GPU even if its identity is unknown.
+                None if self.interactive && (is_down(code) || code == AVOIDED) => {
                     gpus.push(WatchedGpu::new(unidentified(index), Err(code)));
                 }
                 None => self.unidentified.push((index, code)),
@@ -50,6 +50,7 @@ impl ProbeSession<'_> {
             let before = self.gpus.iter().find(|other| other.identity.uuid == gpu.identity.uuid);
             if let Some(before) = before {
                 gpu.links_wired = before.links_wired;
+                gpu.links_up = before.links_up;
                 gpu.links_reported = before.links_reported;
             }
         }

@@ -238,7 +238,7 @@ fn tiers_are_polled_when_due() {
         [
             "0 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0",
             "0 Fast temperature_c=40",
-            "0 Medium temperature_c=40",
+            "0 Medium temperature_c=40 slow_calls=0 slow_calls=0",
             "0 Slow temperature_c=40",
             "0 Rare temperature_c=40",
         ]
@@ -406,7 +406,7 @@ fn gpu_with_hung_call_is_skipped_for_a_while() {
     let events = test.run_until(400);
     assert!(events.contains(&"0 hung in nvmlDeviceGetName of GPU 3 after 5 s, stuck 1".to_owned()));
     assert!(
-        events.contains(&"11 Medium temperature_c=40".to_owned()),
+        events.contains(&"11 Medium temperature_c=40 slow_calls=0 slow_calls=0".to_owned()),
         "the other GPUs are still monitored"
     );
     let spawner = Rc::clone(&test.spawner);
@@ -452,11 +452,9 @@ fn no_stuck_call_is_reported_once_per_gpu() {
 #[test]
 fn two_unkillable_children_mean_a_wedged_driver() {
     use farrier_facts::FactSet;
-    use farrier_facts::xid::XidFacts;
     use farrier_fleet::health::{Batch, Engine, Moment, Rules};
     let mut test = Harness::new(&[&[Behaviour::Hangs], &[Behaviour::Hangs], &[Behaviour::Answers]]);
-    let facts = XidFacts::clone(&FactSet::embedded().xids);
-    let mut engine = Engine::new(Rules::embedded().unwrap(), facts);
+    let mut engine = Engine::new(Rules::embedded().unwrap(), FactSet::embedded());
     let mut until = |test: &mut Harness, seconds: u64| {
         while test.now <= Duration::from_secs(seconds) {
             let step = test.supervisor.step(test.now, &AtomicBool::new(false));

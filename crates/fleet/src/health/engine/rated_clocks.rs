@@ -1,0 +1,77 @@
+//! The clocks that the facts give for a GPU's model, as signals that rules compare with.
+
+use std::collections::BTreeSet;
+
+use farrier_facts::node::Reading;
+
+use super::super::observation::{GpuIdentity, Moment, Subject};
+use super::super::signal::Signal;
+use super::Engine;
+
+/// A busy GPU whose SM clock is below this share of the model's highest clock is slow, as in the
+/// rules `gpu.clock-low` and `gpu.clock-application-low`.
+pub const SM_CLOCK_FLOOR: f64 = 0.6;
+/// A busy GPU whose memory clock is below this share of the model's clock is slow, as in the rule
+/// `gpu.memory-clock-low`.
+pub const MEMORY_CLOCK_FLOOR: f64 = 0.95;
+
+impl Engine {
+    /// Sets the clocks of the listed GPUs. They are absent for a model without a record.
+    pub(super) fn set_rated_clocks(
+        &mut self,
+        inventory: &[GpuIdentity],
+        now: Moment,
+        affected: &mut BTreeSet<usize>,
+    ) {
+        for gpu in inventory {
+            let clocks =
+                gpu.name.as_deref().and_then(|name| self.gpu_facts.clocks_by_name(name)).cloned();
+            let reading = |mhz: Option<u32>| match mhz {
+                Some(mhz) => Reading::Value(f64::from(mhz)),
+                None => Reading::Absent,
+            };
+            let boost = reading(clocks.as_ref().map(|clocks| clocks.boost_mhz));
+            let memory = reading(clocks.as_ref().map(|clocks| clocks.memory_mhz));
+            let subject = Subject::Gpu(gpu.uuid.clone());
+            let Some(subject_index) = self.table.index_or_insert(&subject) else { continue };
+            self.set(subject_index, Signal::GpuClockSmBoost, boost, now, affected);
+            self.set(subject_index, Signal::GpuClockMemoryRated, memory, now, affected);
+        }
+    }
+
+    /// Whether the application clock is low. A GPU without application clocks has none that is
+    /// low.
+    pub(super) fn derive_application_low(&self, subject_index: usize) -> Option<Reading<f64>> {
+        let latest = |signal| self.table.latest(subject_index, signal).cloned();
+        let boost = latest(Signal::GpuClockSmBoost)?;
+        let application = match latest(Signal::GpuClockSmApplication)? {
+            Reading::Absent => return Some(boost.map(|_| 0.0)),
+            application => application,
+        };
+        let is_low = |application: f64, boost: f64| application < boost * SM_CLOCK_FLOOR;
+        Some(boost.and_then(|boost| {
+            application.map(|application| f64::from(u8::from(is_low(application, boost))))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::rule::Limit;
+    use super::super::super::rules::Rules;
+    use super::*;
+
+    #[test]
+    fn the_rules_use_the_same_floors() {
+        let rules = Rules::embedded().unwrap();
+        for (code, floor) in [
+            ("gpu.clock-low", SM_CLOCK_FLOOR),
+            ("gpu.clock-application-low", SM_CLOCK_FLOOR),
+            ("gpu.memory-clock-low", MEMORY_CLOCK_FLOOR),
+        ] {
+            let limit = rules.get(code).unwrap().when[0].limit;
+            let is_floor = matches!(limit, Limit::Signal { times, .. } if times == floor);
+            assert!(is_floor, "{code}: {limit:?}");
+        }
+    }
+}

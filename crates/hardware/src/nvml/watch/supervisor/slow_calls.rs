@@ -1,0 +1,59 @@
+//! Counts the slow calls that children report, by GPU.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{GpuIdentity, Sample, Subject};
+use farrier_fleet::health::signal::Signal;
+
+use crate::nvml::watch::Tier;
+use crate::nvml::watch::call_timer::SlowCall;
+
+/// Slow calls since the start, by the index of the GPU that they concern.
+#[derive(Debug, Default)]
+pub(super) struct SlowCalls {
+    counts: BTreeMap<Option<u32>, SlowCount>,
+    has_new: bool,
+}
+
+#[derive(Debug)]
+struct SlowCount {
+    count: u32,
+    /// The last slow call and its duration.
+    note: String,
+}
+
+impl SlowCalls {
+    pub(super) fn add(&mut self, calls: &[SlowCall]) {
+        for SlowCall { call, gpu, ms } in calls {
+            self.has_new = true;
+            let seconds = std::time::Duration::from_millis(*ms).as_secs_f64();
+            let note = format!("{call} took {seconds:.1} s");
+            let entry =
+                self.counts.entry(*gpu).or_insert(SlowCount { count: 0, note: String::new() });
+            entry.count = entry.count.saturating_add(1);
+            entry.note = note;
+        }
+    }
+
+    /// Adds the counts of the node and its GPUs: at once after a slow call, otherwise with each
+    /// medium request. A counter has to be known before it grows, and afterwards, so that its window
+    /// passes.
+    pub(super) fn push_samples(
+        &mut self,
+        tier: Tier,
+        inventory: &[GpuIdentity],
+        samples: &mut Vec<Sample>,
+    ) {
+        if !std::mem::take(&mut self.has_new) && tier != Tier::Medium {
+            return;
+        }
+        let gpus = inventory.iter().map(|gpu| (Some(gpu.index), Subject::Gpu(gpu.uuid.clone())));
+        for (index, subject) in gpus.chain([(None, Subject::Node)]) {
+            let counted = self.counts.get(&index);
+            let reading = Reading::Value(counted.map_or(0.0, |counted| f64::from(counted.count)));
+            let note = counted.map(|counted| counted.note.clone());
+            samples.push(Sample { subject, signal: Signal::NodeSlowCalls, reading, note });
+        }
+    }
+}
