@@ -222,7 +222,7 @@ async fn a_fleet_wide_admin_sets_locations() {
         _ => None,
     });
     assert_eq!(changes.collect::<Vec<_>>(), [("root".to_owned(), "l1".to_owned())]);
-    for wrong in ["{}", r#"{"pool":"train","row":"1"}"#, r#"{"pool":"train","rack":"a b"}"#] {
+    for wrong in ["{}", r#"{"pool":"train","floor":"1"}"#, r#"{"pool":"train","rack":"a b"}"#] {
         location(wrong).await.assert_problem(400);
     }
     let absent = fleet.send("PUT", "/api/v1/nodes/z/location", Some(&root), Some(whole)).await;

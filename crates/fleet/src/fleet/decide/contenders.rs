@@ -63,7 +63,7 @@ impl<'a> Contenders<'a> {
     fn take_from(&mut self, queue: usize) {
         let Some((slot, claims)) = self.queues.get_mut(queue) else { return };
         if let Some(claim) = claims.find(|claim| !self.dirty.contains(&claim.node)) {
-            self.claims.insert(claim.clone(), Contender::Waiting { queue, slot: *slot });
+            self.claims.insert(claim.clone(), Contender::Waiting { queue, slot });
         }
     }
 }
