@@ -15,7 +15,7 @@ pub(super) fn read(root: &Root) -> MemlockReadings {
     MemlockReadings { limits: limits(root), services: services(root) }
 }
 
-/// The files of pam_limits in the order in which it reads them: `limits.conf`, then the files of
+/// The files of `pam_limits` in the order in which it reads them: `limits.conf`, then the files of
 /// `limits.d` by name (limits.conf(5)).
 fn limits(root: &Root) -> Reading<Vec<ConfigFile>> {
     let names = match root.list(LIMITS_DIR) {
