@@ -24,15 +24,12 @@ impl Engine {
         affected: &mut BTreeSet<usize>,
     ) {
         for gpu in inventory {
-            let clocks = match &gpu.name {
-                Some(name) => {
-                    let clocks = self.gpu_facts.clocks_by_name(name);
-                    clocks.map_or(Reading::Absent, |clocks| Reading::Value(clocks.clone()))
-                }
-                None => {
-                    let why = "NVML does not report the name of the GPU";
-                    Reading::Unreadable(ReadError::unavailable(why))
-                }
+            let clocks = if let Some(name) = &gpu.name {
+                let clocks = self.gpu_facts.clocks_by_name(name);
+                clocks.map_or(Reading::Absent, |clocks| Reading::Value(clocks.clone()))
+            } else {
+                let why = "NVML does not report the name of the GPU";
+                Reading::Unreadable(ReadError::unavailable(why))
             };
             let boost = clocks.as_ref().map(|clocks| f64::from(clocks.boost_mhz));
             let memory = clocks.map(|clocks| f64::from(clocks.memory_mhz));
@@ -73,9 +70,10 @@ mod tests {
             ("gpu.clock-application-low", SM_CLOCK_FLOOR),
             ("gpu.memory-clock-low", MEMORY_CLOCK_FLOOR),
         ] {
-            let limit = rules.get(code).unwrap().when[0].limit;
-            let is_floor = matches!(limit, Limit::Signal { times, .. } if times == floor);
-            assert!(is_floor, "{code}: {limit:?}");
+            let Limit::Signal { times, .. } = rules.get(code).unwrap().when[0].limit else {
+                panic!("{code} has no floor");
+            };
+            assert!((times - floor).abs() < f64::EPSILON, "{code}: {times}");
         }
     }
 }
