@@ -42,7 +42,7 @@ fn live_faults_fail_the_check_and_its_capture() {
             "blocked",
         ),
         (&["--gpu", "4", "pcie", "--generation", "1", "--width", "4"], "pcie-narrow", "blocked"),
-        (&["nic", "mlx5_3", "--state", "DOWN"], "port-not-up", "caveat"),
+        (&["nic", "mlx5_3", "--state", "DOWN"], "port-down", "blocked"),
         (&["--gpu", "5", "xid", "95"], "xid-critical", "blocked"),
     ];
     for (args, ..) in &cases {

@@ -370,12 +370,22 @@ fn host_faults_appear_in_the_files() {
 }
 
 #[test]
+fn a_lost_link_is_counted() {
+    let node = TestNode::eight_h100();
+    let downed = "sys/class/infiniband/mlx5_1/ports/1/counters/link_downed";
+    for state in ["down", "init", "active", "down"] {
+        node.inject(&["nic", "mlx5_1", "--state", state]);
+    }
+    assert_eq!(read(&node, downed), "2\n", "once for each time that it was up before");
+}
+
+#[test]
 fn each_fault_can_be_reverted() {
     let node = TestNode::eight_h100();
     let before = files(&node);
     for (wrong, right) in [
         (vec!["nic", "mlx5_1", "--gone"], vec!["nic", "mlx5_1", "--back"]),
-        (vec!["nic", "mlx5_1", "--state", "down"], vec!["nic", "mlx5_1", "--state", "active"]),
+        (vec!["nic", "mlx5_1", "--rate-gbps", "200"], vec!["nic", "mlx5_1", "--rate-gbps", "400"]),
         (vec!["host", "--read-only", "/"], vec!["host", "--read-write", "/"]),
         (vec!["host", "--blocked-thread", "nvidia-smi"], vec!["host", "--unblocked"]),
         (vec!["host", "--nfs-stalled"], vec!["host", "--nfs-answers"]),

@@ -42,6 +42,32 @@ fn a_table_without_escape_codes_and_json() {
 }
 
 #[test]
+fn low_clocks_are_named() {
+    let node = SimulatedNode::with_gpus(2);
+    node.inject(&["clocks", "--sm-mhz", "345", "--gpu", "0"]);
+    node.inject(&["clocks", "--memory-mhz", "810", "--gpu", "1"]);
+    let output = once(&node, &[]);
+    for text in [
+        "GPU 0: the SM clock is 345 of 1980 MHz: no throttle reason: locked clocks?",
+        "GPU 1: the memory clock is 810 of 2619 MHz",
+    ] {
+        assert!(output.stdout.contains(text), "{text}: {}", output.stdout);
+    }
+}
+
+#[test]
+fn a_gpu_that_hangs_from_the_start_has_a_row_and_the_others_are_read() {
+    let node = SimulatedNode::with_gpus(2);
+    node.inject(&["hang", "nvmlDeviceGetName", "forever", "--gpu", "1"]);
+    let output = once(&node, &["--output", "json"]);
+    let sample: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(output.code, 0, "{}", sample["outage"]);
+    assert_eq!(sample["gpus"][0]["limit"]["kind"], "compute");
+    assert_eq!(sample["gpus"][1]["identity"]["index"], 1);
+    assert_eq!(sample["gpus"][1]["limit"]["kind"], "hung");
+}
+
+#[test]
 fn a_missing_driver_or_library_is_reported_with_a_hint() {
     let node = SimulatedNode::with_gpus(1);
     let root = node.text("node/root");

@@ -1,6 +1,7 @@
 //! Reads the files that limit locked memory.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use farrier_facts::node::Reading;
 use farrier_facts::tune::{ConfigFile, MEMLOCK_SERVICES, MemlockReadings};
@@ -15,7 +16,7 @@ pub(super) fn read(root: &Root) -> MemlockReadings {
     MemlockReadings { limits: limits(root), services: services(root) }
 }
 
-/// The files of pam_limits in the order in which it reads them: `limits.conf`, then the files of
+/// The files of `pam_limits` in the order in which it reads them: `limits.conf`, then the files of
 /// `limits.d` by name (limits.conf(5)).
 fn limits(root: &Root) -> Reading<Vec<ConfigFile>> {
     let names = match root.list(LIMITS_DIR) {
@@ -23,7 +24,7 @@ fn limits(root: &Root) -> Reading<Vec<ConfigFile>> {
         Reading::Absent => Vec::new(),
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     };
-    let dropped = names.iter().filter(|name| name.ends_with(".conf"));
+    let dropped = names.iter().filter(|name| is_conf(name));
     let paths = dropped.map(|name| format!("{LIMITS_DIR}/{name}"));
     config_files(root, [LIMITS_FILE.to_owned()].into_iter().chain(paths))
 }
@@ -59,7 +60,7 @@ fn service_files(root: &Root, unit: &str) -> Reading<Vec<ConfigFile>> {
         let dir = format!("{dir}/{unit}.d");
         match root.list(&dir) {
             Reading::Value(names) => {
-                for name in names.into_iter().filter(|name| name.ends_with(".conf")) {
+                for name in names.into_iter().filter(|name| is_conf(name)) {
                     let path = format!("{dir}/{name}");
                     drop_ins.entry(name).or_insert(path);
                 }
@@ -69,6 +70,10 @@ fn service_files(root: &Root, unit: &str) -> Reading<Vec<ConfigFile>> {
         }
     }
     config_files(root, [path].into_iter().chain(drop_ins.into_values()))
+}
+
+fn is_conf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "conf")
 }
 
 /// The files that exist, in this order.

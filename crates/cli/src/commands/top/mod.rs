@@ -228,8 +228,8 @@ fn sample_once(settings: &source::nvml::NvmlSettings) -> Option<NodeSample> {
     let mut last = None;
     source::nvml::run(settings, &stop, &mut |node, progress: ReadProgress| {
         let is_complete = progress.is_complete() && node.outage.is_none();
-        let timeout = ONCE_TIMEOUT * (1 + progress.hangs());
-        let is_done = is_complete || progress.is_unavailable() || started.elapsed() > timeout;
+        let is_late = progress.is_late(started.elapsed(), ONCE_TIMEOUT);
+        let is_done = is_complete || progress.is_unavailable() || is_late;
         last = Some(node);
         if is_done {
             stop.store(true, Ordering::Relaxed);

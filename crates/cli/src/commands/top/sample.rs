@@ -137,9 +137,21 @@ impl GpuSample {
     /// SM activity if the GPU reports it, else utilisation (share of time with a kernel running).
     pub(super) fn busy(&self) -> &Reading<f64> {
         match self.reading(Signal::GpuSmActive) {
-            measured @ Reading::Value(_) => measured,
+            measured @ Reading::Value(activity) if !self.is_outdated(*activity) => measured,
             _ => self.reading(Signal::GpuUtilisation),
         }
+    }
+
+    /// Whether this SM activity is from before the load changed. It is up to 30 s old, and
+    /// utilisation and power 1 s: SMs that are idle draw little power, and SMs are not active
+    /// without a kernel.
+    fn is_outdated(&self, activity: f64) -> bool {
+        let Some(utilisation) = self.value(Signal::GpuUtilisation) else { return false };
+        let power = self.value(Signal::GpuPower).zip(self.value(Signal::GpuPowerLimit));
+        let draws_much = power.is_some_and(|(drawn, limit)| drawn >= limit * 0.5);
+        let is_idle = |share: f64| share < 0.02;
+        is_idle(activity) && utilisation >= 0.5 && draws_much
+            || is_idle(utilisation) && activity >= 0.5
     }
 
     /// Marks rarely sampled readings as unreadable if the GPU no longer answers.
@@ -340,6 +352,28 @@ impl NodeSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn activity_from_before_the_load_changed_is_not_shown() {
+        let busy = |activity: f64, utilisation: f64, power: f64| {
+            let uuid = GpuUuid("GPU-1".to_owned());
+            let identity = GpuIdentity { uuid, index: 0, minor: None, pci: None, name: None };
+            let mut gpu = GpuSample::new(identity);
+            for (signal, value) in [
+                (Signal::GpuSmActive, activity),
+                (Signal::GpuUtilisation, utilisation),
+                (Signal::GpuPower, power),
+                (Signal::GpuPowerLimit, 700.0),
+            ] {
+                gpu.readings.insert(signal, Reading::Value(value));
+            }
+            gpu.busy().value().copied()
+        };
+        assert_eq!(busy(0.0, 0.98, 640.0), Some(0.98), "the load has begun");
+        assert_eq!(busy(0.9, 0.0, 120.0), Some(0.0), "the load has ended");
+        assert_eq!(busy(0.01, 1.0, 120.0), Some(0.01), "one small kernel");
+        assert_eq!(busy(0.85, 0.98, 640.0), Some(0.85));
+    }
 
     fn finding(code: &str, detail: &str, action: Action) -> FindingSample {
         FindingSample {

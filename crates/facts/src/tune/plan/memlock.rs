@@ -1,4 +1,4 @@
-//! The limit on locked memory: for log-ins by pam_limits, for services by systemd.
+//! The limit on locked memory: for log-ins by `pam_limits`, for services by systemd.
 
 use super::host::{file, without_current};
 use super::{Evaluation, Need, StepStatus, StepSubject};
@@ -34,7 +34,7 @@ pub(super) fn evaluate(kind: &SettingKind, word: &str, readings: &Readings) -> V
     evaluations
 }
 
-/// Files that pam_limits reads after Farrier's and that set another limit for all users. The last
+/// Files that `pam_limits` reads after Farrier's and that set another limit for all users. The last
 /// entry wins (limits.conf(5)).
 fn overriding_limits(files: &[ConfigFile], word: &str) -> Vec<Evaluation> {
     let later = files.iter().filter(|file| file.path.as_str() > MEMLOCK_FILE);
@@ -81,8 +81,7 @@ fn limit(word: &str) -> Option<u64> {
     word.parse().ok()
 }
 
-/// Evaluates the limit of a service, which pam_limits does not reach. The jobs of a service inherit
-/// it.
+/// Evaluates the limit of a service, which `pam_limits` does not reach. Its jobs inherit the limit.
 fn service(unit: &str, files: &[ConfigFile], word: &str, readings: &Readings) -> Evaluation {
     let wanted = if word == "unlimited" { "infinity".to_owned() } else { format!("{word}K") };
     let path = memlock_drop_in(unit);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 
 use super::super::observation::{GpuIdentity, Moment, Subject};
 use super::super::signal::Signal;
@@ -24,14 +24,15 @@ impl Engine {
         affected: &mut BTreeSet<usize>,
     ) {
         for gpu in inventory {
-            let clocks =
-                gpu.name.as_deref().and_then(|name| self.gpu_facts.clocks_by_name(name)).cloned();
-            let reading = |mhz: Option<u32>| match mhz {
-                Some(mhz) => Reading::Value(f64::from(mhz)),
-                None => Reading::Absent,
+            let clocks = if let Some(name) = &gpu.name {
+                let clocks = self.gpu_facts.clocks_by_name(name);
+                clocks.map_or(Reading::Absent, |clocks| Reading::Value(clocks.clone()))
+            } else {
+                let why = "NVML does not report the name of the GPU";
+                Reading::Unreadable(ReadError::unavailable(why))
             };
-            let boost = reading(clocks.as_ref().map(|clocks| clocks.boost_mhz));
-            let memory = reading(clocks.as_ref().map(|clocks| clocks.memory_mhz));
+            let boost = clocks.as_ref().map(|clocks| f64::from(clocks.boost_mhz));
+            let memory = clocks.map(|clocks| f64::from(clocks.memory_mhz));
             let subject = Subject::Gpu(gpu.uuid.clone());
             let Some(subject_index) = self.table.index_or_insert(&subject) else { continue };
             self.set(subject_index, Signal::GpuClockSmBoost, boost, now, affected);
@@ -69,9 +70,10 @@ mod tests {
             ("gpu.clock-application-low", SM_CLOCK_FLOOR),
             ("gpu.memory-clock-low", MEMORY_CLOCK_FLOOR),
         ] {
-            let limit = rules.get(code).unwrap().when[0].limit;
-            let is_floor = matches!(limit, Limit::Signal { times, .. } if times == floor);
-            assert!(is_floor, "{code}: {limit:?}");
+            let Limit::Signal { times, .. } = rules.get(code).unwrap().when[0].limit else {
+                panic!("{code} has no floor");
+            };
+            assert!((times - floor).abs() < f64::EPSILON, "{code}: {times}");
         }
     }
 }

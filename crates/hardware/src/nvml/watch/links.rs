@@ -25,8 +25,8 @@ const VERSION_4: f64 = 6.0;
 /// `NVML_FI_DEV_NVLINK_ERROR_DL_CRC`.
 const CRC: c_uint = 163;
 
-/// `NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0` and `_L6`: CRC errors of flits before NVLink 4, with
-/// one field per link.
+/// `NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0` and `_L6`: CRC errors of flits before NVLink 4, one
+/// field per link.
 const CRC_FLIT_L0: c_uint = 32;
 const CRC_FLIT_L6: c_uint = 96;
 
@@ -123,8 +123,8 @@ impl Reader<'_, '_> {
     }
 
     /// Reads only whether the links are up, and reports those that went down or came up since they
-    /// were last read. This shows a link that flaps between two reads of [`Self::nvlinks`]. The call
-    /// has one field per link, which costs about as much as the other calls of the fast tier.
+    /// were last read. So a link that flaps between two reads of all counters is seen. The call has
+    /// one field per link, which costs about as much as the other calls of the fast tier.
     pub(super) fn link_states(&mut self) -> Result<(), ReadFailure> {
         let count = self.gpu.links.map_or(0, |links| links.count);
         if count == 0 {

@@ -5,7 +5,7 @@
 //! cache answers them.
 //!
 //! ```text
-//! every second       calls below 50 us
+//! every second       calls below 50 us, changes of the links' states (one call)
 //! every ten seconds  recovery action (120 us), errors, processes, the second GPM sample
 //! every 30 seconds   GPM (2 ms), two of the throttle times (700 us each)
 //! every minute       temperature margin (1.1 ms), PCIe replays (350 us) and the like

@@ -122,9 +122,11 @@ impl ReadProgress {
         self.is_unavailable && self.hangs != 1
     }
 
-    /// How many calls have hung.
-    pub(in crate::commands::top) fn hangs(self) -> u32 {
-        self.hangs
+    /// Whether an incomplete sample is due after `elapsed`. Each hang delays the reads of the other
+    /// GPUs. NVML's start has its own deadline, and ends with an answer or a hang.
+    pub(in crate::commands::top) fn is_late(self, elapsed: Duration, timeout: Duration) -> bool {
+        let has_started = self.hangs > 0 || self.tiers.iter().any(|count| *count > 0);
+        has_started && elapsed > timeout * (1 + self.hangs)
     }
 }
 

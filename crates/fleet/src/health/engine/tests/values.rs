@@ -337,7 +337,9 @@ fn a_clone_of_the_latest_values_does_not_change() {
 fn slow_gpu(name: &str, reasons: f64, application_mhz: f64) -> Vec<String> {
     let mut engine = engine();
     let mut inventory = inventory();
-    inventory.iter_mut().for_each(|gpu| gpu.name = Some(name.to_owned()));
+    for gpu in &mut inventory {
+        gpu.name = Some(name.to_owned());
+    }
     let mut opened = Vec::new();
     for second in 0..40 {
         let values = [

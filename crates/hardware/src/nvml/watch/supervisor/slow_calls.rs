@@ -1,8 +1,8 @@
 //! Counts the slow calls that children report, by GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::observation::{GpuIdentity, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 
@@ -14,6 +14,8 @@ use crate::nvml::watch::call_timer::SlowCall;
 pub(super) struct SlowCalls {
     counts: BTreeMap<Option<u32>, SlowCount>,
     has_new: bool,
+    /// Subjects whose count was reported.
+    reported: BTreeSet<Subject>,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,7 @@ impl SlowCalls {
     }
 
     /// Adds the counts of the node and its GPUs: at once after a slow call, otherwise with each
-    /// medium request. A counter has to be known before it grows, and afterwards, so that its window
+    /// medium request. A counter has to be known before it grows, and later, so that its window
     /// passes.
     pub(super) fn push_samples(
         &mut self,
@@ -49,7 +51,14 @@ impl SlowCalls {
             return;
         }
         let gpus = inventory.iter().map(|gpu| (Some(gpu.index), Subject::Gpu(gpu.uuid.clone())));
-        for (index, subject) in gpus.chain([(None, Subject::Node)]) {
+        let listed: Vec<(Option<u32>, Subject)> = gpus.chain([(None, Subject::Node)]).collect();
+        let subjects = listed.iter().map(|(_, subject)| subject.clone()).collect();
+        let before = std::mem::replace(&mut self.reported, subjects);
+        for subject in before.difference(&self.reported).cloned() {
+            let reading = Reading::Unreadable(ReadError::NoLongerListed);
+            samples.push(Sample { subject, signal: Signal::NodeSlowCalls, reading, note: None });
+        }
+        for (index, subject) in listed {
             let counted = self.counts.get(&index);
             let reading = Reading::Value(counted.map_or(0.0, |counted| f64::from(counted.count)));
             let note = counted.map(|counted| counted.note.clone());
