@@ -67,7 +67,7 @@ impl Row {
             _ => (None, text.as_str()),
         };
         let faults = faults.split(';').map(|fault| fault.trim().to_owned()).collect();
-        Self { sku, faults, before, text }
+        Self { sku, faults, text, before }
     }
 }
 
