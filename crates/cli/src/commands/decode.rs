@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             let mut summary = Summary::default();
             let lines = read(&set.xids, log, |item| {
                 if let LogItem::Event(event) = item {
-                    summary.add(event);
+                    summary.add(*event);
                 }
                 Ok(())
             })?;
@@ -112,7 +112,7 @@ fn read(
         let mut emit = |event| {
             events += 1;
             if handled.is_ok() {
-                handled = handle(LogItem::Event(event));
+                handled = handle(LogItem::Event(Box::new(event)));
             }
         };
         let Some(chunk) = chunk else {
@@ -173,7 +173,7 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
 
 /// An event of the log, or a pause in it.
 enum LogItem {
-    Event(DecodedEvent),
+    Event(Box<DecodedEvent>),
     /// The stream is momentarily empty: flush, so that a reader sees the events so far.
     Pause,
 }
