@@ -1,5 +1,5 @@
-//! What a simulated GPU reports that no decision depends on: memory to the mebibyte, clocks and part
-//! numbers, from `data/gpus/devices.toml`.
+//! What a simulated GPU reports that no decision depends on: memory to the mebibyte, clocks and
+//! part numbers, from `data/gpus/devices.toml`.
 
 use farrier_facts::FactSet;
 use farrier_facts::gpu::{FormFactor, Gpu, GpuDevice, GpuLinks};
