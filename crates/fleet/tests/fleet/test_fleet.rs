@@ -286,11 +286,10 @@ impl TestFleet {
         let (claim, domains) = (node.quarantine_claim(id), node.location.domains());
         for (other, waiting) in &self.state.nodes {
             let Some(deferred) = waiting.phase.deferred().filter(|_| other != id) else { continue };
-            let domain = match &deferred.reason {
-                Reason::DisruptionBudget { domain, .. } | Reason::CapacityFloor { domain, .. } => {
-                    domain
-                }
-                _ => continue,
+            let (Reason::DisruptionBudget { domain, .. } | Reason::CapacityFloor { domain, .. }) =
+                &deferred.reason
+            else {
+                continue;
             };
             let is_first = waiting.quarantine_claim(other) < claim;
             assert!(

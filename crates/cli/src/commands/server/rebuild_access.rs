@@ -126,9 +126,7 @@ fn replacement(lost: &LostToken, dir: &Path) -> String {
                 Domain::Pool(pool) => format!(" --pool {pool}"),
                 Domain::Tenant(tenant) => format!(" --tenant {tenant}"),
                 // No flag limits a user to such a domain, so the operator has to choose a pool.
-                Domain::Site(_) | Domain::Leaf(_) | Domain::Rack(_) | Domain::Nvlink(_) => {
-                    " --pool POOL".to_owned()
-                }
+                _ => " --pool POOL".to_owned(),
             };
             format!(
                 "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{scope_flag} --dir {dir}`"
