@@ -52,6 +52,7 @@ fn policy() -> Policy {
         pool
     };
     let policy: Policy = serde_json::from_value(json!({
+        "capacity_floors": {},
         "disruption_budgets": { "nvlink": { "share": 0.5, "nodes": 1 } },
         "pools_default": pool(json!({})),
         "pools": {
