@@ -42,12 +42,15 @@ fn the_runbooks_match_the_data() {
 
 /// The pages by file name.
 fn pages() -> BTreeMap<String, String> {
-    let (rules, commands) = (Rules::embedded().unwrap(), FirstCommands::embedded().unwrap());
+    let (rules, commands) = (
+        Rules::embedded().expect("the rules are valid"),
+        FirstCommands::embedded().expect("the commands are valid"),
+    );
     let sources = RunbookSources { rules: &rules, facts: FactSet::embedded(), commands: &commands };
     let mut pages = BTreeMap::new();
     let mut index = format!("{INTRODUCTION}\n| finding | severity | action |\n|---|---|---|\n");
     for code in sources.codes() {
-        let page = sources.page(&code).unwrap();
+        let page = sources.page(&code).expect("every code has a page");
         let word = |value: Option<String>| value.unwrap_or_else(|| "as the event".to_owned());
         index.push_str(&format!(
             "| [{}]({code}.md) | {} | {} |\n",

@@ -42,7 +42,7 @@ fn counts(on: &EventPattern, xid: &Xid, code: &str) -> bool {
 
 fn escalation(rule: &Rule, on: &EventPattern) -> String {
     let hours = on.within_s / 3600;
-    let period = if hours % 24 == 0 && hours > 24 {
+    let period = if hours.is_multiple_of(24) && hours > 24 {
         format!("{} days", hours / 24)
     } else {
         format!("{hours} h")
