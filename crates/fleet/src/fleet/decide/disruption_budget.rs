@@ -29,12 +29,12 @@ struct DomainChange {
 
 /// What a node counts for, before a step.
 #[derive(Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct NodeAvailability {
     disrupted: bool,
     schedulable: bool,
 }
 
-impl Standing {
+impl NodeAvailability {
     pub(super) fn new(node: &Node) -> Self {
         Self { disrupted: node.is_disrupted(), schedulable: node.is_schedulable() }
     }
@@ -103,8 +103,8 @@ impl<'a> BudgetUsage<'a> {
     }
 
     /// Counts what the last step changed.
-    pub(super) fn count(&mut self, id: &NodeId, before: Standing, node: &Node) {
-        let after = Standing::new(node);
+    pub(super) fn count(&mut self, id: &NodeId, before: NodeAvailability, node: &Node) {
+        let after = NodeAvailability::new(node);
         let schedulable = i32::from(after.schedulable) - i32::from(before.schedulable);
         if before.disrupted == after.disrupted && schedulable == 0 {
             return;

@@ -27,7 +27,7 @@ use super::reason::Rationale;
 use super::state::{DisruptionSlot, FleetState, Node};
 use contenders::Contenders;
 pub(super) use disruption_budget::BudgetUsage;
-use disruption_budget::Standing;
+use disruption_budget::NodeAvailability;
 use health_assessment::HealthAssessment;
 pub(super) use health_assessment::ends_service;
 pub use health_assessment::{Impact, affects_service, impact};
@@ -133,7 +133,7 @@ impl Round<'_> {
                 return true;
             }
             let Some(event) = context.next_step(&self.budget) else { break };
-            let before = Standing::new(node);
+            let before = NodeAvailability::new(node);
             node.apply_tentatively(&event, self.now);
             self.budget.count(id, before, node);
             self.decision.events.push(event);
