@@ -560,7 +560,7 @@ fn figures_in_the_docs_match_the_planner() {
         100.0 * replicas["share"].as_f64().unwrap()
     };
     assert_in_docs(format!(
-        "takes {:.1} % of a step with a sharded optimizer (1 B), {:.0} % with FSDP (8 B)",
+        "takes {:.1} % of a step for a 1 B model with a sharded optimizer, and {:.0} % for an 8 B model with FSDP",
         replica_share("--model llama3.2-1b --zero 1"),
         replica_share("--model llama3-8b --zero 3")
     ));
