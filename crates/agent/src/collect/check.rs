@@ -28,7 +28,9 @@ const MOMENTARY: [&str; 2] = ["hardware-slowdown", "pcie-slow"];
 
 /// Items that rules report as well, usually sooner and for each GPU. While such a rule has a
 /// finding that is at least as severe, the item is not reported again.
-const REPORTED_BY: [(&str, &[&str]); 15] = [
+const REPORTED_BY: [(&str, &[&str]); 16] = [
+    // Without the driver, nvidia-uvm is not loaded either.
+    ("uvm-not-loaded", &["driver.not-loaded"]),
     ("gpu-unreachable", &["gpu.lost", "gpu.reset-required", "gpu.unreadable", "node.gpus-unseen"]),
     (
         "recovery-needed",
