@@ -34,6 +34,16 @@ pub(super) fn run(
 ) -> anyhow::Result<Outcome> {
     let data = if args.data == ExportKind::Log { "log" } else { "state" };
     let path = Path::new("/api/v1/export").with("data", Some(data)).with("after", args.after);
+    read_lines(session, &path, |line| Ok(printer.json_line(&line)?))?;
+    Ok(Outcome::Fine)
+}
+
+/// Reads an export to its end. Fails if the server could not complete it.
+pub(super) fn read_lines(
+    session: &mut FleetSession,
+    path: &Path,
+    mut handle: impl FnMut(Value) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     for line in session.lines(path.as_str())? {
         let line: Value = serde_json::from_str(&line.map_err(|err| explained(&err))?)?;
         // The server ends an incomplete export with a problem document as the last line.
@@ -42,7 +52,7 @@ pub(super) fn run(
             let detail = line.get("detail").and_then(Value::as_str).unwrap_or_default();
             return Err(Hinted::error(format!("the export is incomplete: {detail}"), "try again"));
         }
-        printer.json_line(&line)?;
+        handle(line)?;
     }
-    Ok(Outcome::Fine)
+    Ok(())
 }

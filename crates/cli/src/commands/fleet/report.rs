@@ -2,12 +2,12 @@
 
 use farrier_fleet::fleet::event::NodeCompliance;
 use farrier_wire::rest::NodeRow;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::session::{FleetSession, Path, explained};
+use super::export;
+use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::Hinted;
 use crate::printer::Printer;
 
 #[derive(Debug, clap::Args)]
@@ -27,14 +27,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Outcome> {
     let path = Path::new("/api/v1/export").with("data", Some("state"));
     let mut rows = Vec::new();
-    for line in session.lines(path.as_str())? {
-        let line: Value = serde_json::from_str(&line.map_err(|err| explained(&err))?)?;
-        // The server ends an incomplete export with a problem document as the last line.
-        let problem = line.get("type").and_then(Value::as_str);
-        if problem.is_some_and(|uri| uri.starts_with("urn:farrier:problem:")) {
-            let detail = line.get("detail").and_then(Value::as_str).unwrap_or_default();
-            return Err(Hinted::error(format!("the list is incomplete: {detail}"), "try again"));
-        }
+    export::read_lines(session, &path, |line| {
         let node: NodeRow = serde_json::from_value(line)?;
         let compliance = node.compliance.unwrap_or_default();
         if args.output == Output::Json {
@@ -44,7 +37,8 @@ pub(super) fn run(
             row.extend(cells(&compliance));
             rows.push(row);
         }
-    }
+        Ok(())
+    })?;
     if args.output == Output::Table {
         let headings = ["Node", "TPM", "Secure Boot", "Volumes encrypted", "Image policy"];
         printer.table(&headings, &rows)?;
