@@ -15,4 +15,5 @@
 
 pub mod fleet;
 pub mod health;
+pub mod notify;
 pub mod runbook;
