@@ -6,6 +6,8 @@
     agent.py watch FARRIER OUT --seconds 600    cost of agent and probe, idle and under load; latency from
                                                 kernel log line to finding; status and metrics
     agent.py step  FARRIER OUT --pairs 30       a training step with and without the agent, alternating
+    agent.py quiet FARRIER OUT --seconds 480    the findings that the agent reports on a healthy idle GPU;
+                                                --busy trains meanwhile. Exit code 1 if there is a fault
 
 It needs torch, a GPU, and root to write lines to /dev/kmsg, which the agent must detect. It changes
 no setting of the card.
@@ -111,6 +113,11 @@ class Agent:
     def stop(self):
         self.process.terminate()
         self.process.wait(20)
+
+
+def status(farrier, agent):
+    shown = subprocess.run([farrier, "status", "--socket", agent.socket, "--output", "json"], capture_output=True, text=True)
+    return json.loads(shown.stdout)
 
 
 def load(seconds):
@@ -335,17 +342,53 @@ def step(args):
     print(json.dumps({key: value for key, value in result.items() if key != "ratios"}, indent=1))
 
 
+def quiet(args):
+    """Watches a healthy GPU and lists what the agent reports. A fault here is a false alarm."""
+    agent = Agent(args.farrier)
+    worker = load(args.seconds) if args.busy else None
+    verdicts, readings = [], {}
+    start = time.monotonic()
+    while (left := start + args.seconds - time.monotonic()) > 0:
+        time.sleep(min(left, 10))
+        shown = status(args.farrier, agent)
+        verdicts.append(shown["verdict"])
+        query = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu,power.draw,temperature.gpu", "--format=csv,noheader,nounits"],
+                               capture_output=True, text=True).stdout.splitlines()[0]
+        for name, value in zip(("utilisation_percent", "power_w", "temperature_c"), query.split(",")):
+            readings.setdefault(name, []).append(float(value))
+    final = status(args.farrier, agent)
+    if worker:
+        worker.kill()
+    agent.stop()
+    opened = []
+    if os.path.exists(agent.sink):
+        with open(agent.sink) as file:
+            changes = [json.loads(line).get("change", {}) for line in file]
+        opened = [change["opened"] for change in changes if "opened" in change]
+    faults = [finding for finding in opened if finding["kind"] == "fault"]
+    result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - args.seconds)), "seconds": args.seconds,
+              "busy": args.busy, "verdicts": {verdict: verdicts.count(verdict) for verdict in set(verdicts)},
+              "gpu": {name: [min(values), statistics.median(values), max(values)] for name, values in readings.items()},
+              "findings": opened, "status": final}
+    name = "quiet_busy.json" if args.busy else "quiet_idle.json"
+    with open(os.path.join(args.out, name), "w") as file:
+        json.dump(result, file, indent=1)
+    print(json.dumps({key: value for key, value in result.items() if key != "status"}, indent=1))
+    return 1 if faults else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tiers", "eight", "watch", "step"))
+    parser.add_argument("what", choices=("tiers", "eight", "watch", "step", "quiet"))
     parser.add_argument("farrier")
     parser.add_argument("out")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--block-s", type=float, default=4)
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
-    {"tiers": tiers, "eight": eight, "watch": watch, "step": step}[args.what](args)
+    sys.exit({"tiers": tiers, "eight": eight, "watch": watch, "step": step, "quiet": quiet}[args.what](args))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-//! Reads a stream ahead of its consumer: a thread reads the next chunks while one is processed.
+//! Reads a log ahead of its decoder: a thread reads the next chunks while one is decoded. When the
+//! decoder falls behind, the thread also scans chunks, which is most of the decoder's work.
 
 use std::io::{self, ErrorKind, Read};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+
+use farrier_facts::decode::{ScannedChunk, Scanner};
 
 /// Large enough to amortise system calls and channel hand-overs, small enough for the CPU cache.
 pub(crate) const CHUNK: usize = 128 << 10;
@@ -9,34 +12,49 @@ pub(crate) const CHUNK: usize = 128 << 10;
 /// Chunks buffered ahead of the consumer.
 const AHEAD: usize = 4;
 
+pub(crate) enum Chunk {
+    Raw(Vec<u8>),
+    Scanned(ScannedChunk),
+}
+
+impl Chunk {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Raw(bytes) => bytes,
+            Self::Scanned(chunk) => chunk.bytes(),
+        }
+    }
+}
+
 /// The chunks of a stream.
 pub(crate) enum ReadAhead {
     /// Another thread reads the chunks.
-    Thread { full: Receiver<io::Result<Vec<u8>>>, empty: Sender<Vec<u8>> },
+    Thread { full: Receiver<io::Result<Chunk>>, empty: Sender<Vec<u8>> },
     /// The consumer's thread reads each chunk on demand.
-    Inline { stream: Box<dyn Read>, chunk: Vec<u8> },
+    Inline { stream: Box<dyn Read>, buffer: Vec<u8> },
 }
 
 impl ReadAhead {
     /// Starts reading. A thread ends with the stream, or when the consumer drops its receiver. It
     /// is never joined, because a read from a pipe may never return.
-    pub(crate) fn spawn(stream: Box<dyn Read + Send>) -> Self {
+    pub(crate) fn spawn(stream: Box<dyn Read + Send>, scanner: Scanner) -> Self {
         if has_idle_cpu() {
-            Self::thread(stream)
+            Self::thread(stream, scanner)
         } else {
-            Self::Inline { stream, chunk: Vec::new() }
+            Self::Inline { stream, buffer: Vec::new() }
         }
     }
 
-    fn thread(mut stream: Box<dyn Read + Send>) -> Self {
+    fn thread(mut stream: Box<dyn Read + Send>, scanner: Scanner) -> Self {
         let (sender, full) = sync_channel(AHEAD);
         let (empty, recycled) = channel();
         std::thread::spawn(move || {
             loop {
-                let chunk = recycled.try_recv().unwrap_or_default();
-                let Some(read) = read_one(&mut stream, chunk).transpose() else { return };
+                let buffer = recycled.try_recv().unwrap_or_default();
+                let Some(read) = read_one(&mut stream, buffer).transpose() else { return };
                 let failed = read.is_err();
-                if sender.send(read).is_err() || failed {
+                let left = offer(&sender, read, &scanner);
+                if left.is_some_and(|left| sender.send(left).is_err()) || failed {
                     return;
                 }
             }
@@ -45,20 +63,43 @@ impl ReadAhead {
     }
 
     /// The next chunk; `None` at the end of the stream.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Chunk>> {
         match self {
             Self::Thread { full, .. } => full.recv().ok().transpose(),
-            Self::Inline { stream, chunk } => read_one(stream, std::mem::take(chunk)),
+            Self::Inline { stream, buffer } => {
+                Ok(read_one(stream, std::mem::take(buffer))?.map(Chunk::Raw))
+            }
         }
     }
 
     /// Returns a used buffer for reuse.
-    pub(crate) fn recycle(&mut self, used: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, used: Chunk) {
+        let used = match used {
+            Chunk::Raw(bytes) => bytes,
+            Chunk::Scanned(chunk) => chunk.into_bytes(),
+        };
         match self {
             // The reader thread may have ended; then the buffer is dropped.
             Self::Thread { empty, .. } => drop(empty.send(used)),
-            Self::Inline { chunk, .. } => *chunk = used,
+            Self::Inline { buffer, .. } => *buffer = used,
         }
+    }
+}
+
+/// Queues a chunk. If the queue is full, scans the chunk and returns it: scanning takes about as
+/// long as the consumer needs to make room.
+fn offer(
+    sender: &SyncSender<io::Result<Chunk>>,
+    read: io::Result<Vec<u8>>,
+    scanner: &Scanner,
+) -> Option<io::Result<Chunk>> {
+    match sender.try_send(read.map(Chunk::Raw)) {
+        Ok(()) => None,
+        Err(TrySendError::Full(Ok(Chunk::Raw(bytes)))) => {
+            Some(Ok(Chunk::Scanned(scanner.scan(bytes))))
+        }
+        // The caller notices a disconnected consumer when it sends again.
+        Err(TrySendError::Full(other) | TrySendError::Disconnected(other)) => Some(other),
     }
 }
 
@@ -74,13 +115,13 @@ fn has_idle_cpu() -> bool {
 }
 
 /// Fills a chunk with one read; `None` at the end of the stream.
-fn read_one(stream: &mut impl Read, mut chunk: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
-    chunk.resize(CHUNK, 0);
+fn read_one(stream: &mut impl Read, mut buffer: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    buffer.resize(CHUNK, 0);
     loop {
-        match stream.read(&mut chunk) {
+        match stream.read(&mut buffer) {
             Ok(length) => {
-                chunk.truncate(length);
-                return Ok((length > 0).then_some(chunk));
+                buffer.truncate(length);
+                return Ok((length > 0).then_some(buffer));
             }
             Err(err) if err.kind() == ErrorKind::Interrupted => (),
             Err(err) => return Err(err),
@@ -90,11 +131,25 @@ fn read_one(stream: &mut impl Read, mut chunk: Vec<u8>) -> io::Result<Option<Vec
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::decode::Decoder;
+
     use super::*;
+    use crate::fact_sets;
 
     fn both(stream: impl Fn() -> Box<dyn Read + Send>) -> [ReadAhead; 2] {
-        let inline = ReadAhead::Inline { stream: stream(), chunk: Vec::new() };
-        [ReadAhead::thread(stream()), inline]
+        let inline = ReadAhead::Inline { stream: stream(), buffer: Vec::new() };
+        let scanner = Decoder::new(&fact_sets::active().xids).scanner();
+        [ReadAhead::thread(stream(), scanner), inline]
+    }
+
+    #[test]
+    fn a_chunk_is_scanned_if_the_queue_is_full() {
+        let scanner = Decoder::new(&fact_sets::active().xids).scanner();
+        let (sender, full) = sync_channel(1);
+        assert!(offer(&sender, Ok(b"one\n".to_vec()), &scanner).is_none());
+        let left = offer(&sender, Ok(b"two\n".to_vec()), &scanner).unwrap().unwrap();
+        assert!(matches!(&left, Chunk::Scanned(chunk) if chunk.bytes() == b"two\n"));
+        assert!(matches!(full.recv().unwrap(), Ok(Chunk::Raw(bytes)) if bytes == b"one\n"));
     }
 
     #[test]
@@ -104,7 +159,7 @@ mod tests {
             for mut ahead in both(|| Box::new(io::Cursor::new(bytes.clone()))) {
                 let mut arrived = Vec::new();
                 while let Some(chunk) = ahead.next().unwrap() {
-                    arrived.extend_from_slice(&chunk);
+                    arrived.extend_from_slice(chunk.bytes());
                     ahead.recycle(chunk);
                 }
                 assert!(arrived == bytes, "{length}");
@@ -125,7 +180,7 @@ mod tests {
             }
         }
         for mut ahead in both(|| Box::new(Breaks(false))) {
-            assert_eq!(ahead.next().unwrap(), Some(vec![b'x']));
+            assert_eq!(ahead.next().unwrap().unwrap().bytes(), b"x");
             assert!(ahead.next().is_err());
         }
     }

@@ -16,7 +16,7 @@ use crate::commands::Outcome;
 use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::{Printer, Tone};
-use crate::read_ahead::{CHUNK, ReadAhead};
+use crate::read_ahead::{CHUNK, Chunk, ReadAhead};
 
 /// Explains GPU faults in a kernel log.
 ///
@@ -105,7 +105,7 @@ fn read(
     let mut decoder = Decoder::new(facts);
     let mut content = LogSniffer::default();
     let mut events = 0_u64;
-    let mut ahead = ReadAhead::spawn(log.stream);
+    let mut ahead = ReadAhead::spawn(log.stream, decoder.scanner());
     loop {
         let chunk = ahead.next().with_context(|| format!("failed to read {}", log.name))?;
         let mut handled = Ok(());
@@ -128,10 +128,15 @@ fn read(
             }
             return Ok(decoder.lines());
         };
-        content.inspect(&chunk).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
-        decoder.feed(&chunk, &mut emit);
+        let bytes = chunk.bytes();
+        content.inspect(bytes).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
+        let is_full = bytes.len() == CHUNK;
+        match &chunk {
+            Chunk::Raw(bytes) => decoder.feed(bytes, &mut emit),
+            Chunk::Scanned(chunk) => decoder.feed_scanned(chunk, &mut emit),
+        }
         handled?;
-        if chunk.len() < CHUNK {
+        if !is_full {
             handle(LogItem::Pause)?;
         }
         ahead.recycle(chunk);

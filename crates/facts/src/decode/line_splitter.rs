@@ -1,6 +1,9 @@
 //! Splits chunks into numbered lines, and keeps the candidates that the prefilter finds. Memory use
 //! is constant.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use memchr::{memchr, memchr_iter, memrchr};
 
 use super::prefilter::Prefilter;
@@ -10,10 +13,77 @@ use super::prefilter::Prefilter;
 const PIECE: usize = 64 << 10;
 const OVERLAP: usize = 4 << 10;
 
+/// Scans chunks for candidate lines. The scan of a chunk does not depend on the chunks before it,
+/// so another thread can make it ahead of the decoder.
+#[derive(Debug, Clone)]
+pub struct Scanner(Arc<Prefilter>);
+
+/// A chunk and its candidate lines.
+#[derive(Debug)]
+pub struct ScannedChunk {
+    bytes: Vec<u8>,
+    scan: Scan,
+}
+
+impl ScannedChunk {
+    /// The chunk, for reuse of its buffer.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Scanner {
+    pub fn scan(&self, bytes: Vec<u8>) -> ScannedChunk {
+        let scan = self.find_candidates(&bytes);
+        ScannedChunk { bytes, scan }
+    }
+
+    fn find_candidates(&self, chunk: &[u8]) -> Scan {
+        let (Some(first), Some(last)) = (memchr(b'\n', chunk), memrchr(b'\n', chunk)) else {
+            return Scan::default();
+        };
+        let whole = first + 1..last + 1;
+        let (mut candidates, mut lines, mut from) = (Vec::new(), 0, whole.start);
+        while let Some((found, end)) = self.0.find(&chunk[..whole.end], from) {
+            let start = memrchr(b'\n', &chunk[from..found]).map_or(from, |at| from + at + 1);
+            let end = memchr(b'\n', &chunk[end..]).map_or(whole.end, |at| end + at);
+            lines += newlines(&chunk[from..start]);
+            candidates.push(Candidate { lines_before: lines, bytes: start..end });
+            lines += 1;
+            from = (end + 1).min(whole.end);
+        }
+        lines += newlines(&chunk[from..whole.end]);
+        Scan { whole: Some(whole), lines, candidates }
+    }
+}
+
+/// The lines of a chunk.
+#[derive(Debug, Default)]
+struct Scan {
+    /// Where the lines are that begin and end in the chunk: from behind its first newline to behind
+    /// its last one. `None` without a newline.
+    whole: Option<Range<usize>>,
+    /// Number of these lines.
+    lines: u64,
+    candidates: Vec<Candidate>,
+}
+
+/// A line with a needle.
+#[derive(Debug)]
+struct Candidate {
+    /// Lines of the chunk that begin and end before this one.
+    lines_before: u64,
+    bytes: Range<usize>,
+}
+
 /// Splits a stream into lines, independent of chunk boundaries.
 #[derive(Debug)]
 pub(super) struct LineSplitter {
-    prefilter: Prefilter,
+    scanner: Scanner,
     /// Start of an incomplete line, or of its current piece.
     tail: Vec<u8>,
     lines_ended: u64,
@@ -21,7 +91,12 @@ pub(super) struct LineSplitter {
 
 impl LineSplitter {
     pub(super) fn new() -> Self {
-        Self { prefilter: Prefilter::new(), tail: Vec::new(), lines_ended: 0 }
+        let scanner = Scanner(Arc::new(Prefilter::new()));
+        Self { scanner, tail: Vec::new(), lines_ended: 0 }
+    }
+
+    pub(super) fn scanner(&self) -> Scanner {
+        self.scanner.clone()
     }
 
     /// Number of complete lines.
@@ -30,21 +105,25 @@ impl LineSplitter {
     }
 
     /// Processes a chunk; calls `read` with the number and bytes of every candidate line.
-    pub(super) fn feed(&mut self, chunk: &[u8], mut read: impl FnMut(u64, &[u8])) {
-        let mut rest = chunk;
-        if !self.tail.is_empty() {
-            let Some(end) = memchr(b'\n', rest) else {
-                return self.buffer(rest, &mut read);
-            };
-            self.buffer(&rest[..end], &mut read);
-            self.end_line(&mut read);
-            rest = &rest[end + 1..];
+    pub(super) fn feed(&mut self, chunk: &[u8], read: impl FnMut(u64, &[u8])) {
+        let scan = self.scanner.find_candidates(chunk);
+        self.feed_scan(chunk, &scan, read);
+    }
+
+    pub(super) fn feed_scanned(&mut self, chunk: &ScannedChunk, read: impl FnMut(u64, &[u8])) {
+        self.feed_scan(&chunk.bytes, &chunk.scan, read);
+    }
+
+    fn feed_scan(&mut self, chunk: &[u8], scan: &Scan, mut read: impl FnMut(u64, &[u8])) {
+        let Some(whole) = &scan.whole else { return self.buffer(chunk, &mut read) };
+        self.buffer(&chunk[..whole.start - 1], &mut read);
+        self.end_line(&mut read);
+        for candidate in &scan.candidates {
+            let number = self.lines_ended + candidate.lines_before + 1;
+            self.read_line(number, &chunk[candidate.bytes.clone()], &mut read);
         }
-        if let Some(last) = memrchr(b'\n', rest) {
-            self.whole_lines(&rest[..=last], &mut read);
-            rest = &rest[last + 1..];
-        }
-        self.buffer(rest, &mut read);
+        self.lines_ended += scan.lines;
+        self.buffer(&chunk[whole.end..], &mut read);
     }
 
     /// Ends an unterminated last line.
@@ -54,23 +133,12 @@ impl LineSplitter {
         }
     }
 
-    /// Processes complete lines of one chunk; the last byte is a newline.
-    fn whole_lines(&mut self, lines: &[u8], read: &mut impl FnMut(u64, &[u8])) {
-        let mut from = 0;
-        while let Some((found, end)) = self.prefilter.find(lines, from) {
-            let start = memrchr(b'\n', &lines[from..found]).map_or(from, |at| from + at + 1);
-            let end = memchr(b'\n', &lines[end..]).map_or(lines.len(), |at| end + at);
-            self.lines_ended += newlines(&lines[from..start]);
-            let mut line = &lines[start..end];
-            while line.len() > PIECE + OVERLAP {
-                self.read_piece(&line[..PIECE + OVERLAP], read);
-                line = &line[PIECE..];
-            }
-            self.read_piece(line, read);
-            self.lines_ended += 1;
-            from = (end + 1).min(lines.len());
+    fn read_line(&self, number: u64, mut line: &[u8], read: &mut impl FnMut(u64, &[u8])) {
+        while line.len() > PIECE + OVERLAP {
+            self.read_piece(number, &line[..PIECE + OVERLAP], read);
+            line = &line[PIECE..];
         }
-        self.lines_ended += newlines(&lines[from..]);
+        self.read_piece(number, line, read);
     }
 
     /// Buffers the start of a line until its end arrives; processes pieces of a line that grows too
@@ -79,21 +147,21 @@ impl LineSplitter {
         for part in bytes.chunks(PIECE) {
             self.tail.extend_from_slice(part);
             while self.tail.len() > PIECE + OVERLAP {
-                self.read_piece(&self.tail[..PIECE + OVERLAP], read);
+                self.read_piece(self.lines_ended + 1, &self.tail[..PIECE + OVERLAP], read);
                 self.tail.drain(..PIECE);
             }
         }
     }
 
     fn end_line(&mut self, read: &mut impl FnMut(u64, &[u8])) {
-        self.read_piece(&self.tail, read);
+        self.read_piece(self.lines_ended + 1, &self.tail, read);
         self.tail.clear();
         self.lines_ended += 1;
     }
 
-    fn read_piece(&self, piece: &[u8], read: &mut impl FnMut(u64, &[u8])) {
-        if self.prefilter.find(piece, 0).is_some() {
-            read(self.lines_ended + 1, piece);
+    fn read_piece(&self, number: u64, piece: &[u8], read: &mut impl FnMut(u64, &[u8])) {
+        if self.scanner.0.find(piece, 0).is_some() {
+            read(number, piece);
         }
     }
 
@@ -115,8 +183,14 @@ mod tests {
     fn lines(chunks: &[&[u8]]) -> (Vec<(u64, Vec<u8>)>, u64) {
         let mut splitter = LineSplitter::new();
         let mut found = Vec::new();
-        for chunk in chunks {
-            splitter.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
+        for (index, chunk) in chunks.iter().enumerate() {
+            let keep = |line, bytes: &[u8]| found.push((line, bytes.to_vec()));
+            if index % 2 == 0 {
+                splitter.feed(chunk, keep);
+            } else {
+                let chunk = splitter.scanner().scan(chunk.to_vec());
+                splitter.feed_scanned(&chunk, keep);
+            }
         }
         splitter.finish(|line, bytes| found.push((line, bytes.to_vec())));
         (found, splitter.line_count())

@@ -35,6 +35,7 @@ mod unit;
 mod xid_line;
 
 pub use event::{DecodedEvent, Kind};
+pub use line_splitter::{ScannedChunk, Scanner};
 pub use pci::{PciAddress, PciAddressError};
 pub use port::{PciBridge, move_port_error};
 pub(crate) use prefilter::is_found_by_prefilter;
@@ -62,6 +63,17 @@ impl<'f> Decoder<'f> {
     /// Decodes the next chunk.
     pub fn feed(&mut self, chunk: &[u8], mut emit: impl FnMut(DecodedEvent)) {
         self.splitter.feed(chunk, |line, bytes| self.line_decoder.line(line, bytes, &mut emit));
+    }
+
+    /// Scans chunks ahead of [`Decoder::feed_scanned`], on any thread. The scan is most of the work.
+    pub fn scanner(&self) -> Scanner {
+        self.splitter.scanner()
+    }
+
+    /// Decodes the next chunk, which a scanner of this decoder scanned.
+    pub fn feed_scanned(&mut self, chunk: &ScannedChunk, mut emit: impl FnMut(DecodedEvent)) {
+        let Self { splitter, line_decoder } = self;
+        splitter.feed_scanned(chunk, |line, bytes| line_decoder.line(line, bytes, &mut emit));
     }
 
     /// Ends the log, flushing an unterminated last line and an incomplete message.
