@@ -32,8 +32,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How long the end of a domain fault matters: as long as findings may take to clear, and as
-    /// long as the symptoms of another fault are counted.
+    /// How long the end of a domain fault matters: the longer of the time that findings may take to
+    /// clear, and the window in which symptoms are counted.
     pub fn recovery_s(&self) -> u32 {
         let pools = self.pools.values().chain([&self.pools_default]);
         pools.map(|pool| pool.settle_s).fold(self.common_cause.window_s, u32::max)
