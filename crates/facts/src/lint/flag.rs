@@ -3,10 +3,10 @@
 use super::linter::{Linter, MessageArgs};
 use super::{line_number, step_count};
 
-/// Whether a text is a whole value.
+/// Whether a text is a whole value, or only its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextEnd {
-    /// It is.
+    /// A whole value.
     Closed,
     /// The program may append more, even to the last word.
     Open,
