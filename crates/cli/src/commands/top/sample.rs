@@ -143,8 +143,9 @@ impl GpuSample {
     }
 
     /// Whether this SM activity was measured before the load changed. SM activity is up to 30 s
-    /// old, while utilisation and power are at most 1 s old. They show that it is outdated, because
-    /// idle SMs draw little power, and no SM is active without a kernel.
+    /// old, while utilisation and power are at most 1 s old. Utilisation and power show that the
+    /// activity is outdated, because idle SMs draw little power, and no SM is active without a
+    /// kernel.
     fn is_outdated(&self, activity: f64) -> bool {
         let Some(utilisation) = self.value(Signal::GpuUtilisation) else { return false };
         let power = self.value(Signal::GpuPower).zip(self.value(Signal::GpuPowerLimit));
