@@ -180,7 +180,7 @@ class Probe:
 
     def __init__(self, farrier, first):
         # The probe writes the name of each call here, as under the agent
-        # (`crates/hardware/src/nvml/watch/note.rs`).
+        # (`crates/hardware/src/nvml/watch/current_call.rs`).
         note = os.memfd_create("probe-call", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.truncate(note, 64 + 4096)
         fcntl.fcntl(note, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)

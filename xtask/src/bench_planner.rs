@@ -199,12 +199,13 @@ fn text(
 }
 
 const NOTES: &str = "\
-Error of the estimated step time of published dense runs
+Error of the estimated step time of published runs of dense models
 (`data/planner/published_training.csv`). For each row, Farrier's model is fitted without all rows
-of the same model shape, GPU, precision and cluster size (to the nearest power of two): a group in
-[the scoreboard](../docs/planner_scoreboard.md). llm-analysis needs an efficiency as an input: the
-share of the GPU's peak that the run achieves. We compare with four choices, A to D. C and D are
-fitted to exactly these rows, so no row is held out for them. llm-analysis assumes that a
-feed-forward layer is two GEMMs of width 4 × hidden, whatever its real width. Its step time includes
-no pipeline bubble, no communication and no optimizer, so the efficiency has to account for them.
+of the same model shape, GPU, precision and cluster size (to the nearest power of two). Such rows
+form a group in [the scoreboard](../docs/planner_scoreboard.md). llm-analysis needs an efficiency as
+an input: the share of the GPU's peak that the run achieves. We compare with four choices, A to D. C
+and D are fitted to exactly these rows, so no row is held out for them. llm-analysis assumes that a
+feed-forward layer is two GEMMs of width 4 × hidden, whatever the real width of the layer. The step
+time of llm-analysis includes no pipeline bubble, no communication and no optimizer, so the
+efficiency has to account for them.
 ";

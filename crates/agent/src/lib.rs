@@ -4,7 +4,7 @@
 //! thread nvml     child process for NVML, with deadline ─┐
 //! thread kernel   /dev/kmsg ─────────────────────────────┤ bounded channel
 //! thread host     /proc, /sys ───────────────────────────┼─> thread monitor ─ Engine
-//! thread check    coherence check of the node's files ───┘   ─> Journal (fsync) ─> Published, sink
+//! thread check    node check: files and NVML's values ───┘   ─> Journal (fsync) ─> Published, sink
 //! thread uplink   journal ─> server, orders <─ server
 //! thread orders   OrderExecutor: orders.jsonl, actuator, scheduler ─> order status
 //! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <─ Published

@@ -11,8 +11,8 @@ use crate::secure_boot;
 
 const TPM: &str = "/sys/class/tpm";
 
-/// Mount points that the node boots from. A node that starts unattended often has them in the
-/// clear.
+/// Mount points that the node boots from. On a node that starts unattended, they are often not
+/// encrypted.
 const BOOT_MOUNTS: [&str; 3] = ["/", "/boot", "/boot/efi"];
 
 /// Maximum device-mapper layers below a file system: LVM on LUKS on RAID, with room.

@@ -25,7 +25,8 @@ const OTHER_MOUNTS: [&str; 7] = [
     "/var/lib/docker",
 ];
 
-/// Vendors in the firmware tables of virtual machines. On x86 the processor says it as well.
+/// Vendors in the firmware tables of virtual machines. On x86, a flag of the processor also shows
+/// that the machine is virtual.
 const HYPERVISORS: [&str; 4] = ["QEMU", "VMware, Inc.", "Xen", "innotek GmbH"];
 
 /// Why a system call says nothing about the node.

@@ -5,7 +5,7 @@ use farrier_facts::FactSet;
 use farrier_facts::gpu::{FormFactor, Gpu, GpuDevice, GpuLinks};
 
 /// The record of a GPU model. For a model without one, memory, power and links come from its facts,
-/// and everything else from the record for all others.
+/// and everything else from the record that covers such models.
 pub(crate) fn device(facts: &FactSet, gpu: &Gpu) -> GpuDevice {
     let of_gpu = |device: &&GpuDevice| device.gpu.as_ref() == Some(&gpu.id);
     match facts.gpus.device.iter().find(of_gpu) {

@@ -55,8 +55,8 @@ fn write_costs(
         "## Comparison with gpustat and nvitop\n\
          \n\
          All programs run at the same time for {watch_s} s; the agent's metrics are scraped every {scrape_s} s. CPU time\n\
-         and memory include child processes. A page that agent and probe share counts once in PSS. The server\n\
-         runs from a copy of the binary, so it shares no page with them.\n"
+         and memory include child processes. A memory page that agent and probe share counts once in PSS.\n\
+         The server runs from a copy of the binary, so it shares no memory page with agent and probe.\n"
     )?;
     writeln!(text, "| program | samples | CPU, ms/s | × the agent | RSS, MB | PSS, MB | budget |")?;
     writeln!(text, "|---|---|---|---|---|---|---|")?;

@@ -28,7 +28,8 @@ struct InventoryFile {
     left: Vec<GpuUuid>,
 }
 
-/// The GPUs as last enumerated in this boot. If the file is lost, only the identities are lost.
+/// The GPUs as last enumerated in this boot. The file has nothing else, so an agent that loses it
+/// loses only these identities.
 #[derive(Debug)]
 pub struct BootInventory {
     path: PathBuf,

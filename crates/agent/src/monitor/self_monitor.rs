@@ -206,7 +206,7 @@ impl SelfMonitor {
         (overdue || self.ended.contains(&collector)) && !explained
     }
 
-    /// Whether NVML and whether the kernel log can be read now.
+    /// Whether NVML can be read now, and whether the kernel log can.
     pub(super) fn readable_sources(&self) -> (bool, bool) {
         (self.nvml_unavailable.is_none(), matches!(self.kernel_log, KernelLogState::Read))
     }

@@ -1,4 +1,5 @@
-//! The agent is never healthier than `farrier check`, for every fault that can be injected.
+//! For every fault that can be injected, the agent never reports the node as healthier than
+//! `farrier check` does.
 //!
 //! `verdicts.txt` has a line per fault with the verdicts of both. `FARRIER_BLESS=1` writes the
 //! verdicts, but never milder ones than those in the file.

@@ -16,9 +16,9 @@ pub(super) struct BusErrorLine {
 pub(super) enum Reporter {
     /// The device's own driver.
     Driver(BusDevice),
-    /// The port above a device, which does not know the kind of device.
+    /// The port above a device. The port does not know what kind of device it is.
     UpstreamPort,
-    /// A driver of a device that is none of ours.
+    /// The driver of a device that is no GPU, NIC or port.
     OtherDriver,
 }
 

@@ -155,14 +155,14 @@ fn named_facility(rest: &str) -> (Option<u32>, &str) {
     }
 }
 
-/// `stdout F ` of the container runtime interface: what follows.
+/// The text after `stdout F ` of the container runtime interface.
 fn container_output(rest: &str) -> Option<&str> {
     let rest = rest.strip_prefix("stdout ").or_else(|| rest.strip_prefix("stderr "))?;
     rest.strip_prefix("F ").or_else(|| rest.strip_prefix("P "))
 }
 
-/// A container's output is the kernel's word only if it has the kernel's timestamp or identifier,
-/// as that of `dmesg --follow` has.
+/// A container's output counts as written by the kernel only if it has the kernel's timestamp or
+/// identifier, as the output of `dmesg --follow` has.
 fn container_line<'a>(outer: Option<Time<'a>>, output: &'a str) -> (LineHeader<'a>, &'a str) {
     let (mut header, message) = split(output);
     if header.writer == LineWriter::Unnamed {
@@ -260,7 +260,7 @@ fn is_unix_time(text: &str) -> bool {
     })
 }
 
-/// A word of a date or time. IP addresses and PCI addresses are none.
+/// Whether a word is part of a date or time. IP addresses and PCI addresses are not.
 fn is_time_word(word: &str) -> bool {
     const NAMES: [&str; 19] = [
         "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "Jan", "Feb", "Mar", "Apr", "May", "Jun",

@@ -51,7 +51,7 @@ impl<'f> Messages<'f> {
     }
 }
 
-/// Whether a message comes from such a writer. A line that names none may be of any.
+/// Whether this writer may have written the message. A line that names no writer may come from any.
 fn is_written_by(message: &Message, writer: &LineWriter<'_>) -> bool {
     match writer {
         LineWriter::Unnamed => true,

@@ -58,8 +58,8 @@ impl<'f> MessageDecoder<'f> {
         Self { facts, messages: Messages::new(facts), bases: BTreeMap::new() }
     }
 
-    /// Decodes a message of a host. Of a process, only the messages that the table lists for it
-    /// count: others may quote the kernel.
+    /// Decodes a message of a host. A message that a process wrote counts only if the table lists
+    /// it for that process, because a process may also quote the kernel.
     pub(super) fn decode(
         &mut self,
         place: LinePlace<'_>,
@@ -170,7 +170,8 @@ impl<'f> MessageDecoder<'f> {
             }
             Reporter::UpstreamPort => (BusDevice::Gpu, Kind::PcieAer),
             Reporter::OtherDriver => {
-                // The audio function of a GPU cannot recover either: that names no device.
+                // The kernel may also print that the audio function of a GPU cannot recover. That
+                // message does not report the error of the GPU.
                 if error.class != BusErrorClass::Unrecovered {
                     state.device_error = Some(place.number);
                 }

@@ -1,5 +1,5 @@
-//! Events in line order. An event that waits for more lines holds back those after it, so that the
-//! hosts of one log do not mix.
+//! Events in line order. An event that waits for more lines holds back the events after it, so that
+//! the hosts of one log do not mix.
 
 use std::collections::VecDeque;
 
@@ -31,8 +31,7 @@ impl EventQueue {
         })
     }
 
-    /// Gives a line to the event of the same host that waits. Returns whether the line belongs to
-    /// it.
+    /// Passes a line to the waiting event of the same host. Returns whether the line belongs to it.
     pub(super) fn step(&mut self, number: u64, host: Option<&str>, line: &str) -> bool {
         for index in (0..self.slots.len()).rev() {
             let is_due = match &self.slots[index] {

@@ -73,7 +73,8 @@ impl<'t> Stages<'t> {
         Self(stages)
     }
 
-    /// Whether an instruction belongs to the final image. What precedes the stages may.
+    /// Whether an instruction belongs to the final image. Instructions before the first stage may
+    /// belong to it.
     fn is_final(&self, instruction: usize) -> bool {
         let next = self.0.partition_point(|stage| stage.start <= instruction);
         next.checked_sub(1).is_none_or(|at| self.0[at].is_final)

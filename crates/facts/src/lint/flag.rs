@@ -3,10 +3,10 @@
 use super::linter::{Linter, MessageArgs};
 use super::{line_number, step_count};
 
-/// Whether a text ends where its value ends.
+/// Whether a text is a whole value, or only its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextEnd {
-    /// It does.
+    /// A whole value.
     Closed,
     /// The program may append more, even to the last word.
     Open,

@@ -5,7 +5,7 @@ use crate::names::distance;
 /// Shorter words are too similar to each other.
 const MIN_LENGTH: usize = 5;
 
-/// Two wrong letters make another word of one of this length or less.
+/// In a word of this length or less, two wrong letters make a different word.
 const SHORT_WORD: usize = 4;
 
 /// Words of this length or more may have two wrong letters, shorter ones one.

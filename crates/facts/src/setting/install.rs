@@ -17,7 +17,7 @@ pub struct InstallRule {
     /// Patterns of the names of installers that are run as files.
     #[serde(default)]
     pub installers: Vec<String>,
-    /// The rule needs one of these options of an installer; empty for none.
+    /// The rule applies only if the installer has one of these options; empty if it needs none.
     #[serde(default)]
     pub with_options: Vec<String>,
     /// Options of an installer with which it does not install.

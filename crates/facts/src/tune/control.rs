@@ -1,4 +1,5 @@
-//! Change targets and values. Journals contain their serialised form: extend it, never change it.
+//! Change targets and values. Journals contain their serialised form: add fields and variants, but
+//! do not change existing ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -212,7 +213,7 @@ pub struct FileContent {
     pub content: Content,
     /// Permission bits.
     pub mode: u32,
-    /// User and group ids; `None` for the writing process's.
+    /// User and group ids. `None` stands for the ids of the writing process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<(u32, u32)>,
 }

@@ -32,8 +32,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How long the end of a domain fault matters: as long as findings may take to clear, and as
-    /// long as the symptoms of another fault are counted.
+    /// How long the end of a domain fault matters: the longer of the time that findings may take to
+    /// clear, and the window in which symptoms are counted.
     pub fn recovery_s(&self) -> u32 {
         let pools = self.pools.values().chain([&self.pools_default]);
         pools.map(|pool| pool.settle_s).fold(self.common_cause.window_s, u32::max)
@@ -62,10 +62,10 @@ impl Default for Policy {
                 (DomainKind::Rack, share(0.5)),
                 (DomainKind::Nvlink, share(0.5)),
             ]),
-            // If more than half of the nodes take no work, the cause is hardly the nodes.
-            // Kubernetes stops evicting for the same reason when 55 % of a zone are not ready
-            // (`--unhealthy-zone-threshold`). Racks and switches have no floor: they are emptied
-            // for maintenance, and a faulty node there must still leave service.
+            // If more than half of the nodes take no work, the nodes themselves are hardly the
+            // cause. Kubernetes stops evicting for the same reason when 55 % of a zone are not
+            // ready (`--unhealthy-zone-threshold`). Racks and switches have no floor: they are
+            // emptied for maintenance, and a faulty node there must still leave service.
             capacity_floors: BTreeMap::from([(DomainKind::Fleet, 0.5), (DomainKind::Pool, 0.5)]),
             pools_default: PoolPolicy::default(),
             pools: BTreeMap::new(),

@@ -55,7 +55,7 @@ impl FirstCommands {
     }
 }
 
-/// `xid.7` is no prefix of `xid.79`: the number of an Xid matches whole.
+/// `xid.7` is no prefix of `xid.79`: the number of an Xid has to match as a whole.
 fn is_prefix(prefix: &str, code: &str) -> bool {
     let is_xid = prefix.starts_with("xid.") && prefix != "xid.";
     if is_xid { prefix == code } else { code.starts_with(prefix) }

@@ -107,7 +107,7 @@ fn holds_and_external_cordons_use_no_budget() {
     assert_eq!(phase(&fleet, 4), NodePhase::Suspect);
     fleet.act(&Act::Hold(3));
     assert_eq!(phase(&fleet, 4), NodePhase::Quarantined);
-    // After its release, the node that fails its verification is no new disruption.
+    // A node that fails its verification after its release does not count as a new disruption.
     fleet.act(&Act::Release(3));
     for _ in 0..3 {
         fleet.act(&Act::OrderStatus(3, false));
@@ -140,7 +140,8 @@ fn the_capacity_floor_counts_every_node_that_takes_no_work() {
     fleet.replay();
 }
 
-/// The reason in the log is from when the wait began. The explanation names the nodes of now.
+/// The reason in the log is from when the wait began. The explanation names the nodes that use the
+/// budget now.
 #[test]
 fn the_explanation_names_the_nodes_that_use_the_budget_now() {
     let mut fleet = fleet_in_service();

@@ -316,7 +316,7 @@ impl TestFleet {
         }
     }
 
-    /// Only quarantines by the controller use a budget: no hold does.
+    /// Only quarantines by the controller use a budget; holds do not.
     fn check_counts(&self) {
         let disrupted: BTreeSet<NodeId> =
             self.state.disruptions.disrupted(&Domain::Fleet).cloned().collect();

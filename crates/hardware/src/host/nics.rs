@@ -100,7 +100,7 @@ struct Port {
     used: bool,
     class: RateClass,
     counters: BTreeMap<Signal, SkippedCounter>,
-    /// How often a read found the port down that was active before.
+    /// How many reads found the port down although the read before found it active.
     falls: u32,
     loss_source: Option<LossSource>,
 }

@@ -29,7 +29,7 @@ pub struct Joined {
     pub identity: Identity,
     /// The location that the token gives.
     pub location: Location,
-    /// How much of that location a node that is already enrolled takes over.
+    /// How much of that location replaces the location of a node that is already enrolled.
     pub location_update: LocationUpdate,
 }
 

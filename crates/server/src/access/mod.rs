@@ -2,10 +2,10 @@
 //! file `access`, beside the log in the data directory.
 //!
 //! ```text
-//! farrier server token create ─> token (stored as a hash) ─> agent ─ Enrol ─> Store::join
+//! farrier server token create ─> token (stored as a hash) ─> agent ─ Enrol ─> AccessStore::join
 //!                                                               <─ certificate ─ Authority
-//! farrier server revoke NODE ──> Store: a new generation, which invalidates older certificates
-//! farrier server user add ─────> user token with role and scope ─> Store::user, at each request
+//! farrier server revoke NODE ──> AccessStore: a new generation invalidates older certificates
+//! farrier server user add ─────> user token with role and scope ─> AccessStore::user, per request
 //! ```
 //!
 //! Each change is one transaction with a record of it ([`AccessRecord`]), and the server copies the

@@ -26,9 +26,9 @@ pub(crate) enum ReportAdmission {
     LowValue,
 }
 
-/// Whether a report affects no decision: it changes neither a critical or service-affecting
-/// finding, nor the boot, the GPUs or the driver of the node. A new text or count of a known
-/// finding affects no decision.
+/// Whether a report affects no decision. Such a report changes no finding that is critical or
+/// affects service, and it does not change the boot, the GPUs or the driver of the node. A new text
+/// or count of a known finding affects no decision.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let matters =
         |finding: &Finding| finding.severity >= Severity::Critical || affects_service(finding);

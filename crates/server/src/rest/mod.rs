@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! request ─> routes::TABLE ─> authenticate ─> limits ─> query, body ─> handler
-//!                │            (access::Store)                            ├─ Controller::read
+//!                │            (AccessStore)                              ├─ Controller::read
 //!                └─> openapi                                             ├─ Controller::submit
 //!                                                                        └─ LogTail ─> SSE, export
 //! ```

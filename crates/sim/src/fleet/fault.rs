@@ -30,8 +30,8 @@ pub struct NodeFault {
     pub severity: Severity,
     /// Action that the rule recommends.
     pub action: Action,
-    /// Repair that clears the fault. The rule does not know it, so its recommended action may
-    /// differ.
+    /// Repair that clears the fault. The rule does not know this repair, so the action of the rule
+    /// may differ.
     pub repair: Repair,
     /// Frequency relative to the other faults.
     weight: u64,

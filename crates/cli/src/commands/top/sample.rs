@@ -142,9 +142,10 @@ impl GpuSample {
         }
     }
 
-    /// Whether this SM activity is from before the load changed. It is up to 30 s old, and
-    /// utilisation and power 1 s: SMs that are idle draw little power, and SMs are not active
-    /// without a kernel.
+    /// Whether this SM activity was measured before the load changed. SM activity is up to 30 s
+    /// old, while utilisation and power are at most 1 s old. Utilisation and power show that the
+    /// activity is outdated, because idle SMs draw little power, and no SM is active without a
+    /// kernel.
     fn is_outdated(&self, activity: f64) -> bool {
         let Some(utilisation) = self.value(Signal::GpuUtilisation) else { return false };
         let power = self.value(Signal::GpuPower).zip(self.value(Signal::GpuPowerLimit));

@@ -46,7 +46,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &PythonModule<'_>, name_use:
     }
 }
 
-/// Checks the versions that a statement ties together. Docstrings are skipped.
+/// Checks the versions that a statement claims to belong together. Docstrings are skipped.
 pub(super) fn line(linter: &mut Linter<'_>, module: &PythonModule<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens[line.start..line.end];
     if let [only] = tokens
@@ -95,7 +95,7 @@ fn float_of_version(module: &PythonModule<'_>, start: usize, end: usize) -> Mean
     if is_one_part(tokens) { Meaning::None } else { strongest }
 }
 
-/// `version.cuda`, as in `torch.version.cuda`.
+/// Whether the token is the `cuda` of `version.cuda`, as in `torch.version.cuda`.
 fn after_version(tokens: &[Token<'_>], at: usize) -> bool {
     at >= 2
         && tokens[at].text == "cuda"

@@ -38,7 +38,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     }
 }
 
-/// Checks the versions that a pipeline ties together, as in a message.
+/// Checks the versions that a pipeline claims to belong together, as in a message.
 fn claims(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     let words = pipeline.commands.iter().flat_map(|command| &command.words);
     let mentions: Vec<Mention<'_>> = words

@@ -11,7 +11,7 @@ use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
 use crate::fleet::state::{DomainRecovery, FleetState, Node, Symptom};
 
-/// The domain faults when this decision is in the log.
+/// The domain faults that hold once this decision is in the log.
 pub(super) struct ActiveFaults {
     pub(super) faults: BTreeMap<Domain, Symptom>,
     /// Faults that have ended, but whose findings may still be open.
@@ -169,7 +169,7 @@ fn affected_nodes(
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
     if !symptom.can_come_from(domain.kind()) {
-        return false; // An earlier version blamed the domain.
+        return false; // Only an earlier version detected such a fault.
     }
     let count = u32::try_from(affected_nodes(state, domain, symptom).len()).unwrap_or(u32::MAX);
     let members = state.domain_counts.get(domain).map_or(0, |counts| counts.members);

@@ -48,7 +48,7 @@ impl<'a> Contenders<'a> {
         while let Some((claim, contender)) = self.claims.pop_first() {
             match contender {
                 Contender::Changed(node) => return Some((claim.node, *node)),
-                // The slot is taken, so the rest of the queue waits on.
+                // The slot is taken, so the rest of the queue keeps waiting.
                 Contender::Waiting { slot, .. } if !budget.is_free(slot) => {}
                 Contender::Waiting { queue, .. } => {
                     self.take_from(queue);

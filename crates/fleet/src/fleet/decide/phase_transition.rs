@@ -206,7 +206,7 @@ impl DecisionContext<'_> {
                 let timed_out =
                     self.node.heartbeat_deadline(self.pool).is_some_and(|at| at <= self.now);
                 let persists = self.node.phase.deadline(self.pool.suspect_timeout_s) <= self.now;
-                // A timer that has ended does not run again because the controller paused.
+                // Once a timer has ended, a pause of the controller does not restart it.
                 let is_late = timed_out || persists || self.node.waits_for_slot().is_some();
                 impact == Impact::Unfit || (impact != Impact::None && is_late)
             }

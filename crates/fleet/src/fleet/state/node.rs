@@ -401,7 +401,7 @@ impl Node {
         let lease = self.orders.pending().map(|pending| pending.order.lease_until);
         let is_suspect = phase == NodePhase::Suspect;
         let deferred = self.phase.deferred();
-        // The quarantine is due already, and the slot wakes the node.
+        // The quarantine is due already, and a free slot wakes the node.
         let waits_for_slot = self.waits_for_slot().is_some();
         let is_timed = is_suspect && !waits_for_slot;
         let heartbeat = self.heartbeat_deadline(pool).filter(|_| is_timed);

@@ -168,8 +168,8 @@ pub enum ProbeEvent {
     },
     /// The library does not work with the loaded driver, or no driver is loaded.
     Refused { error: NvmlStatus },
-    /// All tiers and all GPUs that are not skipped answer again, and no child is stuck in another
-    /// call.
+    /// All tiers and all GPUs that are not skipped answer again. No child is stuck, except in a
+    /// call about a skipped GPU.
     Recovered,
 }
 

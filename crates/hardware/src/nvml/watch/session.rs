@@ -51,9 +51,10 @@ pub(super) struct ProbeSession<'a> {
     slow_count: u32,
     /// Consecutive slow requests with a lost GPU.
     lost_rounds: u32,
-    /// In interactive mode, `true` until the first recount after the start. A GPU that did not open
-    /// a moment ago will not open now. Reinitialising would discard measurements, which a program
-    /// that prints only once needs.
+    /// In interactive mode, `true` until the first recount after the start. That recount does not
+    /// reinitialise NVML for a lost GPU: a GPU that did not open a moment ago will not open now,
+    /// and a program that prints only once needs the measurements that reinitialising would
+    /// discard.
     is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
     process_buffer: Vec<ProcessInfo>,

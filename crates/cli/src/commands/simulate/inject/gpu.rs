@@ -53,7 +53,7 @@ pub(super) enum GpuCommand {
         #[arg(value_name = "VERSION")]
         vbios: String,
     },
-    /// Set the memory used outside of the processes
+    /// Set the memory in use besides that of the listed processes
     Memory {
         /// Frame buffer in use
         #[arg(long, value_name = "BYTES")]

@@ -122,8 +122,9 @@ impl ReadProgress {
         self.is_unavailable && self.hangs != 1
     }
 
-    /// Whether an incomplete sample is due after `elapsed`. Each hang delays the reads of the other
-    /// GPUs. NVML's start has its own deadline, and ends with an answer or a hang.
+    /// Whether an incomplete sample is due after `elapsed`. Each hang extends the timeout, because
+    /// it delays the reads of the other GPUs. While NVML starts, no sample is due: the start has
+    /// its own deadline, and ends with an answer or a hang.
     pub(in crate::commands::top) fn is_late(self, elapsed: Duration, timeout: Duration) -> bool {
         let has_started = self.hangs > 0 || self.tiers.iter().any(|count| *count > 0);
         has_started && elapsed > timeout * (1 + self.hangs)

@@ -39,8 +39,8 @@ impl SlowCalls {
     }
 
     /// Adds the counts of the node and its GPUs: at once after a slow call, otherwise with each
-    /// medium request. A counter has to be known before it grows, and later, so that its window
-    /// passes.
+    /// medium request. A rule needs a value from before the counter grows, and values afterwards
+    /// until the window of the rule has passed.
     pub(super) fn push_samples(
         &mut self,
         tier: Tier,
