@@ -1,6 +1,9 @@
 //! Which sources count as a loss of coverage, and what is healthy.
 
+use farrier_fleet::health::Sample;
+
 use super::*;
+use crate::status::{StaleValue, Status};
 
 #[test]
 fn sources_count_as_coverage_losses_until_they_are_read() {
@@ -96,4 +99,30 @@ fn a_coverage_loss_is_published_at_once() {
         1,
         "published without waiting for a tick"
     );
+}
+
+#[test]
+fn a_value_whose_read_is_overdue_is_stale_in_the_status() {
+    let mut node = TestNode::new();
+    let subject = Subject::Gpu(GpuUuid("GPU-0".to_owned()));
+    let sample = |signal, value| Sample {
+        subject: subject.clone(),
+        signal,
+        reading: Reading::Value(value),
+        note: None,
+    };
+    let report = CollectorReport {
+        collector: Some(Collector::NvmlMedium),
+        samples: vec![sample(Signal::GpuSmActive, 0.0), sample(Signal::GpuLost, 0.0)],
+        ..CollectorReport::default()
+    };
+    node.turn(vec![CollectorMessage::Report(report)], false);
+    let state = node.tick();
+    let stale = |ms| {
+        let status = Status::from_state(&state, Vec::new(), state.at.steady_ms + ms);
+        status.gpus[0].stale.clone()
+    };
+    assert!(stale(30_000).is_empty(), "activity is read every 30 s");
+    let expected = StaleValue { age_s: 41, interval_s: 30 };
+    assert_eq!(stale(40_000), [("gpu.sm_active_ratio".to_owned(), expected)].into());
 }
