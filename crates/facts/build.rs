@@ -25,6 +25,9 @@ fn main() {
         }
         write(kind, &merged.into());
     }
+    let limits = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules/limits.toml");
+    println!("cargo::rerun-if-changed={}", limits.display());
+    write("limits", &read(&limits));
     // Profiles are not merged: each file is one profile, like a user's own profile file.
     write("tune", &files(&data.join("tune")).iter().map(|file| read(file)).collect());
 }

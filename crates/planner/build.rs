@@ -7,7 +7,7 @@ fn main() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/planner");
     println!("cargo::rerun-if-changed={}", data.display());
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for name in ["models", "coefficients"] {
+    for name in ["models", "coefficients", "gpu_variants"] {
         let file = data.join(format!("{name}.toml"));
         #[expect(clippy::disallowed_methods, reason = "a build script, not part of the pure crate")]
         let text = std::fs::read_to_string(&file)

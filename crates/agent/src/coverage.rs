@@ -41,9 +41,9 @@ pub(crate) fn unreadable_signals(
     for gpu in values.gpus.iter().filter(|gpu| !is_reported(gpu)) {
         let gpu_values =
             values.latest.iter().filter(|(subject, _)| subject.gpu() == Some(&gpu.uuid));
-        for (signal, reading) in gpu_values.flat_map(|(_, readings)| readings.iter()) {
-            if let Reading::Unreadable(why) = reading {
-                unreadable.entry(&gpu.uuid).or_default().entry(*signal).or_insert(why);
+        for value in gpu_values.flat_map(|(_, values)| values.iter()) {
+            if let Reading::Unreadable(why) = &value.reading {
+                unreadable.entry(&gpu.uuid).or_default().entry(value.signal).or_insert(why);
             }
         }
     }

@@ -91,7 +91,7 @@ impl Values {
 
     pub fn reading(&self, subject: &Subject, signal: Signal) -> Option<&Reading<f64>> {
         let values = self.latest.get(subject)?;
-        values.iter().find(|(other, _)| *other == signal).map(|(_, reading)| reading)
+        values.iter().find(|value| value.signal == signal).map(|value| &value.reading)
     }
 }
 

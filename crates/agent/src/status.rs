@@ -5,11 +5,13 @@ mod group;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{
-    Finding, FindingKind, GpuIdentity, GpuUuid, Severity, Signal, Subject,
+    Finding, FindingKind, GpuIdentity, GpuUuid, LatestValue, Severity, Signal, Subject,
 };
+use farrier_hardware::nvml::watch::{Pace, is_stale, reading_interval};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +159,9 @@ pub struct GpuStatus {
     /// All monitored signals, by name.
     #[serde(default)]
     pub readings: BTreeMap<String, Reading<f64>>,
+    /// Signals whose last value is older than the interval at which the agent reads it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stale: BTreeMap<String, StaleValue>,
     /// NVLink links that are up.
     #[serde(default)]
     pub links_up: u32,
@@ -167,6 +172,14 @@ pub struct GpuStatus {
     /// not report its bandwidth.
     #[serde(default)]
     pub links_bytes_per_s: Option<f64>,
+}
+
+/// The age of a stale value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaleValue {
+    pub age_s: u64,
+    /// How often the value is read.
+    pub interval_s: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -214,7 +227,7 @@ impl Status {
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
-            gpus: gpus(values, &findings, &ReadError::NotReadYet),
+            gpus: gpus(values, &findings, &ReadError::NotReadYet, Some(now_ms)),
             groups: group::groups(faults(), identities),
             findings,
             coverage_gaps: losses,
@@ -259,7 +272,7 @@ impl Status {
             agent: None,
             driver: None,
             driver_loaded: None,
-            gpus: gpus(&values, &findings, &ReadError::AgentNotRunning),
+            gpus: gpus(&values, &findings, &ReadError::AgentNotRunning, None),
             groups: group::groups(findings.iter().map(|status| &status.finding), identities),
             findings,
             coverage_gaps: vec![CoverageLoss {
@@ -321,10 +334,15 @@ fn agent(state: &State) -> AgentStatus {
     }
 }
 
-fn gpus(values: &Values, findings: &[FindingStatus], unread: &ReadError) -> Vec<GpuStatus> {
+fn gpus(
+    values: &Values,
+    findings: &[FindingStatus],
+    unread: &ReadError,
+    now_ms: Option<i64>,
+) -> Vec<GpuStatus> {
     let mut gpus: Vec<&GpuIdentity> = values.gpus.iter().collect();
     gpus.sort_by_key(|identity| identity.index);
-    gpus.into_iter().map(|identity| gpu(identity, values, findings, unread)).collect()
+    gpus.into_iter().map(|identity| gpu(identity, values, findings, unread, now_ms)).collect()
 }
 
 fn gpu(
@@ -332,6 +350,7 @@ fn gpu(
     values: &Values,
     findings: &[FindingStatus],
     unread: &ReadError,
+    now_ms: Option<i64>,
 ) -> GpuStatus {
     let subject = Subject::Gpu(identity.uuid.clone());
     let reading = |signal| {
@@ -358,6 +377,7 @@ fn gpu(
         processes,
         worst: faults.map(|finding| finding.severity).max(),
         readings: gpu_readings(values, &subject),
+        stale: now_ms.map(|now_ms| stale(values, &subject, now_ms)).unwrap_or_default(),
         links_up: links.0,
         links_down: links.1,
         links_bytes_per_s: links.2,
@@ -367,7 +387,24 @@ fn gpu(
 
 fn gpu_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<f64>> {
     let readings = values.latest.get(subject).into_iter().flat_map(|values| values.iter());
-    readings.map(|(signal, reading)| (signal.to_string(), reading.clone())).collect()
+    readings.map(|value| (value.signal.to_string(), value.reading.clone())).collect()
+}
+
+/// The values that are older than the interval at which the agent reads them.
+fn stale(values: &Values, subject: &Subject, now_ms: i64) -> BTreeMap<String, StaleValue> {
+    let values = values.latest.get(subject).into_iter().flat_map(|values| values.iter());
+    let age = |value: &LatestValue| {
+        Duration::from_millis(u64::try_from(now_ms - value.read_ms).unwrap_or_default())
+    };
+    values
+        .filter(|value| value.reading.value().is_some())
+        .filter_map(|value| Some((value, reading_interval(value.signal, Pace::Agent)?)))
+        .filter(|(value, interval)| is_stale(age(value), *interval))
+        .map(|(value, interval)| {
+            let (age_s, interval_s) = (age(value).as_secs(), interval.as_secs());
+            (value.signal.to_string(), StaleValue { age_s, interval_s })
+        })
+        .collect()
 }
 
 /// Number of links up, number of links down, and the bandwidth per direction of the links up.
@@ -399,8 +436,8 @@ fn unsupported_signals(state: &State) -> BTreeMap<String, usize> {
     let latest = state.values.latest.iter();
     let supported: BTreeSet<Signal> = latest
         .flat_map(|(_, values)| values.iter())
-        .filter(|(_, reading)| reading.value().is_some())
-        .map(|(signal, _)| *signal)
+        .filter(|value| value.reading.value().is_some())
+        .map(|value| value.signal)
         .collect();
     subjects.retain(|signal, _| !supported.contains(signal));
     subjects.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()

@@ -57,7 +57,7 @@ impl LocalEngine {
     /// The latest reading of a GPU's signal, including derived signals.
     pub(crate) fn reading(&self, gpu: &GpuUuid, signal: Signal) -> Option<&Reading<f64>> {
         let values = self.engine.latest().get(&Subject::Gpu(gpu.clone()))?;
-        values.iter().find(|(known, _)| *known == signal).map(|(_, reading)| reading)
+        values.iter().find(|value| value.signal == signal).map(|value| &value.reading)
     }
 
     /// The GPUs of the last inventory.

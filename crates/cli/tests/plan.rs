@@ -36,6 +36,27 @@ fn json(more: &[&str]) -> Value {
 }
 
 #[test]
+fn cards_and_announced_parts_are_checked_and_planned() {
+    for (gpu, capability) in
+        [("H200 NVL", "9.0"), ("H800 NVL", "9.0"), ("L40", "8.9"), ("B100", "10.0")]
+    {
+        let output = run(&["check", "--gpu", gpu, "--driver", "580.95.05", "--output", "json"]);
+        assert!(output.code < 2, "{gpu}: {}", output.stderr);
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_ne!(report["verdict"], "blocked", "{gpu}: {report:#}");
+        let text = report.to_string();
+        assert!(text.contains(capability), "{gpu}: {text}");
+
+        let args = ["plan", "train", "--model", "llama3-8b", "--gpu", gpu, "--gpus", "8"];
+        let shape = ["--seq-len", "4096", "--global-batch", "64", "--search", "--output", "json"];
+        let output = run(&[&args[..], &shape].concat());
+        assert!(output.code < 2, "{gpu}: {}", output.stderr);
+        let plan: Value = serde_json::from_str(&output.stdout).unwrap();
+        assert!(plan["tokens_per_s_per_gpu"].as_f64().unwrap() > 100.0, "{gpu}: {plan:#}");
+    }
+}
+
+#[test]
 fn the_best_parallelism_config_fits_and_is_complete() {
     let plan = json(&["--search", "--precision", "fp8", "--tokens", "1T"]);
     let number = |key: &str| plan[key].as_f64().unwrap_or_else(|| panic!("no {key}"));

@@ -51,6 +51,13 @@ impl GpuFacts {
         self.clocks.iter().find(|clocks| clocks.gpu == found.gpu.id)
     }
 
+    /// The highest graphics and memory clock of a GPU, from its clocks or its device record.
+    pub fn highest_clocks_mhz(&self, id: &str, device: &GpuDevice) -> Option<(u32, u32)> {
+        let clocks = self.clocks.iter().find(|clocks| clocks.gpu == id);
+        let clocks = clocks.map(|clocks| (clocks.boost_mhz, clocks.memory_mhz));
+        device.max_graphics_mhz.zip(device.max_memory_mhz).or(clocks)
+    }
+
     /// The GPUs that a comparison has by default, oldest generation first.
     pub fn compared(&self) -> Vec<&Gpu> {
         let in_generation = |generation: &Architecture| {

@@ -142,6 +142,19 @@ fn reports_schema_mismatch() {
 }
 
 #[test]
+fn the_highest_clocks_of_a_gpu_are_in_one_place() {
+    let gpus = &FactSet::embedded().gpus;
+    for device in &gpus.device {
+        let id = device.gpu.as_deref().unwrap_or_default();
+        let is_rated = gpus.clocks.iter().any(|clocks| clocks.gpu == id);
+        let own = (device.max_graphics_mhz.is_some(), device.max_memory_mhz.is_some());
+        assert_eq!(own, (!is_rated, !is_rated), "{id}");
+        let highest = gpus.highest_clocks_mhz(id, device).unwrap();
+        assert!(device.lower_memory_mhz.iter().all(|lower| *lower < highest.1), "{id}");
+    }
+}
+
+#[test]
 fn clocks_belong_to_one_known_gpu() {
     let gpus = &FactSet::embedded().gpus;
     let clocks = gpus.clocks_by_name("NVIDIA H100 80GB HBM3").unwrap();

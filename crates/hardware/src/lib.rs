@@ -44,7 +44,7 @@ pub mod nvml;
 pub mod observe;
 mod packages;
 mod parent_exit;
-mod pci;
+pub mod pci;
 pub mod pci_bridges;
 pub mod process_owner;
 pub mod python;

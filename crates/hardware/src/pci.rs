@@ -6,6 +6,20 @@ use crate::root::Root;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "0x10de";
+/// The kernel driver of the GPUs that NVML lists.
+const DRIVER: &str = "nvidia";
+/// Class codes of GPUs: VGA controller, 3D controller.
+const GPU_CLASSES: [&str; 2] = ["0300", "0302"];
+
+/// Addresses of the GPUs that NVIDIA's driver serves, sorted. Empty if they cannot be read.
+pub fn gpus_of_driver(root: &Root) -> Vec<String> {
+    let Reading::Value(devices) = read(root) else { return Vec::new() };
+    let is_gpu = |device: &PciDevice| {
+        GPU_CLASSES.iter().any(|class| device.class.starts_with(class))
+            && device.bound.value().is_some_and(|driver| driver == DRIVER)
+    };
+    devices.into_iter().filter(is_gpu).map(|device| device.address).collect()
+}
 
 pub(crate) fn read(root: &Root) -> Reading<Vec<PciDevice>> {
     root.list(DEVICES).and_then(|addresses| {

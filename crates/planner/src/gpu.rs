@@ -192,6 +192,8 @@ pub fn plannable(facts: &FactSet) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::gpu::ProductLine;
+
     use super::*;
 
     fn gpu(name: &str) -> Accelerator {
@@ -229,6 +231,40 @@ mod tests {
         assert!(gpu("H800").link_bytes_per_s < gpu("H100").link_bytes_per_s);
         assert!(gpu("A800").link_bytes_per_s < gpu("A100").link_bytes_per_s);
     }
+
+    #[test]
+    fn bridged_cards_and_announced_parts_can_be_planned_with() {
+        for (name, bytes, system) in [
+            ("H200 NVL", 141e9, (8, 4)),
+            ("H800 NVL", 94e9, (8, 2)),
+            ("L40", 45e9, (8, 8)),
+            ("B100", 192e9, (8, 8)),
+        ] {
+            let gpu = gpu(name);
+            assert!((gpu.hbm_bytes - bytes).abs() < 1.0, "{name}: {} bytes", gpu.hbm_bytes);
+            assert_eq!((gpu.gpus_per_node, gpu.domain), system, "{name}");
+            assert!((gpu.fp8_flops / gpu.flops_16bit - 2.0).abs() < 0.01, "{name}");
+        }
+        assert!(gpu("H800 NVL").link_bytes_per_s < gpu("H100-NVL").link_bytes_per_s);
+        assert!(gpu("B100").flops_16bit < gpu("B200").flops_16bit);
+    }
+
+    #[test]
+    fn every_data_center_gpu_of_these_generations_can_be_planned_with() {
+        let facts = FactSet::embedded();
+        let known = plannable(facts);
+        for gpu in &facts.gpus.gpu {
+            let generations = ["Ampere", "Ada", "Hopper", "Blackwell"];
+            let is_trained_on = gpu.product_line == ProductLine::DataCenter
+                && generations.contains(&gpu.architecture.as_str());
+            if is_trained_on && !known.contains(&gpu.id.as_str()) {
+                assert!(NOT_PLANNED.contains(&gpu.id.as_str()), "{}", gpu.id);
+            }
+        }
+    }
+
+    /// Data-center GPUs that no published source describes completely.
+    const NOT_PLANNED: [&str; 4] = ["A10G", "A16", "A2", "GB10"];
 
     #[test]
     fn other_vendors_are_named() {

@@ -8,10 +8,12 @@ use farrier_facts::gpu::{FormFactor, Gpu, GpuDevice, GpuLinks};
 /// and everything else from the record that covers such models.
 pub(crate) fn device(facts: &FactSet, gpu: &Gpu) -> GpuDevice {
     let of_gpu = |device: &&GpuDevice| device.gpu.as_ref() == Some(&gpu.id);
-    match facts.gpus.device.iter().find(of_gpu) {
+    let device = match facts.gpus.device.iter().find(of_gpu) {
         Some(device) => device.clone(),
         None => from_facts(gpu, other_models(facts)),
-    }
+    };
+    let (graphics, memory) = facts.gpus.highest_clocks_mhz(&gpu.id, &device).unzip();
+    GpuDevice { max_graphics_mhz: graphics, max_memory_mhz: memory, ..device }
 }
 
 /// The record for all models without one. A set from before these records has none.

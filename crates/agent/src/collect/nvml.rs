@@ -49,7 +49,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             ProbeEvent::Report(report) => report.inventory.is_some(),
             _ => true,
         };
-        if context.inbox.send(message(event, inventory, &mut owners)).is_err() {
+        let Some(message) = message(event, inventory, &mut owners) else { return };
+        if context.inbox.send(message).is_err() {
             context.stop.now();
         }
         // Set only after the inventory is stored, so that the other collectors find the GPUs.
@@ -63,12 +64,14 @@ fn message(
     event: ProbeEvent,
     inventory: &SharedInventory,
     owners: &mut OwnerCache,
-) -> CollectorMessage {
+) -> Option<CollectorMessage> {
     let why = match event {
         ProbeEvent::Report(report) => {
-            return CollectorMessage::Report(convert(report, inventory, owners));
+            return Some(CollectorMessage::Report(convert(report, inventory, owners)));
         }
-        ProbeEvent::Recovered => return CollectorMessage::NvmlRecovered,
+        ProbeEvent::Recovered => return Some(CollectorMessage::NvmlRecovered),
+        // For interactive displays.
+        ProbeEvent::Waiting { .. } => return None,
         ProbeEvent::Hung { during, after, stuck } => {
             let after_s = (after + Duration::from_millis(500)).as_secs();
             NvmlUnavailable::Hung { during, after_s, stuck }
@@ -77,7 +80,7 @@ fn message(
         ProbeEvent::NoLibrary { why } => NvmlUnavailable::NoLibrary(why),
         ProbeEvent::Refused { error } => NvmlUnavailable::Refused(error),
     };
-    CollectorMessage::NvmlUnavailable { why }
+    Some(CollectorMessage::NvmlUnavailable { why })
 }
 
 fn convert(

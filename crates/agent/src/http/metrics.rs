@@ -56,9 +56,9 @@ fn metric_name(signal: Signal) -> String {
 fn signals(state: &State, text: &mut MetricsWriter) {
     let mut by_signal: BTreeMap<Signal, Vec<(&Subject, f64)>> = BTreeMap::new();
     for (subject, values) in state.values.latest.iter() {
-        for (signal, reading) in values {
-            if let Reading::Value(value) = reading {
-                by_signal.entry(*signal).or_default().push((subject, *value));
+        for latest in values {
+            if let Reading::Value(value) = latest.reading {
+                by_signal.entry(latest.signal).or_default().push((subject, value));
             }
         }
     }

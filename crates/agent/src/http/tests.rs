@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::finding::{Action, ActionBy};
 use farrier_fleet::health::{
-    Finding, FindingKind, GpuIdentity, GpuUuid, Moment, Severity, Signal, Subject,
+    Finding, FindingKind, GpuIdentity, GpuUuid, LatestValue, Moment, Severity, Signal, Subject,
 };
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -115,10 +115,15 @@ fn finding(id: u64, code: &str, subject: Subject) -> PublishedFinding {
     PublishedFinding { finding, durable: true }
 }
 
+/// A value that was read at the time 0.
+fn latest((signal, reading): (Signal, Reading<f64>)) -> LatestValue {
+    LatestValue { signal, reading, read_ms: 0 }
+}
+
 fn state() -> State {
     let uuid = uuid();
     let subject = Subject::Gpu(uuid.clone());
-    let values = vec![
+    let values = [
         (Signal::GpuTemperature, Reading::Value(34.0)),
         (Signal::GpuMemoryTemperature, Reading::Absent),
         (Signal::GpuPower, Reading::Unreadable(ReadError::unavailable("it hangs"))),
@@ -127,11 +132,12 @@ fn state() -> State {
         (Signal::GpuMemoryUsed, Reading::Value(1_073_741_824.0)),
         (Signal::GpuEccCorrected, Reading::Value(7.0)),
     ];
+    let values: Vec<LatestValue> = values.into_iter().map(latest).collect();
     let link = Subject::Link { gpu: uuid.clone(), link: 3 };
     let latest = [
         (subject, values),
-        (link, vec![(Signal::LinkActive, Reading::Value(1.0))]),
-        (Subject::Node, vec![(Signal::NodeGpusPci, Reading::Value(1.0))]),
+        (link, vec![latest((Signal::LinkActive, Reading::Value(1.0)))]),
+        (Subject::Node, vec![latest((Signal::NodeGpusPci, Reading::Value(1.0)))]),
     ];
     let process = OwnedGpuProcess {
         gpu: uuid.clone(),
@@ -362,8 +368,8 @@ fn incomplete_coverage_gives_the_verdict_unknown() {
     let with_temperature = |reading: Reading<f64>| {
         let mut values = (*state.values).clone();
         let subject = Subject::Gpu(uuid());
-        let readings = vec![(Signal::GpuTemperature, reading)];
-        values.latest = [(subject, readings)].into_iter().collect();
+        let latest = vec![latest((Signal::GpuTemperature, reading))];
+        values.latest = [(subject, latest)].into_iter().collect();
         State { values: values.into(), ..state.clone() }
     };
     assert_eq!(verdict(&with_temperature(Reading::Value(40.0))), "healthy");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
-use farrier_facts::node::{self, Item, Nvml, NvmlDevice, NvmlReading, Reading};
+use farrier_facts::node::{self, Area, Item, Nvml, NvmlDevice, NvmlReading, Reading};
 use farrier_facts::text::first_sentence;
 use farrier_fleet::fleet::decide::affects_service;
 use farrier_fleet::fleet::order::VerificationLevel;
@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::actuator::{GpuHealth, GpuProcess, Inspector, VerificationReport};
 use super::node_error::InspectorError;
 use super::run_diag;
-use crate::collect::check::{COHERENCE, today};
+use crate::collect::check::today;
 use crate::config::Config;
 use crate::monitor::Collector;
 use crate::status::Status;
@@ -79,24 +79,23 @@ impl NodeInspector {
         nvml::probe(command, NVML_DEADLINE)
     }
 
-    /// Evaluates the node's files and NVML as `farrier check` does. Adds the items about GPUs if
-    /// `devices` is true, otherwise the items about coherence.
-    fn check_node(&self, reading: &NvmlReading, devices: bool, report: &mut VerificationReport) {
+    /// Evaluates the node's files and NVML as `farrier check` does. Adds the items of an area.
+    fn check_node(&self, reading: &NvmlReading, area: Area, report: &mut VerificationReport) {
         let root = Root::unrecorded(&self.root);
         let observed = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
         let check = node::evaluate(self.facts, &observed, today(), false);
         let mut passed = 0;
-        for item in check.items.into_iter().filter(|item| is_relevant(item, devices)) {
+        for item in check.items.into_iter().filter(|item| item.monitoring.area == area) {
             match item.verdict {
                 Verdict::Unknown => report.unknown.push(describe(&item)),
                 Verdict::Blocked => report.failed.push(describe(&item)),
-                Verdict::Caveat if is_unfit(item.code) => report.failed.push(describe(&item)),
+                Verdict::Caveat if item.monitoring.is_unfit => report.failed.push(describe(&item)),
                 Verdict::Ok | Verdict::Caveat => passed += 1,
             }
         }
         if passed > 0 {
-            let area = if devices { "GPUs" } else { "driver, kernel and packages" };
-            report.passed.push(format!("{passed} checks of {area} passed"));
+            let what = if area == Area::Gpus { "GPUs" } else { "driver, kernel and packages" };
+            report.passed.push(format!("{passed} checks of {what} passed"));
         }
     }
 }
@@ -127,7 +126,7 @@ impl Inspector for NodeInspector {
     fn verify(&self, level: VerificationLevel, is_active: &dyn Fn() -> bool) -> VerificationReport {
         let mut report = VerificationReport::default();
         match level {
-            VerificationLevel::V0 => self.check_node(&self.read_nvml(), false, &mut report),
+            VerificationLevel::V0 => self.check_node(&self.read_nvml(), Area::Node, &mut report),
             VerificationLevel::V1 => {
                 let reading = self.read_nvml();
                 // The agent's findings carry the most information, so they come first.
@@ -135,7 +134,7 @@ impl Inspector for NodeInspector {
                     Ok(status) => add_findings(&status, &mut report),
                     Err(err) => report.unknown.push(err.to_string()),
                 }
-                self.check_node(&reading, true, &mut report);
+                self.check_node(&reading, Area::Gpus, &mut report);
                 check_gpu_count(
                     &reading,
                     (self.status)().ok().as_ref(),
@@ -158,44 +157,6 @@ impl Inspector for NodeInspector {
         let (nvml, cuda) = (self.nvml.as_deref(), self.cuda.as_deref());
         run_diag::run(&self.program, (level, minutes), &self.history, nvml, cuda, is_active)
     }
-}
-
-/// Prefixes of check items about GPUs.
-const DEVICES: [&str; 12] = [
-    "compute-mode-",
-    "ecc-",
-    "fabric-state",
-    "gpu",
-    "mig-",
-    "nvlink-",
-    "nvml-",
-    "persistence",
-    "power-limit-",
-    "recovery-",
-    "row-remap-",
-    "settings-",
-];
-
-/// Check items that do not stop the node from working, but that make it unfit for service.
-const UNFIT: [&str; 6] = [
-    "ecc-pending",
-    "gpu-count",
-    "gpu-models-mixed",
-    "mig-pending",
-    "power-limit-outside",
-    "row-remap-pending",
-];
-
-fn is_relevant(item: &Item, devices: bool) -> bool {
-    // Jobs bring their own Python, frameworks and CUDA.
-    let job_items = ["framework-", "python-", "cuda-"];
-    let has_prefix =
-        |prefixes: &[&str]| prefixes.iter().any(|prefix| item.code.starts_with(prefix));
-    !has_prefix(&job_items) && has_prefix(&DEVICES) == devices
-}
-
-fn is_unfit(code: &str) -> bool {
-    COHERENCE.contains(&code) || UNFIT.contains(&code)
 }
 
 /// The first sentence of an item. `farrier check` on the node prints the remedy.
@@ -426,6 +387,7 @@ mod tests {
             processes: Some(Vec::new()),
             worst: None,
             readings: std::collections::BTreeMap::new(),
+            stale: std::collections::BTreeMap::new(),
             links_up: 0,
             links_down: 0,
             links_bytes_per_s: None,

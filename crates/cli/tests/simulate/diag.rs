@@ -1,5 +1,9 @@
 //! `farrier diag` on a simulated node, where NVML reports which GPUs exist and which are busy.
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use serde_json::Value;
 
 use crate::support::{CommandOutput, run};
@@ -42,9 +46,34 @@ fn busy_gpu_is_skipped_without_force() {
     assert_eq!(diag(&node, &["--gpu", "0"]).code, 0);
 }
 
+/// A node whose GPUs no other process on this machine has. Without simulated CUDA results,
+/// `farrier diag` locks a GPU by its UUID for the whole machine, and the UUIDs follow from the seed.
+fn node_with_own_uuids() -> TestNode {
+    static NODES: AtomicU32 = AtomicU32::new(0);
+    let number = NODES.fetch_add(1, Ordering::Relaxed);
+    let seed = (u64::from(std::process::id()) * 16 + u64::from(number)).to_string();
+    let sku = ["--sku", "H100-SXM5-80GB", "--gpus", "1", "--driver", "580.95.05"];
+    TestNode::with_args(&[&sku[..], &["--seed", &seed]].concat())
+}
+
+#[test]
+fn a_gpu_is_tested_by_one_process_at_a_time() {
+    let node = node_with_own_uuids();
+    let gpu: Value =
+        serde_json::from_slice(&std::fs::read(node.path().join("gpus/0.json")).unwrap()).unwrap();
+    let uuid = gpu["uuid"].as_str().unwrap();
+    let name = SocketAddr::from_abstract_name(format!("farrier-diag-{uuid}")).unwrap();
+    let other = UnixListener::bind_addr(&name).unwrap();
+    let output = diag(&node, &["real"]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
+    assert!(output.stderr.contains("is being tested by another"), "{}", output.stderr);
+    drop(other);
+    assert!(diag(&node, &["real"]).stderr.contains("nothing was tested"));
+}
+
 #[test]
 fn missing_cuda_library_is_an_error() {
-    let node = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
+    let node = node_with_own_uuids();
     let output = diag(&node, &["real"]);
     assert_eq!(output.code, 2, "{}", output.stdout);
     assert!(

@@ -183,6 +183,39 @@ fn lost_gpus_and_nvml_hangs_are_shown() {
 }
 
 #[test]
+fn a_gpu_that_hangs_from_the_start_has_a_row_that_says_so_before_the_others_are_read() {
+    let node = SimulatedNode::with_gpus(2);
+    node.inject(&["hang", "nvmlDeviceGetName", "forever", "--gpu", "1"]);
+    let args = node.args(&["--interval", "0.2"]);
+    let terminal = Terminal::run(&borrowed(&args), SIZE);
+    let row = |text: &str, start: &str| {
+        text.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned()
+    };
+    let is_unread = |row: &str| row.contains('?') && !row.contains('W');
+    // NVML has not listed the GPUs yet: the kernel has.
+    terminal.until("rows before NVML answers", |text| {
+        is_unread(&row(text, "  0 ")) && is_unread(&row(text, "  1 "))
+    });
+    let text = terminal.until("the hung GPU is named", |text| {
+        is_unread(&row(text, "  0 ")) && row(text, "  1 ").contains("hung")
+    });
+    assert!(text.contains("nvmlDeviceGetName of GPU 1"), "{text}");
+    let text = terminal.until("the other GPU is read", |text| row(text, "  0 ").contains("700W"));
+    assert!(row(&text, "  1 ").contains("hung"), "{text}");
+}
+
+#[test]
+fn values_of_nvml_that_answers_late_are_marked_with_their_age() {
+    let node = SimulatedNode::with_gpus(1);
+    let terminal = top(&node);
+    node.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "0"]);
+    // The deadline of a call is five seconds. Before it, the last values are shown as stale.
+    let text = terminal.until("stale", |text| text.contains("stale: values marked * are up to"));
+    let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
+    assert!(row.contains('*') && row.contains("/700W"), "{text}");
+}
+
+#[test]
 fn an_xid_from_nvml_is_a_finding_with_an_action() {
     let node = SimulatedNode::with_gpus(2);
     let args = node.args(&["--interval", "0.2"]);

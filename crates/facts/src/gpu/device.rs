@@ -18,14 +18,19 @@ pub struct GpuDevice {
     pub bus_width_bits: u32,
     pub multiprocessors: u32,
     pub cores_per_multiprocessor: u32,
-    pub max_graphics_mhz: u32,
+    /// Highest clocks of a SKU without a record in `clocks`, which has them otherwise.
+    #[serde(default)]
+    pub max_graphics_mhz: Option<u32>,
+    #[serde(default)]
+    pub max_memory_mhz: Option<u32>,
     pub default_graphics_mhz: u32,
     pub idle_graphics_mhz: u32,
     pub graphics_floor_mhz: u32,
     pub max_video_mhz: u32,
     pub idle_video_mhz: u32,
-    /// Supported memory clocks, highest first.
-    pub memory_mhz: Vec<u32>,
+    /// Supported memory clocks below the highest one, highest first.
+    #[serde(default)]
+    pub lower_memory_mhz: Vec<u32>,
     /// PCI subsystem id, four hexadecimal digits.
     pub subsystem_id: String,
     pub part_number: String,

@@ -12,6 +12,8 @@ mod context;
 mod health;
 mod host;
 mod installation;
+mod item_code;
+mod limits;
 mod nvml;
 mod nvml_status;
 mod observation;
@@ -24,6 +26,8 @@ pub use compliance::{ComplianceObservation, DataVolume, ImagePolicy};
 pub use health::{DeviceHealth, HostHealth, NvlinkHealth, PcieLink, PortHealth};
 pub use host::{DiskUsage, HostObservation, IommuDomain};
 pub use installation::{DeviceFile, InstallationObservation, LoadDisabled};
+pub use item_code::{Area, CaveatSeverity, ITEMS, Monitoring};
+pub use limits::{DiskLimits, NodeLimits, PcieLimits};
 pub use nvml::{
     FabricState, GraphicsApplicationClock, Nvml, NvmlDevice, NvmlReading, PowerLimits,
     RemappedRows, Setting,

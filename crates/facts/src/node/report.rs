@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::check::{DataId, Findings, Notice, Remedy, Verdict};
+use crate::node::item_code::{ItemCode, Monitoring};
 use crate::node::read_error::ReadError;
 use crate::set::SetId;
 
@@ -11,6 +12,9 @@ use crate::set::SetId;
 pub struct Item {
     /// Stable code.
     pub code: &'static str,
+    /// What the agent makes of a problem.
+    #[serde(skip)]
+    pub monitoring: Monitoring,
     /// Subject: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.
     pub subject: String,
     /// Verdict of this item alone. If it is unknown, the text says what could not be read.
@@ -54,13 +58,14 @@ impl NodeFindings {
     pub(super) fn item(
         &mut self,
         verdict: Verdict,
-        code: &'static str,
+        code: ItemCode,
         subject: impl Into<String>,
         text: impl Into<String>,
         source: impl Into<String>,
     ) {
         let item = Item {
-            code,
+            code: code.name,
+            monitoring: code.monitoring,
             subject: subject.into(),
             verdict,
             text: text.into(),
@@ -88,7 +93,7 @@ impl NodeFindings {
     /// older capture or below a partial root, is only listed as not judged.
     pub(super) fn unreadable(
         &mut self,
-        code: &'static str,
+        code: ItemCode,
         subject: &str,
         what: &str,
         why: &ReadError,
@@ -110,8 +115,10 @@ impl NodeFindings {
         let mut remedy = new.map(|(text, command)| sentence(text, command));
         for reason in self.findings.take_reasons() {
             let is_wrong = matches!(reason.verdict, Verdict::Caveat | Verdict::Blocked);
+            let code = ItemCode::of_reason(reason.code);
             self.push(Item {
-                code: reason.code,
+                code: code.name,
+                monitoring: code.monitoring,
                 subject: subject.to_owned(),
                 verdict: reason.verdict,
                 text: reason.text,

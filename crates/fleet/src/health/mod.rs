@@ -13,8 +13,8 @@ mod series;
 pub mod signal;
 
 pub use engine::{
-    Coverage, CoverageGap, Engine, EngineSnapshot, HealthDecision, Latest, MEMORY_CLOCK_FLOOR,
-    RecoverySignal, SM_CLOCK_FLOOR, SignalValues, StoredEvent,
+    Coverage, CoverageGap, Engine, EngineSnapshot, HealthDecision, Latest, LatestValue,
+    MEMORY_CLOCK_FLOOR, RecoverySignal, SM_CLOCK_FLOOR, SignalValues, StoredEvent,
 };
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, SERVER_FINDING_ID, Severity};
 pub use observation::{

@@ -287,7 +287,8 @@ fn pci(facts: &Gpu, sku: &GpuDevice, number: u32, virtual_machine: bool) -> Pci 
 }
 
 fn clocks(sku: &GpuDevice) -> Clocks {
-    let memory = sku.memory_mhz.first().copied().unwrap_or(0);
+    let graphics = sku.max_graphics_mhz.unwrap_or_default();
+    let memory = sku.max_memory_mhz.unwrap_or_default();
     Clocks {
         current_mhz: ClockRates {
             graphics: sku.idle_graphics_mhz,
@@ -295,17 +296,12 @@ fn clocks(sku: &GpuDevice) -> Clocks {
             memory,
             video: sku.idle_video_mhz,
         },
-        max_mhz: ClockRates {
-            graphics: sku.max_graphics_mhz,
-            sm: sku.max_graphics_mhz,
-            memory,
-            video: sku.max_video_mhz,
-        },
+        max_mhz: ClockRates { graphics, sm: graphics, memory, video: sku.max_video_mhz },
         application_graphics_mhz: sku.default_graphics_mhz,
         application_memory_mhz: memory,
         default_graphics_mhz: sku.default_graphics_mhz,
         default_memory_mhz: memory,
-        supported_memory_mhz: sku.memory_mhz.clone(),
+        supported_memory_mhz: [&[memory][..], &sku.lower_memory_mhz].concat(),
         graphics_floor_mhz: sku.graphics_floor_mhz,
         graphics_step_mhz: 15,
         locked_graphics_mhz: None,

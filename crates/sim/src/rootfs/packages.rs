@@ -1,6 +1,9 @@
 //! Installed software: packages, libraries, kernels and modules, services. The versions are those
 //! of the driver on disk. An upgrade changes them while the old driver stays loaded.
 
+use farrier_facts::FactSet;
+use farrier_facts::gpu::Fabric;
+
 use crate::gpu::SimGpu;
 use crate::host::{Host, SoftwareFault};
 use crate::node::SharedNodeState;
@@ -41,7 +44,8 @@ pub(super) fn add(rootfs: &mut RootFs, node: &SharedNodeState, host: &Host, gpus
 
 /// Whether the node is part of an NVLink domain of several nodes.
 pub(super) fn has_imex(node: &SharedNodeState) -> bool {
-    node.sku.starts_with("GB200") || node.sku.starts_with("GB300")
+    let gpus = &FactSet::embedded().gpus.gpu;
+    gpus.iter().any(|gpu| gpu.id == node.sku && gpu.fabric == Fabric::Rack)
 }
 
 /// Who installed the driver, and whether the kernel may load it.

@@ -124,6 +124,8 @@ impl NvmlMonitor {
                     }
                     ProbeEvent::Refused { error } => state.failure = Some(error.to_string()),
                     ProbeEvent::Recovered => state.failure = None,
+                    // The call may still return.
+                    ProbeEvent::Waiting { .. } => {}
                 }
                 changed.notify_all();
             });

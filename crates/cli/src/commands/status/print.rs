@@ -252,6 +252,7 @@ mod tests {
             processes: None,
             worst: None,
             readings: std::collections::BTreeMap::new(),
+            stale: std::collections::BTreeMap::new(),
             links_up: 0,
             links_down: 0,
             links_bytes_per_s: None,

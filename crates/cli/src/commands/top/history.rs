@@ -6,6 +6,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuUuid, Signal};
 use jiff::Timestamp;
 
+use super::freshness::Shown;
 use super::limit;
 use super::sample::{GpuSample, NodeSample};
 
@@ -36,6 +37,16 @@ impl Metric {
         }
     }
 
+    pub(super) fn shown(self, gpu: &GpuSample) -> Shown {
+        Shown::Signals(match self {
+            Self::Power => &[Signal::GpuPower],
+            Self::Busy => return gpu.shown_as_busy(),
+            Self::Memory => &[Signal::GpuMemoryUsed],
+            Self::Nvlink => &[Signal::GpuNvlinkTransmit, Signal::GpuNvlinkReceive],
+            Self::Pcie => &[Signal::GpuPcieTransmit, Signal::GpuPcieReceive],
+        })
+    }
+
     /// Full scale of the sparkline: the limit, the total, or the bandwidth of the links in both
     /// directions. `None` if unknown; the observed maximum is used then.
     pub(super) fn full_scale(self, gpu: &GpuSample) -> Option<f64> {
@@ -49,20 +60,21 @@ impl Metric {
     }
 }
 
-/// History of a GPU, oldest first; `None` for an unknown value.
+/// History of a GPU, oldest first; `None` for an unknown or stale value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct GpuHistory {
     points: BTreeMap<Metric, VecDeque<Option<f64>>>,
 }
 
 impl GpuHistory {
-    fn push(&mut self, gpu: &GpuSample) {
+    fn push(&mut self, gpu: &GpuSample, at: Timestamp) {
         for metric in Metric::ALL {
             let points = self.points.entry(metric).or_default();
             if points.len() == CAPACITY {
                 points.pop_front();
             }
-            points.push_back(metric.reading(gpu).value().copied());
+            let is_stale = gpu.stale_age(metric.shown(gpu), at).is_some();
+            points.push_back(metric.reading(gpu).value().copied().filter(|_| !is_stale));
         }
     }
 
@@ -106,7 +118,7 @@ impl NodeHistory {
         }
         self.gpus.retain(|uuid, _| node.gpus.iter().any(|gpu| gpu.identity.uuid == *uuid));
         for gpu in &node.gpus {
-            self.gpus.entry(gpu.identity.uuid.clone()).or_default().push(gpu);
+            self.gpus.entry(gpu.identity.uuid.clone()).or_default().push(gpu, node.at);
         }
     }
 

@@ -105,6 +105,11 @@ impl LimitKind {
         matches!(self.tone(), Some(Tone::Caution | Tone::Bad))
     }
 
+    /// Whether the classification is from the load, so that old values make it stale.
+    pub(super) fn follows_load(self) -> bool {
+        !matches!(self, Self::Unknown | Self::Hung | Self::Reset | Self::Lost)
+    }
+
     pub(super) fn tone(self) -> Option<Tone> {
         match self {
             Self::Idle
@@ -144,6 +149,12 @@ impl LimitingFactor {
     pub(super) fn unknown(why: impl Display) -> Self {
         Self::new(LimitKind::Unknown, format!("unknown: {why}"))
     }
+}
+
+/// A GPU about which a call has not returned yet.
+pub(super) fn pending(call: Option<&str>) -> LimitingFactor {
+    let call = call.unwrap_or("a driver call");
+    LimitingFactor::new(LimitKind::Hung, format!("{call} has not returned yet"))
 }
 
 /// The most urgent limiting factor. `is_in_use`: whether a process has a context; `None` if

@@ -7,6 +7,7 @@
 
 mod draw;
 mod event_loop;
+mod freshness;
 mod history;
 mod keys;
 mod limit;
@@ -28,6 +29,7 @@ use anyhow::Context;
 use farrier_agent::config;
 use farrier_hardware::Root;
 use farrier_hardware::nvml::LIBRARY;
+use jiff::Timestamp;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -138,7 +140,8 @@ impl Source {
         let interval = args.interval.unwrap_or(Duration::from_secs(1));
         let root = args.root.clone().unwrap_or_else(|| "/".into());
         let from_agent = |socket| {
-            Self::Agent(Box::new(source::agent::AgentSource::new(socket, root.clone())), interval)
+            let agent = source::agent::AgentSource::new(socket, root.clone(), interval);
+            Self::Agent(Box::new(agent), interval)
         };
         if let Some(socket) = &args.socket {
             return Ok(from_agent(socket.clone()));
@@ -197,9 +200,11 @@ impl Source {
         match self {
             Self::Nvml(settings) => {
                 let node = sample_once(&settings).context("NVML reported nothing")?;
-                once::node(&node, output, printer)
+                once::node(node, output, Timestamp::now(), printer)
             }
-            Self::Agent(mut agent, _) => once::node(&agent.sample(), output, printer),
+            Self::Agent(mut agent, _) => {
+                once::node(agent.sample(), output, Timestamp::now(), printer)
+            }
             Self::Server(mut server, _) => match server.sample() {
                 Ok(fleet) => once::fleet(&fleet, output, printer),
                 Err(err) if failure::is_unavailable(&err) => {

@@ -51,7 +51,8 @@ impl TopModel {
 
     /// Whether the source of the node does not answer.
     pub(super) fn is_unavailable(&self) -> bool {
-        self.node.as_ref().is_some_and(|node| node.outage.is_some())
+        let is_silent = |node: &NodeSample| node.outage.is_some() || node.pending_call.is_some();
+        self.node.as_ref().is_some_and(is_silent)
     }
 
     pub(super) fn apply(&mut self, update: SourceUpdate) {

@@ -1,10 +1,13 @@
 //! `--once`: prints one sample, for pipes and scripts.
 
 use farrier_fleet::health::Signal;
+use jiff::Timestamp;
 
 use super::draw::format;
+use super::freshness::{STALE_MARK, Shown};
+use super::history::Metric;
 use super::model::FleetSample;
-use super::sample::{FindingGroup, GpuSample, NodeSample, SourceOutage};
+use super::sample::{FindingGroup, GpuSample, NodeSample, PendingCall, SourceOutage};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure;
@@ -13,11 +16,13 @@ use crate::printer::{Printer, Tone};
 /// Prints a node. Exit code 1 if the source does not answer, because the output then says nothing
 /// about the node.
 pub(super) fn node(
-    node: &NodeSample,
+    node: NodeSample,
     output: Output,
+    now: Timestamp,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let outcome = Outcome::finding_if(node.outage.is_some());
+    let node = &node.with_stale_values(now);
     if output == Output::Json {
         printer.json(node)?;
         return Ok(outcome);
@@ -26,6 +31,9 @@ pub(super) fn node(
     let driver =
         node.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
     printer.line(&format!("{name}{driver}, {}, {:.0}", node.gpu_count(), node.at))?;
+    if let Some(PendingCall { since, call: Some(call), .. }) = &node.pending_call {
+        printer.line(&format!("waiting since {since:.0}: {call} has not returned yet"))?;
+    }
     if let Some(outage) = &node.outage {
         let word = printer.toned(Tone::Bad, "no answer");
         printer.line(&format!("{word} since {:.0}: {}", outage.since, outage.reason))?;
@@ -41,25 +49,7 @@ pub(super) fn node(
         printer.line("no NVIDIA GPU found")?;
     }
     if !node.gpus.is_empty() {
-        let headings = [
-            "GPU",
-            "name",
-            "°C",
-            "power",
-            "SM",
-            "memory",
-            "NVLink",
-            "PCIe",
-            "SM MHz",
-            "limited by",
-        ];
-        let rows: Vec<Vec<String>> = node.gpus.iter().map(row).collect();
-        printer.line("")?;
-        printer.table(&headings, &rows)?;
-        let limited = node.gpus.iter().filter(|gpu| gpu.limit.kind.needs_attention());
-        for gpu in limited {
-            printer.line(&format!("GPU {}: {}", gpu.identity.index, gpu.limit.text))?;
-        }
+        gpus(node, now, printer)?;
     }
     processes(node, printer)?;
     match &node.findings {
@@ -80,19 +70,58 @@ pub(super) fn node(
     Ok(outcome)
 }
 
-fn row(gpu: &GpuSample) -> Vec<String> {
+fn gpus(node: &NodeSample, now: Timestamp, printer: &mut Printer) -> anyhow::Result<()> {
+    let headings =
+        ["GPU", "name", "°C", "power", "SM", "memory", "NVLink", "PCIe", "SM MHz", "limited by"];
+    let rows: Vec<Vec<String>> = node.gpus.iter().map(|gpu| row(gpu, now)).collect();
+    printer.line("")?;
+    printer.table(&headings, &rows)?;
+    let limited = node.gpus.iter().filter(|gpu| gpu.limit.kind.needs_attention());
+    for gpu in limited {
+        printer.line(&format!("GPU {}: {}", gpu.identity.index, gpu.limit.text))?;
+    }
+    for gpu in &node.gpus {
+        if let Some(age) = gpu.stale.values().map(|stale| stale.age_s).max() {
+            let label = printer.toned(Tone::Caution, "stale");
+            let (index, age) = (gpu.identity.index, format::duration(age));
+            let text =
+                format!("{label}: values of GPU {index} marked {STALE_MARK} are up to {age} old");
+            printer.line(&text)?;
+        }
+    }
+    Ok(())
+}
+
+fn row(gpu: &GpuSample, now: Timestamp) -> Vec<String> {
     let reading = |signal| gpu.reading(signal);
+    let marked = |shown: Shown, text: String| match gpu.stale_age(shown, now) {
+        Some(_) => format!("{STALE_MARK}{text}"),
+        None => text,
+    };
+    let metric = |metric: Metric, text| marked(metric.shown(gpu), text);
     vec![
         gpu.identity.index.to_string(),
         gpu.identity.name.clone().unwrap_or_else(|| "?".to_owned()),
-        format::number(reading(Signal::GpuTemperature), 1.0, ""),
-        format::power(reading(Signal::GpuPower), reading(Signal::GpuPowerLimit)),
-        format::percent(gpu.busy()),
-        format::of_total(reading(Signal::GpuMemoryUsed), reading(Signal::GpuMemoryTotal)),
-        format::rate(&gpu.nvlink()),
-        format::rate(&gpu.pcie()),
-        format::number(reading(Signal::GpuClockSm), 1.0, ""),
-        gpu.limit.kind.label().to_owned(),
+        marked(
+            Shown::Signals(&[Signal::GpuTemperature]),
+            format::number(reading(Signal::GpuTemperature), 1.0, ""),
+        ),
+        metric(
+            Metric::Power,
+            format::power(reading(Signal::GpuPower), reading(Signal::GpuPowerLimit)),
+        ),
+        metric(Metric::Busy, format::percent(gpu.busy())),
+        metric(
+            Metric::Memory,
+            format::of_total(reading(Signal::GpuMemoryUsed), reading(Signal::GpuMemoryTotal)),
+        ),
+        metric(Metric::Nvlink, format::rate(&gpu.nvlink())),
+        metric(Metric::Pcie, format::rate(&gpu.pcie())),
+        marked(
+            Shown::Signals(&[Signal::GpuClockSm]),
+            format::number(reading(Signal::GpuClockSm), 1.0, ""),
+        ),
+        marked(gpu.shown_as_limit(), gpu.limit.kind.label().to_owned()),
     ]
 }
 
@@ -101,6 +130,11 @@ fn processes(node: &NodeSample, printer: &mut Printer) -> anyhow::Result<()> {
     let Some(processes) = &node.processes else {
         return Ok(printer.line("processes: unknown")?);
     };
+    if let Some(stale) = node.processes_stale {
+        let label = printer.toned(Tone::Caution, "stale");
+        let age = format::duration(stale.age_s);
+        printer.line(&format!("{label}: the list of processes is {age} old"))?;
+    }
     if processes.is_empty() {
         return Ok(printer.line("no process uses a GPU")?);
     }

@@ -1,13 +1,15 @@
 //! The sample that is shown, in the same form for every source.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use farrier_agent::status::NodeVerdict;
+use farrier_agent::status::{NodeVerdict, StaleValue};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::freshness::{Freshness, Shown};
 use super::limit::{self, LimitingFactor};
 
 /// Version of the document printed by `--output json`. A new field does not change the version.
@@ -30,6 +32,16 @@ pub(super) struct SourceOutage {
     pub(super) hint: Option<String>,
 }
 
+/// NVML has not answered a request yet. Its deadline has not passed, so it may still answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct PendingCall {
+    pub(super) since: Timestamp,
+    /// The call and its GPU. `None` before the first call is known.
+    pub(super) call: Option<String>,
+    /// NVML index of the GPU that the call is about.
+    pub(super) gpu: Option<u32>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct NodeSample {
     pub(super) v: u32,
@@ -42,10 +54,16 @@ pub(super) struct NodeSample {
     pub(super) driver: Option<String>,
     pub(super) cuda: Option<String>,
     pub(super) outage: Option<SourceOutage>,
+    pub(super) pending_call: Option<PendingCall>,
     pub(super) host: HostSample,
     pub(super) gpus: Vec<GpuSample>,
     /// `None` if unknown.
     pub(super) processes: Option<Vec<ProcessSample>>,
+    /// `None` if they were never read.
+    #[serde(skip)]
+    pub(super) processes_freshness: Option<Freshness>,
+    /// If the processes are stale, in printed documents.
+    pub(super) processes_stale: Option<StaleValue>,
     /// `None` if the source evaluates no rules.
     pub(super) findings: Option<Vec<FindingSample>>,
     pub(super) jobs: Vec<JobSample>,
@@ -81,6 +99,16 @@ pub(super) struct GpuSample {
     pub(super) identity: GpuIdentity,
     /// By signal; a signal that was never reported is missing.
     pub(super) readings: BTreeMap<Signal, Reading<f64>>,
+    /// Of the readings that are read at an interval.
+    #[serde(skip)]
+    pub(super) freshness: BTreeMap<Signal, Freshness>,
+    /// Of the values that no signal has.
+    #[serde(skip)]
+    pub(super) details_freshness: Option<Freshness>,
+    #[serde(skip)]
+    pub(super) links_freshness: Option<Freshness>,
+    /// The stale values, in printed documents: by signal, and `details` and `links`.
+    pub(super) stale: BTreeMap<String, StaleValue>,
     pub(super) links: NvlinkStatus,
     pub(super) performance_state: Reading<u32>,
     pub(super) fan_percent: Reading<u32>,
@@ -116,6 +144,10 @@ impl GpuSample {
         Self {
             identity,
             readings: BTreeMap::new(),
+            freshness: BTreeMap::new(),
+            details_freshness: None,
+            links_freshness: None,
+            stale: BTreeMap::new(),
             links: NvlinkStatus::default(),
             performance_state: unread(),
             fan_percent: unread(),
@@ -136,10 +168,69 @@ impl GpuSample {
 
     /// SM activity if the GPU reports it, else utilisation (share of time with a kernel running).
     pub(super) fn busy(&self) -> &Reading<f64> {
-        match self.reading(Signal::GpuSmActive) {
-            measured @ Reading::Value(activity) if !self.is_outdated(*activity) => measured,
-            _ => self.reading(Signal::GpuUtilisation),
+        self.reading(if self.has_activity() { Signal::GpuSmActive } else { Signal::GpuUtilisation })
+    }
+
+    /// What [`Self::busy`] shows.
+    pub(super) fn shown_as_busy(&self) -> Shown {
+        Shown::Signals(if self.has_activity() {
+            &[Signal::GpuSmActive]
+        } else {
+            &[Signal::GpuUtilisation]
+        })
+    }
+
+    /// Whether the GPU reports SM activity that is not from before the load changed.
+    fn has_activity(&self) -> bool {
+        self.value(Signal::GpuSmActive).is_some_and(|activity| !self.is_outdated(activity))
+    }
+
+    /// What the limiting factor is derived from.
+    pub(super) fn shown_as_limit(&self) -> Shown {
+        Shown::Signals(if self.limit.kind.follows_load() {
+            &[Signal::GpuUtilisation, Signal::GpuClockReasons]
+        } else {
+            &[]
+        })
+    }
+
+    /// The age of the oldest stale value of a cell. `None` if none is stale.
+    pub(super) fn stale_age(&self, shown: Shown, now: Timestamp) -> Option<Duration> {
+        let age = |freshness: Freshness| freshness.stale_age(now);
+        match shown {
+            Shown::Signals(signals) => signals
+                .iter()
+                .filter_map(|signal| self.signal_freshness(*signal))
+                .filter_map(age)
+                .max(),
+            Shown::Details => self.details_freshness().and_then(age),
+            Shown::Links => self.links_freshness().and_then(age),
         }
+    }
+
+    /// Of a signal with a value. An unreadable signal is shown as unknown, however old it is.
+    fn signal_freshness(&self, signal: Signal) -> Option<Freshness> {
+        self.value(signal)?;
+        self.freshness.get(&signal).copied()
+    }
+
+    fn details_freshness(&self) -> Option<Freshness> {
+        self.details_freshness.filter(|_| self.performance_state.value().is_some())
+    }
+
+    fn links_freshness(&self) -> Option<Freshness> {
+        self.links_freshness.filter(|_| self.links.is_known)
+    }
+
+    /// All stale values, by the name that they have in printed documents.
+    pub(super) fn stale_values(&self, now: Timestamp) -> BTreeMap<String, StaleValue> {
+        let signals =
+            self.freshness.keys().map(|signal| (signal.name(), self.signal_freshness(*signal)));
+        let others = [("details", self.details_freshness()), ("links", self.links_freshness())];
+        let stale = signals
+            .chain(others)
+            .filter_map(|(name, freshness)| Some((name.to_owned(), freshness?.stale_value(now)?)));
+        stale.collect()
     }
 
     /// Whether this SM activity was measured before the load changed. SM activity is up to 30 s
@@ -156,7 +247,7 @@ impl GpuSample {
     }
 
     /// Marks rarely sampled readings as unreadable if the GPU no longer answers.
-    fn invalidate_stale(&mut self) {
+    fn forget_details_if_unread(&mut self) {
         if let Reading::Unreadable(why) = self.reading(Signal::GpuTemperature) {
             let why = why.clone();
             for reading in [
@@ -312,9 +403,12 @@ impl NodeSample {
             driver: None,
             cuda: None,
             outage: None,
+            pending_call: None,
             host: HostSample::default(),
             gpus: Vec::new(),
             processes: None,
+            processes_freshness: None,
+            processes_stale: None,
             findings: None,
             jobs: Vec::new(),
             coverage_gaps: Vec::new(),
@@ -328,10 +422,36 @@ impl NodeSample {
                 .processes
                 .as_ref()
                 .map(|all| all.iter().any(|process| process.gpu == gpu.identity.uuid));
-            gpu.limit = limit::classify(gpu, is_in_use);
-            gpu.invalidate_stale();
+            let pending =
+                self.pending_call.as_ref().filter(|call| call.gpu == Some(gpu.identity.index));
+            gpu.limit = match pending {
+                Some(pending) => limit::pending(pending.call.as_deref()),
+                None => limit::classify(gpu, is_in_use),
+            };
+            gpu.forget_details_if_unread();
         }
         self
+    }
+
+    /// Lists the stale values in the document.
+    pub(super) fn with_stale_values(mut self, now: Timestamp) -> Self {
+        for gpu in &mut self.gpus {
+            gpu.stale = gpu.stale_values(now);
+        }
+        self.processes_stale = self.stale_processes(now);
+        self
+    }
+
+    /// Age of the oldest stale value that is shown. `None` if none is stale.
+    pub(super) fn oldest_stale_s(&self, now: Timestamp) -> Option<u64> {
+        let gpus = self.gpus.iter().flat_map(|gpu| gpu.stale_values(now).into_values());
+        gpus.chain(self.stale_processes(now)).map(|stale| stale.age_s).max()
+    }
+
+    /// The age of the list of processes, if it is stale.
+    pub(super) fn stale_processes(&self, now: Timestamp) -> Option<StaleValue> {
+        self.processes.as_ref()?;
+        self.processes_freshness?.stale_value(now)
     }
 
     /// Number of GPUs, for the header.

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -32,13 +33,13 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     match mode {
         Reading::Value(Some("driver")) => item(
             Verdict::Ok,
-            "cdmm-on",
+            item_code::CDMM_ON,
             format!("{}: the driver manages the GPU's memory (CDMM)", gpu.id),
         ),
         Reading::Value(Some("numa" | "")) => {
             item(
                 Verdict::Caveat,
-                "cdmm-off",
+                item_code::CDMM_OFF,
                 format!(
                     "{}: the GPU's memory is a NUMA node of the kernel (CDMM is off), so the kernel \
                      may put other programs' pages there",
@@ -54,23 +55,23 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(Some(other)) => {
             item(
                 Verdict::Unknown,
-                "cdmm-unknown",
+                item_code::CDMM_UNKNOWN,
                 format!("{PARAMETER} has the unknown value `{other}`"),
             );
         }
         Reading::Value(None) => item(
             Verdict::Caveat,
-            "cdmm-unsupported",
+            item_code::CDMM_UNSUPPORTED,
             format!("this driver has no {PARAMETER}; CDMM starts with {}", facts.first_driver),
         ),
         Reading::Absent => item(
             Verdict::Unknown,
-            "cdmm-unknown",
+            item_code::CDMM_UNKNOWN,
             "the driver's parameters are missing, so the memory mode is unknown".to_owned(),
         ),
         Reading::Unreadable(why) => item(
             Verdict::Unknown,
-            "cdmm-unknown",
+            item_code::CDMM_UNKNOWN,
             format!("the driver's parameters cannot be read: {why}"),
         ),
     }

@@ -4,6 +4,7 @@
 use crate::check::Verdict;
 use crate::node::compliance::ImagePolicy;
 use crate::node::context::{NodeContext, counted};
+use crate::node::item_code;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -24,10 +25,16 @@ fn tpm(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     match &node.observation.compliance.tpm_version {
         Reading::Value(version) => {
             let text = format!("the node has a TPM {version}");
-            findings.item(Verdict::Ok, "tpm-present", SUBJECT, text, source);
+            findings.item(Verdict::Ok, item_code::TPM_PRESENT, SUBJECT, text, source);
         }
         Reading::Absent => {
-            findings.item(Verdict::Ok, "tpm-absent", SUBJECT, "the node has no TPM", source);
+            findings.item(
+                Verdict::Ok,
+                item_code::TPM_ABSENT,
+                SUBJECT,
+                "the node has no TPM",
+                source,
+            );
         }
         Reading::Unreadable(why) => findings.not_judged(&format!("TPM ({why})")),
     }
@@ -49,10 +56,10 @@ fn volumes(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         findings.not_judged(&format!("encryption ({why})"));
     } else if !plain.is_empty() {
         let text = format!("LUKS does not encrypt {}", plain.join(", "));
-        findings.item(Verdict::Ok, "volumes-plain", SUBJECT, text, source);
+        findings.item(Verdict::Ok, item_code::VOLUMES_PLAIN, SUBJECT, text, source);
     } else if !volumes.is_empty() {
         let text = format!("LUKS encrypts {}", counted(volumes.len(), "data volume"));
-        findings.item(Verdict::Ok, "volumes-encrypted", SUBJECT, text, source);
+        findings.item(Verdict::Ok, item_code::VOLUMES_ENCRYPTED, SUBJECT, text, source);
     }
 }
 
@@ -66,5 +73,5 @@ fn image_policy(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => "there is no signature policy for container images",
         Reading::Unreadable(why) => return findings.not_judged(&format!("image policy ({why})")),
     };
-    findings.item(Verdict::Ok, "image-policy", SUBJECT, text, source);
+    findings.item(Verdict::Ok, item_code::IMAGE_POLICY, SUBJECT, text, source);
 }

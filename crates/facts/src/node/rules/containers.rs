@@ -4,6 +4,7 @@
 use crate::advisory::{Advisory, Product};
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::observation::Package;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -31,25 +32,31 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => return,
         Reading::Unreadable(why) => {
             let text = format!("cannot read which container runtimes are installed: {why}");
-            findings.item(Verdict::Unknown, "container-runtime-unknown", SUBJECT, text, source);
+            findings.item(
+                Verdict::Unknown,
+                item_code::CONTAINER_RUNTIME_UNKNOWN,
+                SUBJECT,
+                text,
+                source,
+            );
             return;
         }
     };
     match (&containers.toolkit, runtimes.as_slice()) {
         (Reading::Value(true), _) => {
             let text = "the container toolkit is installed";
-            findings.item(Verdict::Ok, "container-toolkit-present", SUBJECT, text, source);
+            findings.item(Verdict::Ok, item_code::CONTAINER_TOOLKIT_PRESENT, SUBJECT, text, source);
         }
         (_, []) => findings.item(
             Verdict::Ok,
-            "container-runtime-none",
+            item_code::CONTAINER_RUNTIME_NONE,
             SUBJECT,
             "there is no container runtime, so the toolkit is not needed",
             source,
         ),
         (Reading::Unreadable(why), _) => findings.item(
             Verdict::Unknown,
-            "container-toolkit-unknown",
+            item_code::CONTAINER_TOOLKIT_UNKNOWN,
             SUBJECT,
             format!("cannot read whether the container toolkit is installed: {why}"),
             source,
@@ -57,7 +64,7 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         (_, runtimes) => {
             findings.item(
                 Verdict::Caveat,
-                "container-toolkit-missing",
+                item_code::CONTAINER_TOOLKIT_MISSING,
                 SUBJECT,
                 format!(
                     "{} is installed without the container toolkit, so containers cannot use GPUs",
@@ -87,12 +94,18 @@ fn configuration(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     match &containers.configured {
         Reading::Value(true) => {
             let text = "a container runtime is configured for GPUs";
-            findings.item(Verdict::Ok, "container-runtime-configured", SUBJECT, text, source);
+            findings.item(
+                Verdict::Ok,
+                item_code::CONTAINER_RUNTIME_CONFIGURED,
+                SUBJECT,
+                text,
+                source,
+            );
         }
         Reading::Value(false) | Reading::Absent => {
             findings.item(
                 Verdict::Caveat,
-                "container-runtime-unconfigured",
+                item_code::CONTAINER_RUNTIME_UNCONFIGURED,
                 SUBJECT,
                 format!(
                     "{} has neither NVIDIA's hook nor a CDI specification, so containers cannot \
@@ -109,7 +122,7 @@ fn configuration(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         Reading::Unreadable(why) => {
             let what = "the configuration of the container runtimes";
-            findings.unreadable("container-runtime-unread", SUBJECT, what, why, source);
+            findings.unreadable(item_code::CONTAINER_RUNTIME_UNREAD, SUBJECT, what, why, source);
         }
     }
 }
@@ -142,7 +155,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         let text = format!("{PACKAGE} {installed} has the fixes of every advisory in the data");
         findings.item(
             Verdict::Ok,
-            "container-toolkit-fixed",
+            item_code::CONTAINER_TOOLKIT_FIXED,
             SUBJECT,
             text,
             "/var/lib/dpkg/status",
@@ -152,7 +165,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let verdict = if node.strict { Verdict::Blocked } else { Verdict::Caveat };
     findings.item(
         verdict,
-        "container-toolkit-exposed",
+        item_code::CONTAINER_TOOLKIT_EXPOSED,
         SUBJECT,
         format!(
             "{PACKAGE} {installed} lacks {}, the most severe being {} ({} {}): {}",
@@ -178,7 +191,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
 fn unreadable(package: &Package, findings: &mut NodeFindings) {
     findings.item(
         Verdict::Unknown,
-        "container-toolkit-version-unknown",
+        item_code::CONTAINER_TOOLKIT_VERSION_UNKNOWN,
         SUBJECT,
         format!("the version of {PACKAGE}, {}, cannot be compared", package.version),
         "/var/lib/dpkg/status",
@@ -192,7 +205,7 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => &[],
         Reading::Unreadable(why) => {
             let text = format!("the CDI specifications cannot be read: {why}");
-            findings.item(Verdict::Unknown, "cdi-unknown", SUBJECT, text, source);
+            findings.item(Verdict::Unknown, item_code::CDI_UNKNOWN, SUBJECT, text, source);
             return;
         }
     };
@@ -203,7 +216,7 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             (Reading::Value(driver), Some(library)) if driver != library => {
                 findings.item(
                     Verdict::Caveat,
-                    "cdi-stale",
+                    item_code::CDI_STALE,
                     SUBJECT,
                     format!("{path} mounts the libraries of driver {driver}, but {library} is installed: containers that use it do not start"),
                     source,
@@ -216,7 +229,7 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             }
             (Reading::Value(driver), _) => findings.item(
                 Verdict::Ok,
-                "cdi-current",
+                item_code::CDI_CURRENT,
                 SUBJECT,
                 format!("{path} is for driver {driver}"),
                 source,
@@ -224,7 +237,7 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             (Reading::Absent, _) => {}
             (Reading::Unreadable(why), _) => findings.item(
                 Verdict::Unknown,
-                "cdi-unknown",
+                item_code::CDI_UNKNOWN,
                 SUBJECT,
                 format!("{path} cannot be read: {why}"),
                 source,

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -14,7 +15,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(_) | Reading::Absent => return,
         Reading::Unreadable(why) => {
             let text = format!("DKMS's trees cannot be read: {why}");
-            findings.item(Verdict::Unknown, "dkms-unknown", "DKMS", text, SOURCE);
+            findings.item(Verdict::Unknown, item_code::DKMS_UNKNOWN, "DKMS", text, SOURCE);
             return;
         }
     };
@@ -22,7 +23,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if trees.len() > 1 {
         findings.item(
             Verdict::Caveat,
-            "dkms-several",
+            item_code::DKMS_SEVERAL,
             "DKMS",
             format!("DKMS has several versions of the driver: {}; a new kernel gets the one that is built last", versions.join(", ")),
             SOURCE,
@@ -36,7 +37,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Some(loaded) if loaded != tree.version => {
             findings.item(
                 Verdict::Caveat,
-                "dkms-differs",
+                item_code::DKMS_DIFFERS,
                 "DKMS",
                 format!(
                     "DKMS builds {}, but {loaded} is loaded: a new kernel gets another driver",
@@ -49,7 +50,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         _ if tree.built_for.is_empty() => {
             findings.item(
                 Verdict::Caveat,
-                "dkms-not-built",
+                item_code::DKMS_NOT_BUILT,
                 "DKMS",
                 format!("DKMS has {}, but has not built it for any kernel", tree.version),
                 SOURCE,
@@ -62,7 +63,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         _ => findings.item(
             Verdict::Ok,
-            "dkms-built",
+            item_code::DKMS_BUILT,
             "DKMS",
             format!("DKMS has built {} for {built}", tree.version),
             SOURCE,

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::observation::Library;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -22,7 +23,7 @@ fn nouveau(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(true) => {
             findings.item(
                 Verdict::Blocked,
-                "nouveau-loaded",
+                item_code::NOUVEAU_LOADED,
                 SUBJECT,
                 "nouveau is loaded: the NVIDIA driver cannot bind the GPUs that nouveau holds",
                 source,
@@ -37,11 +38,17 @@ fn nouveau(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             );
         }
         Reading::Value(false) | Reading::Absent => {
-            findings.item(Verdict::Ok, "nouveau-absent", SUBJECT, "nouveau is not loaded", source);
+            findings.item(
+                Verdict::Ok,
+                item_code::NOUVEAU_ABSENT,
+                SUBJECT,
+                "nouveau is not loaded",
+                source,
+            );
         }
         Reading::Unreadable(why) => findings.item(
             Verdict::Unknown,
-            "nouveau-unknown",
+            item_code::NOUVEAU_UNKNOWN,
             SUBJECT,
             format!("cannot read whether nouveau is loaded: {why}"),
             source,
@@ -58,12 +65,12 @@ fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 None => "",
             };
             let text = format!("{flavour}kernel module {version} is loaded");
-            findings.item(Verdict::Ok, "module-loaded", SUBJECT, text, LOADED);
+            findings.item(Verdict::Ok, item_code::MODULE_LOADED, SUBJECT, text, LOADED);
         }
         (Reading::Value(_) | Reading::Absent, None) => {
             findings.item(
                 Verdict::Blocked,
-                "module-not-loaded",
+                item_code::MODULE_NOT_LOADED,
                 SUBJECT,
                 "the NVIDIA kernel module is not loaded",
                 LOADED,
@@ -76,7 +83,7 @@ fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         (Reading::Unreadable(why), None) => findings.item(
             Verdict::Unknown,
-            "module-loaded-unknown",
+            item_code::MODULE_LOADED_UNKNOWN,
             SUBJECT,
             format!("cannot read whether the kernel module is loaded: {why}"),
             LOADED,
@@ -97,7 +104,7 @@ pub(super) fn remedy_one_driver_version(findings: &mut NodeFindings) {
 fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     const SOURCE: &str = "links libcuda.so.1 and libnvidia-ml.so.1 in the library folders";
     let mut unknown = |text: String| {
-        findings.item(Verdict::Unknown, "library-unknown", SUBJECT, text, SOURCE);
+        findings.item(Verdict::Unknown, item_code::LIBRARY_UNKNOWN, SUBJECT, text, SOURCE);
     };
     let libraries = match &node.observation.driver.libraries {
         Reading::Value(libraries) => libraries.as_slice(),
@@ -109,7 +116,7 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if libraries.is_empty() {
         findings.item(
             Verdict::Blocked,
-            "library-missing",
+            item_code::LIBRARY_MISSING,
             SUBJECT,
             "neither libcuda.so.1 nor libnvidia-ml.so.1 is installed: no CUDA program starts",
             SOURCE,
@@ -140,7 +147,7 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if let Some((path, version)) = differs.first().filter(|_| is_nvml_right) {
         findings.item(
             Verdict::Caveat,
-            "library-stray",
+            item_code::LIBRARY_STRAY,
             SUBJECT,
             format!(
                 "{path} is {version}, but {loaded} is loaded: NVML has the right version, but a \
@@ -156,7 +163,7 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     } else if let Some((path, version)) = differs.first() {
         findings.item(
             Verdict::Blocked,
-            "driver-library-mismatch",
+            item_code::DRIVER_LIBRARY_MISMATCH,
             SUBJECT,
             format!(
                 "kernel module {loaded} is loaded, {path} is {version}: programs that start now fail \
@@ -169,7 +176,7 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     } else if !versions.is_empty() {
         findings.item(
             Verdict::Ok,
-            "driver-library-equal",
+            item_code::DRIVER_LIBRARY_EQUAL,
             SUBJECT,
             format!("user space {loaded} equals the loaded module"),
             format!("{LOADED}; {SOURCE}"),
@@ -198,7 +205,7 @@ fn firmware(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !differs.is_empty() {
         findings.item(
             Verdict::Blocked,
-            "gsp-firmware-differs",
+            item_code::GSP_FIRMWARE_DIFFERS,
             SUBJECT,
             format!("the GPUs run GSP firmware {}, but the module is {loaded}", differs.join(", ")),
             "NVML, nvmlDeviceGetGspFirmwareVersion",

@@ -3,6 +3,7 @@
 use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
 use crate::node::context::{NodeContext, gpus};
+use crate::node::item_code;
 use crate::node::observation::PciDevice;
 use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
@@ -40,7 +41,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     else {
         findings.item(
             Verdict::Unknown,
-            "fabric-manager-version-unknown",
+            item_code::FABRIC_MANAGER_VERSION_UNKNOWN,
             SUBJECT,
             "the node has NVSwitches, but the version of fabric manager cannot be read from the packages",
             "/var/lib/dpkg/status",
@@ -58,7 +59,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let Some(package) = package else {
         findings.item(
             Verdict::Blocked,
-            "fabric-manager-missing",
+            item_code::FABRIC_MANAGER_MISSING,
             SUBJECT,
             "the node has NVSwitches, but fabric manager is not installed: CUDA does not start",
             "/var/lib/dpkg/status",
@@ -73,7 +74,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let (Some(mut query), Ok(version)) = (query, package.upstream().parse()) else {
         findings.item(
             Verdict::Unknown,
-            "fabric-manager-version-unknown",
+            item_code::FABRIC_MANAGER_VERSION_UNKNOWN,
             SUBJECT,
             format!("{} {} cannot be compared with the driver", package.name, package.version),
             "/var/lib/dpkg/status",
@@ -85,7 +86,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         // package does not.
         findings.item(
             Verdict::Blocked,
-            "fabric-manager-ahead",
+            item_code::FABRIC_MANAGER_AHEAD,
             SUBJECT,
             format!(
                 "fabric manager {} matches the driver on disk, but not the loaded driver: the \
@@ -113,7 +114,7 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(true) if service.enabled == Reading::Value(false) => {
             item(
                 Verdict::Caveat,
-                "fabric-manager-not-enabled",
+                item_code::FABRIC_MANAGER_NOT_ENABLED,
                 "fabric manager runs, but does not start at boot".to_owned(),
             );
             findings.remedy(
@@ -125,14 +126,14 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(true) => {
             item(
                 Verdict::Ok,
-                "fabric-manager-running",
+                item_code::FABRIC_MANAGER_RUNNING,
                 "the fabric manager service is running".to_owned(),
             );
         }
         Reading::Value(false) | Reading::Absent => {
             item(
                 Verdict::Blocked,
-                "fabric-manager-not-running",
+                item_code::FABRIC_MANAGER_NOT_RUNNING,
                 "the node has NVSwitches, but fabric manager does not run: CUDA does not start"
                     .to_owned(),
             );
@@ -144,7 +145,7 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         Reading::Unreadable(why) => item(
             Verdict::Unknown,
-            "fabric-manager-running-unknown",
+            item_code::FABRIC_MANAGER_RUNNING_UNKNOWN,
             format!("cannot read whether fabric manager runs: {why}"),
         ),
     }
@@ -173,7 +174,7 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !not_joined.is_empty() {
         findings.item(
             Verdict::Blocked,
-            "fabric-not-joined",
+            item_code::FABRIC_NOT_JOINED,
             gpus(&not_joined, all),
             format!(
                 "{} did not join the NVLink fabric: CUDA does not start there",
@@ -188,9 +189,9 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         );
     } else if let Some((index, why)) = unread {
         let text = format!("cannot read whether GPU {index} joined the NVLink fabric: {why}");
-        findings.item(Verdict::Unknown, "fabric-unknown", gpus(&[index], 0), text, source);
+        findings.item(Verdict::Unknown, item_code::FABRIC_UNKNOWN, gpus(&[index], 0), text, source);
     } else if !joined.is_empty() {
         let text = format!("{} joined the NVLink fabric", gpus(&joined, all));
-        findings.item(Verdict::Ok, "fabric-joined", gpus(&joined, all), text, source);
+        findings.item(Verdict::Ok, item_code::FABRIC_JOINED, gpus(&joined, all), text, source);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::check::{self, Verdict};
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::observation::PythonPackage;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -17,13 +18,13 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(packages) => packages,
         Reading::Absent => {
             let text = "there is no Python, so there is no framework to check";
-            findings.item(Verdict::Ok, "python-absent", "Python", text, "PATH");
+            findings.item(Verdict::Ok, item_code::PYTHON_ABSENT, "Python", text, "PATH");
             return;
         }
         Reading::Unreadable(why) => {
             let text =
                 format!("the frameworks cannot be read: {why}; name the interpreter with --python");
-            findings.item(Verdict::Unknown, "python-unknown", "Python", text, interpreter);
+            findings.item(Verdict::Unknown, item_code::PYTHON_UNKNOWN, "Python", text, interpreter);
             return;
         }
     };
@@ -31,7 +32,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         packages.iter().filter(|package| FRAMEWORKS.contains(&package.name.as_str())).collect();
     if frameworks.is_empty() {
         let text = format!("{interpreter} has none of {}", FRAMEWORKS.join(", "));
-        findings.item(Verdict::Ok, "framework-none", "Python", text, interpreter);
+        findings.item(Verdict::Ok, item_code::FRAMEWORK_NONE, "Python", text, interpreter);
     }
     for framework in frameworks {
         evaluate_framework(node, framework, packages, findings);
@@ -57,7 +58,7 @@ fn evaluate_framework(
             }
             Some(Err(err)) if err.field == check::Field::Framework => findings.item(
                 Verdict::Unknown,
-                "framework-not-in-data",
+                item_code::FRAMEWORK_NOT_IN_DATA,
                 requirement.clone(),
                 format!("{requirement} cannot be judged: {}", err.problem),
                 "the package's METADATA",
@@ -119,7 +120,7 @@ fn pinned_libraries(
     }
     findings.item(
         Verdict::Caveat,
-        "framework-parts-differ",
+        item_code::FRAMEWORK_PARTS_DIFFER,
         format!("{} {}", framework.name, framework.version),
         format!(
             "{} {} requires other versions of its CUDA libraries than are installed: {}",

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::{NodeContext, counted, gpus};
+use crate::node::item_code;
 use crate::node::nvml::{NvmlDevice, NvmlReading};
 use crate::node::nvml_status::NvmlStatus;
 use crate::node::reading::Reading;
@@ -13,7 +14,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.has_gpu() == Some(false) {
         findings.item(
             Verdict::Blocked,
-            "no-nvidia-gpu",
+            item_code::NO_NVIDIA_GPU,
             "GPUs",
             "no NVIDIA GPU on this machine",
             PCI,
@@ -35,12 +36,12 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         NvmlReading::Answered(nvml) => {
             let version =
                 nvml.library_version.value().map_or("an unknown version", |version| version);
-            item(Verdict::Ok, "nvml-answers", format!("NVML {version} answers"));
+            item(Verdict::Ok, item_code::NVML_ANSWERS, format!("NVML {version} answers"));
         }
         NvmlReading::Refused { error: NvmlStatus::LIB_RM_VERSION_MISMATCH } => {
             item(
                 Verdict::Blocked,
-                "nvml-mismatch",
+                item_code::NVML_MISMATCH,
                 format!(
                     "{failure}: the library and the loaded module have different versions, so no \
                      CUDA program starts"
@@ -48,13 +49,13 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             );
         }
         NvmlReading::Refused { error: NvmlStatus::NO_PERMISSION } => {
-            item(Verdict::Unknown, "nvml-refused", format!("{failure}; run as root"));
+            item(Verdict::Unknown, item_code::NVML_REFUSED, format!("{failure}; run as root"));
         }
-        NvmlReading::Refused { .. } => item(Verdict::Blocked, "nvml-refused", failure),
+        NvmlReading::Refused { .. } => item(Verdict::Blocked, item_code::NVML_REFUSED, failure),
         NvmlReading::Hung { .. } => {
             item(
                 Verdict::Unknown,
-                "nvml-hung",
+                item_code::NVML_HUNG,
                 format!("{failure}: the driver probably hangs; see the kernel log"),
             );
             findings.remedy(
@@ -65,7 +66,7 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             unread(node, findings);
         }
         NvmlReading::NoLibrary { .. } | NvmlReading::Died { .. } | NvmlReading::NotAsked { .. } => {
-            item(Verdict::Unknown, "nvml-silent", failure);
+            item(Verdict::Unknown, item_code::NVML_SILENT, failure);
         }
     }
 }
@@ -79,7 +80,7 @@ fn unread(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         let which = gpus(&unread, 0);
         let were = if unread.len() == 1 { "was" } else { "were" };
         let text = format!("{which} {were} not read; the results cover only the other GPUs");
-        findings.item(Verdict::Unknown, "gpus-unread", which, text, "NVML");
+        findings.item(Verdict::Unknown, item_code::GPUS_UNREAD, which, text, "NVML");
     }
 }
 
@@ -90,7 +91,7 @@ fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if let Some((address, driver)) = bound_elsewhere.first() {
         findings.item(
             Verdict::Caveat,
-            "gpu-given-away",
+            item_code::GPU_GIVEN_AWAY,
             "GPUs",
             format!(
                 "{} not bound to the NVIDIA driver: {address} is bound to {driver}",
@@ -139,7 +140,7 @@ fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             (Verdict::Unknown, format!("{} on PCI; NVML returns no number", counted(pci, "GPU")))
         }
     };
-    findings.item(verdict, "gpu-count", "GPUs", text, source);
+    findings.item(verdict, item_code::GPU_COUNT, "GPUs", text, source);
 }
 
 fn unreachable(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -151,7 +152,7 @@ fn unreachable(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         };
         findings.item(
             Verdict::Blocked,
-            "gpu-unreachable",
+            item_code::GPU_UNREACHABLE,
             gpus(&[device.index], 0),
             format!("GPU {} cannot be opened: {why}", device.index),
             "NVML, nvmlDeviceGetHandleByIndex_v2",
@@ -171,14 +172,14 @@ fn models(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         match model.gpu {
             Some(gpu) => findings.item(
                 Verdict::Ok,
-                "gpu-known",
+                item_code::GPU_KNOWN,
                 "GPUs",
                 format!("{count} × {} ({})", model.name, gpu.id),
                 gpu.origin.line(),
             ),
             None => findings.item(
                 Verdict::Unknown,
-                "gpu-unknown",
+                item_code::GPU_UNKNOWN,
                 "GPUs",
                 format!("{count} × {}: this GPU is not in the data", model.name),
                 "NVML; /sys/bus/pci/devices",
@@ -189,7 +190,7 @@ fn models(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
         findings.item(
             Verdict::Caveat,
-            "gpu-models-mixed",
+            item_code::GPU_MODELS_MIXED,
             "GPUs",
             format!("GPUs of different models in one node: {}", names.join(", ")),
             "NVML",
@@ -203,7 +204,7 @@ fn models(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if versions.len() > 1 {
         findings.item(
             Verdict::Caveat,
-            "vbios-mixed",
+            item_code::VBIOS_MIXED,
             "GPUs",
             format!("GPUs of one model with different VBIOS: {}", versions.join(", ")),
             "NVML, nvmlDeviceGetVbiosVersion",

@@ -11,6 +11,8 @@ use crate::check::Verdict;
 use crate::decode::{self, DecodedEvent, Kind};
 use crate::node::context::{NodeContext, counted, gpus};
 use crate::node::health::{DeviceHealth, NvlinkHealth, PcieLink, PortHealth};
+use crate::node::item_code::{self, ItemCode};
+use crate::node::limits::NodeLimits;
 use crate::node::nvml::NvmlDevice;
 use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
@@ -20,10 +22,6 @@ use crate::xid::{Action, Severity};
 /// `nvmlClocksEventReasonHwSlowdown`, `HwThermalSlowdown`, `HwPowerBrakeSlowdown` (nvml.h).
 const HARDWARE_REASONS: [(u64, &str); 3] =
     [(0x40, "heat"), (0x80, "the power brake of the server"), (0x8, "the hardware")];
-
-/// Above this utilisation a healthy PCIe link runs at full speed. The agent's rule `gpu.pcie-slow`
-/// has the same threshold.
-const BUSY_PERCENT: u32 = 50;
 
 /// The Xid with which the driver reports that its recovery action changed.
 const RECOVERY_CHANGED: u32 = 154;
@@ -71,7 +69,7 @@ fn ecc_errors(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &health_of(device)?.ecc_uncorrected {
         Reading::Value(0) => {
             let text = "no uncorrectable memory error".to_owned();
-            (Verdict::Ok, "ecc-errors-none", text)
+            (Verdict::Ok, item_code::ECC_ERRORS_NONE, text)
         }
         Reading::Value(count) => {
             let count = usize::try_from(*count).unwrap_or(usize::MAX);
@@ -79,10 +77,10 @@ fn ecc_errors(device: &NvmlDevice) -> Option<DeviceFinding> {
                 "{} since the driver was loaded",
                 counted(count, "uncorrectable memory error")
             );
-            (Verdict::Blocked, "ecc-uncorrected", text)
+            (Verdict::Blocked, item_code::ECC_UNCORRECTED, text)
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("memory errors", why, "ecc-errors-unknown"),
+        Reading::Unreadable(why) => unknown("memory errors", why, item_code::ECC_ERRORS_UNKNOWN),
     })
 }
 
@@ -91,20 +89,23 @@ fn pcie(device: &NvmlDevice) -> Option<DeviceFinding> {
     let link = match &now.pcie {
         Reading::Value(link) => link,
         Reading::Absent => return None,
-        Reading::Unreadable(why) => return Some(unknown("the PCIe link", why, "pcie-unknown")),
+        Reading::Unreadable(why) => {
+            return Some(unknown("the PCIe link", why, item_code::PCIE_UNKNOWN));
+        }
     };
     let PcieLink { generation, generation_max, width, width_max } = link;
-    let is_busy = now.utilisation_percent.value().is_some_and(|percent| *percent > BUSY_PERCENT);
+    let busy = NodeLimits::embedded().pcie.busy_percent;
+    let is_busy = now.utilisation_percent.value().is_some_and(|percent| *percent > busy);
     Some(if width < width_max {
         let text = format!("the PCIe link has {width} of {width_max} lanes");
-        (Verdict::Blocked, "pcie-narrow", text)
+        (Verdict::Blocked, item_code::PCIE_NARROW, text)
     } else if generation < generation_max && is_busy {
         let text = format!(
             "the PCIe link runs at generation {generation} of {generation_max} while the GPU is busy"
         );
-        (Verdict::Blocked, "pcie-slow", text)
+        (Verdict::Blocked, item_code::PCIE_SLOW, text)
     } else {
-        (Verdict::Ok, "pcie-wide", format!("the PCIe link has all its {width_max} lanes"))
+        (Verdict::Ok, item_code::PCIE_WIDE, format!("the PCIe link has all its {width_max} lanes"))
     })
 }
 
@@ -117,14 +118,20 @@ fn clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
                 .map(|(_, why)| *why)
                 .collect();
             if why.is_empty() {
-                (Verdict::Ok, "clocks-free", "the hardware does not reduce the clocks".to_owned())
+                (
+                    Verdict::Ok,
+                    item_code::CLOCKS_FREE,
+                    "the hardware does not reduce the clocks".to_owned(),
+                )
             } else {
                 let text = format!("clocks are reduced now by {}", why.join(" and "));
-                (Verdict::Blocked, "hardware-slowdown", text)
+                (Verdict::Blocked, item_code::HARDWARE_SLOWDOWN, text)
             }
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("why clocks are reduced", why, "clocks-unknown"),
+        Reading::Unreadable(why) => {
+            unknown("why clocks are reduced", why, item_code::CLOCKS_UNKNOWN)
+        }
     })
 }
 
@@ -132,7 +139,7 @@ fn links(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &health_of(device)?.links {
         Reading::Value(NvlinkHealth { up: 0, down }) if down.is_empty() => return None,
         Reading::Value(NvlinkHealth { up, down }) if down.is_empty() => {
-            (Verdict::Ok, "nvlinks-up", format!("all {up} NVLinks are up"))
+            (Verdict::Ok, item_code::NVLINKS_UP, format!("all {up} NVLinks are up"))
         }
         Reading::Value(NvlinkHealth { down, .. }) => {
             let numbers: Vec<String> = down.iter().map(ToString::to_string).collect();
@@ -140,14 +147,16 @@ fn links(device: &NvmlDevice) -> Option<DeviceFinding> {
                 [one] => format!("NVLink {one} is down"),
                 _ => format!("NVLinks {} are down", numbers.join(", ")),
             };
-            (Verdict::Blocked, "nvlink-down", text)
+            (Verdict::Blocked, item_code::NVLINK_DOWN, text)
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("the state of NVLinks", why, "nvlinks-unknown"),
+        Reading::Unreadable(why) => {
+            unknown("the state of NVLinks", why, item_code::NVLINKS_UNKNOWN)
+        }
     })
 }
 
-fn unknown(what: &str, why: &ReadError, code: &'static str) -> DeviceFinding {
+fn unknown(what: &str, why: &ReadError, code: ItemCode) -> DeviceFinding {
     (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
 }
 
@@ -164,17 +173,17 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
         match &port.up {
             Reading::Unreadable(why) => {
                 let text = format!("whether {name} is up cannot be read: {why}");
-                item(Verdict::Unknown, "port-unknown", text);
+                item(Verdict::Unknown, item_code::PORT_UNKNOWN, text);
                 continue;
             }
             _ if port.went_down == Reading::Value(true) => {
-                item(Verdict::Blocked, "port-down", format!("{name} was up and is down"));
+                item(Verdict::Blocked, item_code::PORT_DOWN, format!("{name} was up and is down"));
             }
             _ if has_peers => {
                 let text = format!(
                     "{name} is down and others of its kind are up; that is normal without a cable"
                 );
-                item(Verdict::Caveat, "port-not-up", text);
+                item(Verdict::Caveat, item_code::PORT_NOT_UP, text);
             }
             _ => {
                 empty += 1;
@@ -194,7 +203,7 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
     let up = all.iter().filter(is_up).count();
     if up > 0 && up + empty == all.len() {
         let text = format!("{} up", counted(up, "network port"));
-        findings.item(Verdict::Ok, "ports-up", "network", text, source);
+        findings.item(Verdict::Ok, item_code::PORTS_UP, "network", text, source);
     }
 }
 
@@ -207,7 +216,7 @@ fn acs(node: &NodeContext<'_>, bridges: &Reading<Vec<String>>, findings: &mut No
     match bridges {
         Reading::Value(bridges) if bridges.is_empty() => {
             let text = "no PCI bridge redirects peer-to-peer traffic (ACS)";
-            findings.item(Verdict::Ok, "acs-off", "PCI", text, source);
+            findings.item(Verdict::Ok, item_code::ACS_OFF, "PCI", text, source);
         }
         Reading::Value(bridges) => {
             let are = if bridges.len() == 1 { "redirects" } else { "redirect" };
@@ -216,7 +225,7 @@ fn acs(node: &NodeContext<'_>, bridges: &Reading<Vec<String>>, findings: &mut No
                  adapters reach each other slowly, or not at all",
                 counted(bridges.len(), "PCI bridge")
             );
-            findings.item(Verdict::Caveat, "acs-on", "PCI", text, source);
+            findings.item(Verdict::Caveat, item_code::ACS_ON, "PCI", text, source);
             findings.remedy(
                 "for peer-to-peer traffic",
                 "disable ACS in the firmware settings, or on each bridge at boot",
@@ -225,7 +234,13 @@ fn acs(node: &NodeContext<'_>, bridges: &Reading<Vec<String>>, findings: &mut No
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => {
-            findings.unreadable("acs-unknown", "PCI", "ACS of the PCI bridges", why, source);
+            findings.unreadable(
+                item_code::ACS_UNKNOWN,
+                "PCI",
+                "ACS of the PCI bridges",
+                why,
+                source,
+            );
         }
     }
 }
@@ -269,9 +284,9 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         let is_critical =
             worst.severity >= Severity::Critical && worst.action > Action::Investigate;
         let (verdict, code) = match (is_critical, is_over) {
-            (true, false) => (Verdict::Blocked, "xid-critical"),
-            (true, true) => (Verdict::Caveat, "xid-recovered"),
-            (false, _) => (Verdict::Caveat, "xid-seen"),
+            (true, false) => (Verdict::Blocked, item_code::XID_CRITICAL),
+            (true, true) => (Verdict::Caveat, item_code::XID_RECOVERED),
+            (false, _) => (Verdict::Caveat, item_code::XID_SEEN),
         };
         let subject = match (device, worst.kind, pci) {
             (Some(device), ..) => gpus(&[device.index], 0),
@@ -295,7 +310,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
     }
     if are_quiet {
         let text = "no Xid of importance in the kernel log of this boot";
-        findings.item(Verdict::Ok, "xids-none", "GPUs", text, source);
+        findings.item(Verdict::Ok, item_code::XIDS_NONE, "GPUs", text, source);
     }
 }
 

@@ -2,24 +2,17 @@
 //! `GPUDirect`.
 
 use crate::check::{Module, Verdict};
+use crate::gpu::Fabric;
 use crate::node::context::{NodeContext, counted};
 use crate::node::host::DiskUsage;
+use crate::node::item_code;
+use crate::node::limits::NodeLimits;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
-
-/// Free share below which a file system counts as full, or as nearly full. Kubelet evicts pods
-/// below 10 % (`nodefs.available`), and ext4 reserves 5 % for root.
-const FULL_PERCENT: u64 = 2;
-const NEARLY_FULL_PERCENT: u64 = 5;
-/// A file system with this much space left is not nearly full, however large it is.
-const ENOUGH_BYTES: u64 = 50 << 30;
 
 /// First kernel with the DMA-BUF functions that the open modules use (NVIDIA GPU Operator,
 /// `GPUDirect` RDMA).
 const DMA_BUF_KERNEL: (u32, u32) = (5, 12);
-
-/// GPUs of systems whose `NVLink` domain spans several nodes, which need IMEX to share memory.
-const MULTI_NODE: [&str; 2] = ["GB200", "GB300"];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.inside_container() {
@@ -49,21 +42,23 @@ fn disks(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(disks) => disks.as_slice(),
         Reading::Absent => return,
         Reading::Unreadable(why) => {
-            return findings.unreadable("disks-unknown", "disks", "disks", why, source);
+            return findings.unreadable(item_code::DISKS_UNKNOWN, "disks", "disks", why, source);
         }
     };
     let mut is_fine = true;
+    let limits = &NodeLimits::embedded().disk;
     for disk in disks {
         let percent = free_percent(disk);
         let (code, verdict, text) = if disk.read_only {
             let text = format!("{} became read-only after an error", disk.path);
-            ("file-system-read-only", Verdict::Blocked, text)
-        } else if percent < FULL_PERCENT {
+            (item_code::FILE_SYSTEM_READ_ONLY, Verdict::Blocked, text)
+        } else if percent < limits.full_percent {
             let text = format!("{} is full: {percent} % is free", disk.path);
-            ("disk-full", Verdict::Blocked, text)
-        } else if percent < NEARLY_FULL_PERCENT && disk.available_bytes < ENOUGH_BYTES {
+            (item_code::DISK_FULL, Verdict::Blocked, text)
+        } else if percent < limits.nearly_full_percent && disk.available_bytes < limits.enough_bytes
+        {
             let text = format!("{} is nearly full: {percent} % is free", disk.path);
-            ("disk-nearly-full", Verdict::Caveat, text)
+            (item_code::DISK_NEARLY_FULL, Verdict::Caveat, text)
         } else {
             continue;
         };
@@ -78,7 +73,7 @@ fn disks(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
     if is_fine && !disks.is_empty() {
         let text = format!("{} with free space", counted(disks.len(), "file system"));
-        findings.item(Verdict::Ok, "disks-free", "disks", text, source);
+        findings.item(Verdict::Ok, item_code::DISKS_FREE, "disks", text, source);
     }
 }
 
@@ -87,12 +82,12 @@ fn clock(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     match &node.observation.host.clock_synchronised {
         Reading::Value(true) => {
             let text = "the clock is synchronised";
-            findings.item(Verdict::Ok, "clock-synchronised", "clock", text, source);
+            findings.item(Verdict::Ok, item_code::CLOCK_SYNCHRONISED, "clock", text, source);
         }
         Reading::Value(false) => {
             findings.item(
                 Verdict::Caveat,
-                "clock-unsynchronised",
+                item_code::CLOCK_UNSYNCHRONISED,
                 "clock",
                 "the clock is not synchronised: timestamps of logs differ between nodes, and \
                  certificates may be refused",
@@ -106,7 +101,13 @@ fn clock(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => {
-            findings.unreadable("clock-unknown", "clock", "the clock's state", why, source);
+            findings.unreadable(
+                item_code::CLOCK_UNKNOWN,
+                "clock",
+                "the clock's state",
+                why,
+                source,
+            );
         }
     }
 }
@@ -139,7 +140,7 @@ fn iommu(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             if let Some(first) = translated.first() {
                 findings.item(
                     Verdict::Caveat,
-                    "iommu-translates",
+                    item_code::IOMMU_TRANSLATES,
                     "IOMMU",
                     format!(
                         "the IOMMU translates the addresses of {}, such as {first}: GPUDirect RDMA \
@@ -155,12 +156,12 @@ fn iommu(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 );
             } else {
                 let text = "the IOMMU does not translate the addresses of the GPUs";
-                findings.item(Verdict::Ok, "iommu-passes", "IOMMU", text, source);
+                findings.item(Verdict::Ok, item_code::IOMMU_PASSES, "IOMMU", text, source);
             }
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => {
-            findings.unreadable("iommu-unknown", "IOMMU", "the IOMMU's mode", why, source);
+            findings.unreadable(item_code::IOMMU_UNKNOWN, "IOMMU", "the IOMMU's mode", why, source);
         }
     }
 }
@@ -192,16 +193,16 @@ fn gpudirect(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     match (&host.peermem_loaded, has_dma_buf) {
         (Reading::Value(true), _) => {
             let text = "nvidia-peermem is loaded";
-            findings.item(Verdict::Ok, "gpudirect-rdma", subject, text, source);
+            findings.item(Verdict::Ok, item_code::GPUDIRECT_RDMA, subject, text, source);
         }
         (_, Some(true)) => {
             let text = "the kernel and the open modules support DMA-BUF";
-            findings.item(Verdict::Ok, "gpudirect-rdma", subject, text, source);
+            findings.item(Verdict::Ok, item_code::GPUDIRECT_RDMA, subject, text, source);
         }
         (Reading::Value(false) | Reading::Absent, Some(false)) => {
             findings.item(
                 Verdict::Caveat,
-                "gpudirect-rdma-missing",
+                item_code::GPUDIRECT_RDMA_MISSING,
                 subject,
                 "neither nvidia-peermem nor DMA-BUF is available: traffic between nodes goes \
                  through host memory",
@@ -215,7 +216,7 @@ fn gpudirect(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         (Reading::Unreadable(why), _) => {
             let what = "whether nvidia-peermem is loaded";
-            findings.unreadable("gpudirect-rdma-unknown", subject, what, why, source);
+            findings.unreadable(item_code::GPUDIRECT_RDMA_UNKNOWN, subject, what, why, source);
         }
         (_, None) => {
             findings.not_judged("GPUDirect RDMA (the kernel's DMA-BUF support is unknown)");
@@ -227,11 +228,10 @@ fn gpudirect(node: &NodeContext<'_>, findings: &mut NodeFindings) {
 fn imex(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "nvidia-imex.service; /etc/nvidia-imex/nodes_config.cfg; NVIDIA IMEX guide";
     let Some(service) = node.observation.services.get("nvidia-imex") else { return };
-    let is_multi_node = node
-        .models()
-        .iter()
-        .filter_map(|model| model.gpu)
-        .any(|gpu| MULTI_NODE.iter().any(|name| gpu.id.as_str().starts_with(name)));
+    // The `NVLink` domain of a rack spans several nodes.
+    let models = node.models();
+    let is_multi_node =
+        models.iter().filter_map(|model| model.gpu).any(|gpu| gpu.fabric == Fabric::Rack);
     // Kubernetes runs IMEX in a pod for each job. Then the service is not enabled.
     if !is_multi_node || service.enabled != Reading::Value(true) {
         return;
@@ -239,7 +239,7 @@ fn imex(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if matches!(service.running, Reading::Value(false) | Reading::Absent) {
         findings.item(
             Verdict::Blocked,
-            "imex-not-running",
+            item_code::IMEX_NOT_RUNNING,
             "IMEX",
             "nvidia-imex is enabled but does not run: jobs cannot share memory between the nodes \
              of the NVLink domain",
@@ -256,7 +256,7 @@ fn imex(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(false) | Reading::Absent => {
             findings.item(
                 Verdict::Blocked,
-                "imex-nodes-missing",
+                item_code::IMEX_NODES_MISSING,
                 "IMEX",
                 "the list of the nodes of the IMEX domain is missing or empty",
                 source,
@@ -268,7 +268,13 @@ fn imex(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             );
         }
         Reading::Unreadable(why) => {
-            findings.unreadable("imex-nodes-unknown", "IMEX", "the IMEX domain", why, source);
+            findings.unreadable(
+                item_code::IMEX_NODES_UNKNOWN,
+                "IMEX",
+                "the IMEX domain",
+                why,
+                source,
+            );
         }
     }
 }

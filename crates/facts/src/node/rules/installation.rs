@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code::{self, ItemCode};
 use crate::node::observation::Package;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -36,19 +37,25 @@ fn firmware(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => return,
         Reading::Unreadable(why) => {
             let what = "the GSP firmware on disk";
-            return findings.unreadable("gsp-firmware-unknown", SUBJECT, what, why, source);
+            return findings.unreadable(
+                item_code::GSP_FIRMWARE_UNKNOWN,
+                SUBJECT,
+                what,
+                why,
+                source,
+            );
         }
     };
     // After an upgrade, the firmware is that of the driver on disk. Another rule reports that.
     let is_present = |version: Option<&str>| versions.iter().any(|at| Some(at.as_str()) == version);
     if is_present(Some(loaded)) || is_present(node.user_space()) {
         let text = "the GSP firmware of the driver is on disk";
-        findings.item(Verdict::Ok, "gsp-firmware-present", SUBJECT, text, source);
+        findings.item(Verdict::Ok, item_code::GSP_FIRMWARE_PRESENT, SUBJECT, text, source);
         return;
     }
     findings.item(
         Verdict::Blocked,
-        "gsp-firmware-missing",
+        item_code::GSP_FIRMWARE_MISSING,
         SUBJECT,
         format!(
             "the GSP firmware of driver {loaded} is not on disk: no GPU starts again after a \
@@ -70,7 +77,7 @@ fn load_disabled(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => return,
         Reading::Unreadable(why) => {
             let what = "whether the driver is kept from loading";
-            return findings.unreadable("module-load-unknown", SUBJECT, what, why, source);
+            return findings.unreadable(item_code::MODULE_LOAD_UNKNOWN, SUBJECT, what, why, source);
         }
     };
     let Some(first) = lines.first() else { return };
@@ -79,7 +86,7 @@ fn load_disabled(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let when = if is_loaded { "does not load after the next boot" } else { "cannot be loaded" };
     findings.item(
         verdict,
-        "module-load-disabled",
+        item_code::MODULE_LOAD_DISABLED,
         SUBJECT,
         format!("the driver {when}: {} has `{}`", first.path, first.line),
         source,
@@ -100,17 +107,17 @@ fn uvm(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(uvm) if uvm != loaded => {
             let text =
                 format!("nvidia-uvm {uvm} is loaded with driver {loaded}: no CUDA program starts");
-            uvm_blocks(findings, "uvm-differs", text);
+            uvm_blocks(findings, item_code::UVM_DIFFERS, text);
         }
         Reading::Value(uvm) => uvm_at_next_boot(node, uvm, findings),
         Reading::Absent => uvm_not_loaded(node, loaded, findings),
         Reading::Unreadable(why) => {
-            findings.unreadable("uvm-unknown", SUBJECT, "nvidia-uvm", why, UVM);
+            findings.unreadable(item_code::UVM_UNKNOWN, SUBJECT, "nvidia-uvm", why, UVM);
         }
     }
 }
 
-fn uvm_blocks(findings: &mut NodeFindings, code: &'static str, text: String) {
+fn uvm_blocks(findings: &mut NodeFindings, code: ItemCode, text: String) {
     findings.item(Verdict::Blocked, code, SUBJECT, text, UVM);
     findings.remedy(
         "for CUDA",
@@ -129,7 +136,7 @@ fn uvm_at_next_boot(node: &NodeContext<'_>, uvm: &str, findings: &mut NodeFindin
                 "nvidia-uvm on disk is {on_disk}, the driver's module is {module}: after the next \
                  boot, no CUDA program starts"
             );
-            findings.item(Verdict::Caveat, "uvm-next-boot-differs", SUBJECT, text, UVM);
+            findings.item(Verdict::Caveat, item_code::UVM_NEXT_BOOT_DIFFERS, SUBJECT, text, UVM);
             findings.remedy(
                 "for CUDA after the next boot",
                 "install nvidia-uvm in the version of the driver's module",
@@ -138,7 +145,7 @@ fn uvm_at_next_boot(node: &NodeContext<'_>, uvm: &str, findings: &mut NodeFindin
         }
         _ => {
             let text = format!("nvidia-uvm {uvm} is loaded");
-            findings.item(Verdict::Ok, "uvm-loaded", SUBJECT, text, UVM);
+            findings.item(Verdict::Ok, item_code::UVM_LOADED, SUBJECT, text, UVM);
         }
     }
 }
@@ -151,20 +158,20 @@ fn uvm_not_loaded(node: &NodeContext<'_>, loaded: &str, findings: &mut NodeFindi
                 "nvidia-uvm is not loaded, and {on_disk} on disk does not fit driver {loaded}: no \
                  CUDA program starts"
             );
-            uvm_blocks(findings, "uvm-on-disk-differs", text);
+            uvm_blocks(findings, item_code::UVM_ON_DISK_DIFFERS, text);
         }
         Reading::Absent => {
             let text = "nvidia-uvm is neither loaded nor on disk: no CUDA program starts";
-            uvm_blocks(findings, "uvm-missing", text.to_owned());
+            uvm_blocks(findings, item_code::UVM_MISSING, text.to_owned());
         }
         _ if installation.modprobe_helper == Reading::Value(true) => {
             let text = "nvidia-uvm is not loaded; nvidia-modprobe loads it for programs";
-            findings.item(Verdict::Ok, "uvm-on-demand", SUBJECT, text, UVM);
+            findings.item(Verdict::Ok, item_code::UVM_ON_DEMAND, SUBJECT, text, UVM);
         }
         _ => {
             let text = "nvidia-uvm is not loaded, and nvidia-modprobe is not installed: only root \
                         can start CUDA programs";
-            uvm_blocks(findings, "uvm-not-loaded", text.to_owned());
+            uvm_blocks(findings, item_code::UVM_NOT_LOADED, text.to_owned());
         }
     }
 }
@@ -176,7 +183,13 @@ fn device_files(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => return,
         Reading::Unreadable(why) => {
             let what = "the driver's device files";
-            return findings.unreadable("device-files-unknown", SUBJECT, what, why, source);
+            return findings.unreadable(
+                item_code::DEVICE_FILES_UNKNOWN,
+                SUBJECT,
+                what,
+                why,
+                source,
+            );
         }
     };
     // nvidia-modprobe creates the file of nvidia-uvm together with the module.
@@ -192,7 +205,7 @@ fn device_files(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !missing.is_empty() {
         findings.item(
             Verdict::Blocked,
-            "device-file-missing",
+            item_code::DEVICE_FILE_MISSING,
             SUBJECT,
             format!("{} is missing: programs without root cannot open it", missing.join(", ")),
             source,
@@ -204,10 +217,10 @@ fn device_files(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         );
     } else if let Some(why) = files.iter().find_map(|file| file.exists.why_unreadable()) {
         let what = "the driver's device files";
-        findings.unreadable("device-files-unknown", SUBJECT, what, why, source);
+        findings.unreadable(item_code::DEVICE_FILES_UNKNOWN, SUBJECT, what, why, source);
     } else if !files.is_empty() {
         let text = format!("all {} device files of the driver exist", files.len());
-        findings.item(Verdict::Ok, "device-files-present", SUBJECT, text, source);
+        findings.item(Verdict::Ok, item_code::DEVICE_FILES_PRESENT, SUBJECT, text, source);
     }
 }
 
@@ -230,7 +243,7 @@ fn cuda_toolkit(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if let Some(package) = packages.iter().find(|package| is_cuda_metapackage(package)) {
         findings.item(
             Verdict::Caveat,
-            "driver-from-cuda-metapackage",
+            item_code::DRIVER_FROM_CUDA_METAPACKAGE,
             SUBJECT,
             format!(
                 "the package {} {} installs toolkit and driver together: an upgrade of the toolkit \
@@ -249,7 +262,7 @@ fn cuda_toolkit(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if is_run_file && observation.installation.cuda_run_file == Reading::Value(true) {
         findings.item(
             Verdict::Caveat,
-            "driver-from-cuda-run-file",
+            item_code::DRIVER_FROM_CUDA_RUN_FILE,
             SUBJECT,
             "the installer of the CUDA toolkit (.run) installed a driver: that driver is meant for \
              development, and no package manager knows it",
@@ -275,14 +288,14 @@ fn owner(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let (verdict, code, text) = match own {
         Some(package) => (
             Verdict::Blocked,
-            "driver-container-conflict",
+            item_code::DRIVER_CONTAINER_CONFLICT,
             format!("{text}, but the host also has the package {}: one replaces the other", {
                 &package.name
             }),
         ),
         None => (
             Verdict::Caveat,
-            "driver-in-container",
+            item_code::DRIVER_IN_CONTAINER,
             format!("{text}: the host's package manager must leave it alone"),
         ),
     };

@@ -4,6 +4,7 @@ use super::driver::remedy_one_driver_version;
 use crate::check::{self, Module, Verdict};
 use crate::gpu::Modules;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::observation::{BootChoice, InstalledKernel, ModuleInfo};
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -15,7 +16,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let hidden = hidden_reason(node);
     if let Some(why) = hidden {
         let text = format!("the kernel modules on disk cannot be judged: {why}");
-        findings.item(Verdict::Unknown, "kernel-files-hidden", "kernel", text, SOURCE);
+        findings.item(Verdict::Unknown, item_code::KERNEL_FILES_HIDDEN, "kernel", text, SOURCE);
         return;
     }
     running(node, findings);
@@ -58,47 +59,47 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         (Reading::Value(info), loaded) => match (&info.version, loaded) {
             (Some(version), Some(loaded)) if version == loaded => (
                 Verdict::Ok,
-                "module-on-disk-equal",
+                item_code::MODULE_ON_DISK_EQUAL,
                 format!("the module on disk is {version}, like the loaded one"),
             ),
             (Some(version), Some(loaded)) => (
                 Verdict::Caveat,
-                "module-on-disk-differs",
+                item_code::MODULE_ON_DISK_DIFFERS,
                 format!(
                     "the module on disk is {version}, but {loaded} is loaded: the next load changes the driver"
                 ),
             ),
             (Some(version), None) => {
-                (Verdict::Ok, "module-on-disk", format!("the module on disk is {version}"))
+                (Verdict::Ok, item_code::MODULE_ON_DISK, format!("the module on disk is {version}"))
             }
             (None, _) => (
                 Verdict::Unknown,
-                "module-on-disk-unknown",
+                item_code::MODULE_ON_DISK_UNKNOWN,
                 format!("the module on disk for {release} has no version"),
             ),
         },
         (Reading::Absent, Some(loaded)) => (
             Verdict::Caveat,
-            "module-on-disk-missing",
+            item_code::MODULE_ON_DISK_MISSING,
             format!(
                 "{loaded} is loaded, but {release} has no NVIDIA module on disk: it cannot be loaded again"
             ),
         ),
         (Reading::Absent, None) => (
             Verdict::Blocked,
-            "module-on-disk-missing",
+            item_code::MODULE_ON_DISK_MISSING,
             format!("{release} has no NVIDIA module on disk"),
         ),
         (Reading::Unreadable(why), _) => (
             Verdict::Unknown,
-            "module-on-disk-unknown",
+            item_code::MODULE_ON_DISK_UNKNOWN,
             format!("the module on disk for {release} cannot be read: {why}"),
         ),
     };
     findings.item(verdict, code, subject, text, "/lib/modules/.../nvidia.ko, .modinfo");
     match code {
-        "module-on-disk-differs" => remedy_one_driver_version(findings),
-        "module-on-disk-missing" => findings.remedy(
+        item_code::MODULE_ON_DISK_DIFFERS => remedy_one_driver_version(findings),
+        item_code::MODULE_ON_DISK_MISSING => findings.remedy(
             "for a driver that can be loaded again",
             "install the driver's modules for the running kernel",
             None,
@@ -111,7 +112,7 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     {
         findings.item(
             Verdict::Blocked,
-            "module-vermagic",
+            item_code::MODULE_VERMAGIC,
             format!("kernel {release} (running)"),
             format!("the module on disk is built for {magic}: {release} refuses it"),
             "/lib/modules/.../nvidia.ko, .modinfo vermagic",
@@ -127,7 +128,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let Some(newest) = candidates.last() else {
         findings.item(
             Verdict::Unknown,
-            "next-kernel-unknown",
+            item_code::NEXT_KERNEL_UNKNOWN,
             "next boot",
             "found no kernel that can be booted",
             SOURCE,
@@ -156,7 +157,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         // If all kernels have the module, it does not matter which one boots.
         None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
             Verdict::Ok,
-            "next-kernel-ready",
+            item_code::NEXT_KERNEL_READY,
             "next boot",
             format!("every installed kernel has the module; the newest is {}", newest.release),
             SOURCE,
@@ -169,7 +170,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 .collect();
             findings.item(
                 Verdict::Unknown,
-                "next-kernel-unknown",
+                item_code::NEXT_KERNEL_UNKNOWN,
                 "next boot",
                 format!(
                     "cannot tell which kernel boots next ({}); kernels without a matching module: {}",
@@ -204,7 +205,7 @@ fn evaluate_next_module(
             (Some(module), Some(library)) if module != library => {
                 item(
                     Verdict::Blocked,
-                    "next-boot-mismatch",
+                    item_code::NEXT_BOOT_MISMATCH,
                     format!(
                         "after the next boot the module is {module} and the user space {library}: no CUDA program will start"
                     ),
@@ -217,19 +218,19 @@ fn evaluate_next_module(
             }
             (Some(module), _) => item(
                 Verdict::Ok,
-                "next-kernel-ready",
+                item_code::NEXT_KERNEL_READY,
                 format!("{release} boots next and has module {module}"),
             ),
             (None, _) => item(
                 Verdict::Unknown,
-                "next-kernel-unknown",
+                item_code::NEXT_KERNEL_UNKNOWN,
                 format!("the module for {release}, which boots next, has no version"),
             ),
         },
         Reading::Absent => {
             item(
                 Verdict::Blocked,
-                "next-kernel-without-module",
+                item_code::NEXT_KERNEL_WITHOUT_MODULE,
                 format!("{release} boots next and has no NVIDIA module: a reboot loses the GPUs"),
             );
             let headers = kernel.headers == Reading::Value(true);
@@ -252,7 +253,7 @@ fn evaluate_next_module(
         }
         Reading::Unreadable(why) => item(
             Verdict::Unknown,
-            "next-kernel-unknown",
+            item_code::NEXT_KERNEL_UNKNOWN,
             format!("the module for {release}, which boots next, cannot be read: {why}"),
         ),
     }
@@ -275,14 +276,14 @@ fn evaluate_next_load(
         // without a GSP.
         Reading::Value(versions) if open && !versions.iter().any(|known| known == version) => findings.item(
             Verdict::Blocked,
-            "gsp-firmware-missing",
+            item_code::GSP_FIRMWARE_MISSING,
             subject.clone(),
             format!("the open module {version} finds no GSP firmware of its version: the GPUs will not start"),
             "/lib/firmware/nvidia",
         ),
         Reading::Unreadable(why) if open => findings.item(
             Verdict::Unknown,
-            "gsp-firmware-unknown",
+            item_code::GSP_FIRMWARE_UNKNOWN,
             subject.clone(),
             format!("the GSP firmware on disk cannot be listed: {why}"),
             "/lib/firmware/nvidia",
@@ -305,7 +306,7 @@ fn evaluate_next_load(
         };
         findings.item(
             verdict,
-            "next-boot-flavour",
+            item_code::NEXT_BOOT_FLAVOUR,
             subject,
             format!("the {now} module is loaded, but the one on disk is {then}{end}"),
             "/lib/modules/.../nvidia.ko, .modinfo license",
@@ -323,7 +324,7 @@ fn reboot_required(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 format!(" by {}", packages.join(", "))
             };
             let text = format!("a reboot is required{by}");
-            findings.item(Verdict::Caveat, "reboot-required", "node", text, source);
+            findings.item(Verdict::Caveat, item_code::REBOOT_REQUIRED, "node", text, source);
             findings.remedy(
                 "for installed updates to take effect",
                 "drain the node and reboot it",
@@ -333,7 +334,13 @@ fn reboot_required(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => {}
         Reading::Unreadable(why) => {
             let text = format!("cannot read whether a reboot is required: {why}");
-            findings.item(Verdict::Unknown, "reboot-required-unknown", "node", text, source);
+            findings.item(
+                Verdict::Unknown,
+                item_code::REBOOT_REQUIRED_UNKNOWN,
+                "node",
+                text,
+                source,
+            );
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::observation::{Package, Pin};
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -20,13 +21,13 @@ const OWN_VERSION: [&str; 4] =
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.inside_container() {
         let text = "this is a container: the host's packages cannot be seen; give the host's root with --root";
-        findings.item(Verdict::Unknown, "packages-hidden", SUBJECT, text, SOURCE);
+        findings.item(Verdict::Unknown, item_code::PACKAGES_HIDDEN, SUBJECT, text, SOURCE);
         return;
     }
     if node.observation.driver.run_file_install == Reading::Value(true) {
         findings.item(
             Verdict::Caveat,
-            "run-file-install",
+            item_code::RUN_FILE_INSTALL,
             SUBJECT,
             "the driver was installed from NVIDIA's .run file: no package manager knows it or can hold it",
             "/usr/bin/nvidia-uninstall",
@@ -37,7 +38,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent if node.observation.packages.rpm == Reading::Value(true) => {
             findings.item(
                 Verdict::Unknown,
-                "packages-rpm",
+                item_code::PACKAGES_RPM,
                 SUBJECT,
                 "the packages are in an RPM database, which Farrier does not read: list the installed and \
                  locked versions with rpm and dnf",
@@ -51,14 +52,14 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         }
         Reading::Absent => findings.item(
             Verdict::Unknown,
-            "packages-unknown",
+            item_code::PACKAGES_UNKNOWN,
             SUBJECT,
             "found no package database that Farrier can read",
             SOURCE,
         ),
         Reading::Unreadable(why) => findings.item(
             Verdict::Unknown,
-            "packages-unknown",
+            item_code::PACKAGES_UNKNOWN,
             SUBJECT,
             format!("the packages cannot be read: {why}"),
             SOURCE,
@@ -91,7 +92,7 @@ fn evaluate_dpkg(node: &NodeContext<'_>, packages: &[Package], findings: &mut No
         {
             findings.item(
                 Verdict::Caveat,
-                "packages-none",
+                item_code::PACKAGES_NONE,
                 SUBJECT,
                 "no package of the driver is installed: it was installed in another way, so no package \
                  manager holds or upgrades it",
@@ -116,7 +117,7 @@ fn state(driver: &[&Package], findings: &mut NodeFindings) {
     }
     findings.item(
         Verdict::Blocked,
-        "packages-broken",
+        item_code::PACKAGES_BROKEN,
         SUBJECT,
         format!("packages are not completely installed: {}", broken.join(", ")),
         SOURCE,
@@ -143,7 +144,7 @@ fn one_version(node: &NodeContext<'_>, driver: &[&Package], findings: &mut NodeF
         let newest = newest.map(|version| version.to_string()).unwrap_or_default();
         findings.item(
             Verdict::Caveat,
-            "packages-versions-mixed",
+            item_code::PACKAGES_VERSIONS_MIXED,
             SUBJECT,
             format!(
                 "the driver's packages have different versions: {newest}, and also {}",
@@ -159,10 +160,10 @@ fn one_version(node: &NodeContext<'_>, driver: &[&Package], findings: &mut NodeF
     } else if let ([version], Some(loaded)) = (versions.as_slice(), node.loaded()) {
         let (verdict, code, text) = if version.to_string() == loaded {
             let text = format!("the driver's packages are {version}, like the loaded module");
-            (Verdict::Ok, "packages-version-equal", text)
+            (Verdict::Ok, item_code::PACKAGES_VERSION_EQUAL, text)
         } else {
             let text = format!("the driver's packages are {version}, but {loaded} is loaded");
-            (Verdict::Caveat, "packages-version-differs", text)
+            (Verdict::Caveat, item_code::PACKAGES_VERSION_DIFFERS, text)
         };
         findings.item(verdict, code, SUBJECT, text, SOURCE);
         if verdict == Verdict::Caveat {
@@ -185,7 +186,13 @@ fn evaluate_holds(
         Reading::Absent => &[],
         Reading::Unreadable(why) => {
             let text = format!("apt's preferences cannot be read: {why}");
-            findings.item(Verdict::Unknown, "packages-held-unknown", SUBJECT, text, source);
+            findings.item(
+                Verdict::Unknown,
+                item_code::PACKAGES_HELD_UNKNOWN,
+                SUBJECT,
+                text,
+                source,
+            );
             return;
         }
     };
@@ -196,14 +203,14 @@ fn evaluate_holds(
         .collect();
     if free.is_empty() {
         let text = format!("all {} packages of the driver are held or pinned", driver.len());
-        findings.item(Verdict::Ok, "packages-held", SUBJECT, text, source);
+        findings.item(Verdict::Ok, item_code::PACKAGES_HELD, SUBJECT, text, source);
     } else if let Some(pinning) = pinning {
         let text = format!("{} keeps the driver on its branch or version", pinning.name);
-        findings.item(Verdict::Ok, "packages-pinned", SUBJECT, text, source);
+        findings.item(Verdict::Ok, item_code::PACKAGES_PINNED, SUBJECT, text, source);
     } else {
         findings.item(
             Verdict::Caveat,
-            "packages-not-held",
+            item_code::PACKAGES_NOT_HELD,
             SUBJECT,
             format!(
                 "{} of {} packages of the driver are not held, so an upgrade may replace the driver \

@@ -2,6 +2,7 @@
 
 use crate::check::{self, Verdict};
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::report::NodeFindings;
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -17,7 +18,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             }
             Some(Err(err)) => findings.item(
                 Verdict::Unknown,
-                "driver-not-in-data",
+                item_code::DRIVER_NOT_IN_DATA,
                 "driver",
                 format!("driver {loaded} cannot be judged: {}", err.problem),
                 "/sys/module/nvidia/version",
@@ -30,7 +31,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         let why = why.map_or("the file is missing".to_owned(), ToString::to_string);
         findings.item(
             Verdict::Unknown,
-            "module-flavour-unknown",
+            item_code::MODULE_FLAVOUR_UNKNOWN,
             "driver",
             format!("cannot read whether the open or the proprietary modules are loaded: {why}"),
             "/proc/driver/nvidia/version",

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -18,19 +19,19 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         (Reading::Value(true), _) => "Secure Boot is on",
         (_, true) => "the kernel enforces module signatures",
         (Reading::Value(false), false) => {
-            return item(Verdict::Ok, "secure-boot-off", "Secure Boot is off".to_owned());
+            return item(Verdict::Ok, item_code::SECURE_BOOT_OFF, "Secure Boot is off".to_owned());
         }
         (Reading::Absent, false) => {
             return item(
                 Verdict::Ok,
-                "secure-boot-off",
+                item_code::SECURE_BOOT_OFF,
                 "the machine did not boot with EFI, so it has no Secure Boot".to_owned(),
             );
         }
         (Reading::Unreadable(why), false) => {
             return item(
                 Verdict::Unknown,
-                "secure-boot-unknown",
+                item_code::SECURE_BOOT_UNKNOWN,
                 format!("cannot read whether Secure Boot is on: {why}"),
             );
         }
@@ -42,7 +43,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(info) if !info.signed => {
             item(
                 Verdict::Blocked,
-                "module-unsigned",
+                item_code::MODULE_UNSIGNED,
                 format!(
                     "{by}, but the module on disk is not signed: the kernel refuses it (`Key was rejected by service`)"
                 ),
@@ -58,23 +59,27 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(info)
             if node.loaded().is_some() && info.version.as_deref() == node.loaded() =>
         {
-            item(Verdict::Ok, "module-signed", format!("{by}; the module is signed and loaded"));
+            item(
+                Verdict::Ok,
+                item_code::MODULE_SIGNED,
+                format!("{by}; the module is signed and loaded"),
+            );
         }
         Reading::Value(_) => item(
             Verdict::Caveat,
-            "module-signed-unproven",
+            item_code::MODULE_SIGNED_UNPROVEN,
             format!(
                 "{by}; the module on disk is signed, but only loading it shows whether its key is enrolled"
             ),
         ),
         Reading::Absent => item(
             Verdict::Unknown,
-            "module-signature-unknown",
+            item_code::MODULE_SIGNATURE_UNKNOWN,
             format!("{by}; there is no module on disk to check"),
         ),
         Reading::Unreadable(why) => item(
             Verdict::Unknown,
-            "module-signature-unknown",
+            item_code::MODULE_SIGNATURE_UNKNOWN,
             format!("{by}; the module on disk cannot be read: {why}"),
         ),
     }

@@ -2,6 +2,7 @@
 
 use crate::check::Verdict;
 use crate::node::context::{NodeContext, gpus};
+use crate::node::item_code::{self, ItemCode};
 use crate::node::nvml::{NvmlDevice, PowerLimits, Setting};
 use crate::node::nvml_status::NvmlStatus;
 use crate::node::read_error::ReadError;
@@ -9,7 +10,7 @@ use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 /// Verdict, code and text for one GPU.
-pub(super) type DeviceFinding = (Verdict, &'static str, String);
+pub(super) type DeviceFinding = (Verdict, ItemCode, String);
 
 /// A rule that evaluates one GPU, and the NVML call that it reads.
 pub(super) struct DeviceRule {
@@ -43,7 +44,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         let why =
             node.observation.nvml.failure_reason().unwrap_or_else(|| "no GPU answers".to_owned());
         let text = format!("compute mode, power limit, ECC, MIG and memory cannot be read: {why}");
-        findings.item(Verdict::Unknown, "settings-unknown", "GPUs", text, "NVML");
+        findings.item(Verdict::Unknown, item_code::SETTINGS_UNKNOWN, "GPUs", text, "NVML");
     }
     evaluate_devices(&RULES, &devices, findings);
     persistence(node, &devices, findings);
@@ -82,50 +83,53 @@ pub(super) fn evaluate_devices(
 }
 
 /// The remedy for a code: its purpose, its text, and a command for the first of the GPUs.
-fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str, Option<String>)> {
+fn remedy_for(
+    code: ItemCode,
+    indices: &[u32],
+) -> Option<(&'static str, &'static str, Option<String>)> {
     let first = indices.first().copied().unwrap_or_default();
     let reset = Some(format!("nvidia-smi --gpu-reset -i {first}"));
     let look = |what: &str| Some(format!("nvidia-smi -q -d {what} -i {first}"));
     Some(match code {
-        "row-remap-failed" => (
+        item_code::ROW_REMAP_FAILED => (
             "for memory without spare rows",
             "drain the GPU and have it replaced",
             look("ROW_REMAPPER"),
         ),
-        "row-remap-pending" => {
+        item_code::ROW_REMAP_PENDING => {
             ("for a memory row that waits to be remapped", "drain the GPU and reset it", reset)
         }
-        "recovery-needed" => (
+        item_code::RECOVERY_NEEDED => (
             "for the recovery that the driver requests",
             "drain the GPU, then reset it or reboot the node as the driver requests",
             None,
         ),
-        "inforom-invalid" => (
+        item_code::INFOROM_INVALID => (
             "for an InfoROM that cannot be trusted",
             "drain the GPU and have it triaged for replacement",
             Some(format!("nvidia-smi -q -i {first}")),
         ),
-        "application-clocks-lowered" => (
+        item_code::APPLICATION_CLOCKS_LOWERED => (
             "for full clocks",
             "reset the application clocks",
             Some("nvidia-smi --reset-applications-clocks".to_owned()),
         ),
-        "ecc-uncorrected" => (
+        item_code::ECC_UNCORRECTED => (
             "for memory errors",
             "drain the GPU and reset it; if errors recur, have it replaced",
             reset,
         ),
-        "pcie-narrow" | "pcie-slow" => (
+        item_code::PCIE_NARROW | item_code::PCIE_SLOW => (
             "for the PCIe link",
             "drain the node and re-seat the GPU or its riser; if that does not help, have it replaced",
             look("PCIE"),
         ),
-        "hardware-slowdown" => (
+        item_code::HARDWARE_SLOWDOWN => (
             "for clocks that the hardware reduces",
             "check the cooling and the power supplies of the server",
             look("PERFORMANCE"),
         ),
-        "nvlink-down" => (
+        item_code::NVLINK_DOWN => (
             "for an NVLink that is down",
             "drain the GPU and reset it; if the link stays down, have the GPU or its board replaced",
             Some(format!("nvidia-smi nvlink -s -i {first}")),
@@ -141,7 +145,7 @@ fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFi
     if devices.len() > 1 && option.is_some_and(|value| value == "1") {
         findings.item(
             Verdict::Caveat,
-            "nvlink-disabled",
+            item_code::NVLINK_DISABLED,
             "GPUs",
             "the module option NVreg_NvLinkDisable turns NVLink off: GPUs communicate over PCIe",
             "/proc/driver/nvidia/params, NvLinkDisable",
@@ -149,29 +153,33 @@ fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFi
     }
 }
 
-fn unknown(what: &str, why: &ReadError, code: &'static str) -> DeviceFinding {
+fn unknown(what: &str, why: &ReadError, code: ItemCode) -> DeviceFinding {
     (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
 }
 
 fn compute_mode(device: &NvmlDevice) -> Option<DeviceFinding> {
     let text = |text: &str| text.to_owned();
     Some(match &device.compute_mode {
-        Reading::Value(0) => (Verdict::Ok, "compute-mode-default", text("compute mode is default")),
+        Reading::Value(0) => {
+            (Verdict::Ok, item_code::COMPUTE_MODE_DEFAULT, text("compute mode is default"))
+        }
         Reading::Value(2) => (
             Verdict::Blocked,
-            "compute-mode-prohibited",
+            item_code::COMPUTE_MODE_PROHIBITED,
             text("compute mode is prohibited: no CUDA program can use the GPU"),
         ),
         Reading::Value(1 | 3) => (
             Verdict::Caveat,
-            "compute-mode-exclusive",
+            item_code::COMPUTE_MODE_EXCLUSIVE,
             text("compute mode is exclusive: only one process at a time can use the GPU"),
         ),
-        Reading::Value(other) => {
-            (Verdict::Unknown, "compute-mode-unknown", format!("compute mode {other} is unknown"))
-        }
+        Reading::Value(other) => (
+            Verdict::Unknown,
+            item_code::COMPUTE_MODE_UNKNOWN,
+            format!("compute mode {other} is unknown"),
+        ),
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("compute mode", why, "compute-mode-unknown"),
+        Reading::Unreadable(why) => unknown("compute mode", why, item_code::COMPUTE_MODE_UNKNOWN),
     })
 }
 
@@ -183,16 +191,16 @@ fn power(device: &NvmlDevice) -> Option<DeviceFinding> {
             let limit = watts(*limit_mw);
             if limit_mw < min_mw || limit_mw > max_mw {
                 let text = format!("power limit {limit} is outside the card's range, {range}");
-                (Verdict::Caveat, "power-limit-outside", text)
+                (Verdict::Caveat, item_code::POWER_LIMIT_OUTSIDE, text)
             } else if limit_mw == default_mw {
                 let text = format!("power limit {limit} is the card's default ({range})");
-                (Verdict::Ok, "power-limit-default", text)
+                (Verdict::Ok, item_code::POWER_LIMIT_DEFAULT, text)
             } else {
                 let default = watts(*default_mw);
                 let (code, how) = if limit_mw < default_mw {
-                    ("power-limit-lowered", "below")
+                    (item_code::POWER_LIMIT_LOWERED, "below")
                 } else {
-                    ("power-limit-raised", "above")
+                    (item_code::POWER_LIMIT_RAISED, "above")
                 };
                 (
                     Verdict::Caveat,
@@ -202,45 +210,45 @@ fn power(device: &NvmlDevice) -> Option<DeviceFinding> {
             }
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("power limit", why, "power-limit-unknown"),
+        Reading::Unreadable(why) => unknown("power limit", why, item_code::POWER_LIMIT_UNKNOWN),
     })
 }
 
 fn ecc(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &device.ecc {
         Reading::Value(Setting { current: true, pending: true }) => {
-            (Verdict::Ok, "ecc-on", "ECC is on".to_owned())
+            (Verdict::Ok, item_code::ECC_ON, "ECC is on".to_owned())
         }
         Reading::Value(Setting { current: false, pending: false }) => (
             Verdict::Caveat,
-            "ecc-off",
+            item_code::ECC_OFF,
             "ECC is off: memory errors can corrupt results unnoticed".to_owned(),
         ),
         Reading::Value(Setting { pending, .. }) => {
             let word = if *pending { "on" } else { "off" };
-            (Verdict::Caveat, "ecc-pending", format!("ECC turns {word} at the next reset"))
+            (Verdict::Caveat, item_code::ECC_PENDING, format!("ECC turns {word} at the next reset"))
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("ECC", why, "ecc-unknown"),
+        Reading::Unreadable(why) => unknown("ECC", why, item_code::ECC_UNKNOWN),
     })
 }
 
 fn mig(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &device.mig {
         Reading::Value(Setting { current: false, pending: false }) => {
-            (Verdict::Ok, "mig-off", "MIG is off".to_owned())
+            (Verdict::Ok, item_code::MIG_OFF, "MIG is off".to_owned())
         }
         Reading::Value(Setting { current: true, pending: true }) => (
             Verdict::Caveat,
-            "mig-on",
+            item_code::MIG_ON,
             "MIG is on: programs see slices of a GPU, and NVLink cannot be used".to_owned(),
         ),
         Reading::Value(Setting { pending, .. }) => {
             let word = if *pending { "on" } else { "off" };
-            (Verdict::Caveat, "mig-pending", format!("MIG turns {word} at the next reset"))
+            (Verdict::Caveat, item_code::MIG_PENDING, format!("MIG turns {word} at the next reset"))
         }
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("MIG", why, "mig-unknown"),
+        Reading::Unreadable(why) => unknown("MIG", why, item_code::MIG_UNKNOWN),
     })
 }
 
@@ -248,19 +256,23 @@ fn rows(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &device.remapped_rows {
         Reading::Value(rows) if rows.failed => (
             Verdict::Blocked,
-            "row-remap-failed",
+            item_code::ROW_REMAP_FAILED,
             "a memory row failed and no spare row was left: replace the GPU".to_owned(),
         ),
         Reading::Value(rows) if rows.pending => (
             Verdict::Caveat,
-            "row-remap-pending",
+            item_code::ROW_REMAP_PENDING,
             "a memory row failed; a spare row replaces it at the next GPU reset".to_owned(),
         ),
-        Reading::Value(_) => {
-            (Verdict::Ok, "row-remap-clean", "no memory row waits to be remapped".to_owned())
-        }
+        Reading::Value(_) => (
+            Verdict::Ok,
+            item_code::ROW_REMAP_CLEAN,
+            "no memory row waits to be remapped".to_owned(),
+        ),
         Reading::Absent => return None,
-        Reading::Unreadable(why) => unknown("the state of memory rows", why, "row-remap-unknown"),
+        Reading::Unreadable(why) => {
+            unknown("the state of memory rows", why, item_code::ROW_REMAP_UNKNOWN)
+        }
     })
 }
 
@@ -270,7 +282,7 @@ fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
     let action = match &device.recovery_action {
         Reading::Value(0) => {
             let text = "the driver requests no recovery".to_owned();
-            return Some((Verdict::Ok, "recovery-none", text));
+            return Some((Verdict::Ok, item_code::RECOVERY_NONE, text));
         }
         Reading::Value(1) => "a GPU reset",
         Reading::Value(2) => "a reboot of the node",
@@ -281,26 +293,26 @@ fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Absent => return None,
         Reading::Unreadable(why) if *why == INVALID_ARGUMENT => return None,
         Reading::Unreadable(why) => {
-            return Some(unknown("the driver's recovery action", why, "recovery-unknown"));
+            return Some(unknown("the driver's recovery action", why, item_code::RECOVERY_UNKNOWN));
         }
     };
-    Some((Verdict::Blocked, "recovery-needed", format!("the driver requests {action}")))
+    Some((Verdict::Blocked, item_code::RECOVERY_NEEDED, format!("the driver requests {action}")))
 }
 
 fn inforom(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match device.inforom_valid.as_ref()? {
         Reading::Value(true) => {
-            (Verdict::Ok, "inforom-valid", "the InfoROM checksum is valid".to_owned())
+            (Verdict::Ok, item_code::INFOROM_VALID, "the InfoROM checksum is valid".to_owned())
         }
         Reading::Value(false) => (
             Verdict::Caveat,
-            "inforom-invalid",
+            item_code::INFOROM_INVALID,
             "the InfoROM checksum is invalid: the counters stored there (ECC, remapped rows) may be \
              wrong"
                 .to_owned(),
         ),
         Reading::Absent | Reading::Unreadable(ReadError::MissingCall { .. }) => return None,
-        Reading::Unreadable(why) => unknown("the InfoROM", why, "inforom-unknown"),
+        Reading::Unreadable(why) => unknown("the InfoROM", why, item_code::INFOROM_UNKNOWN),
     })
 }
 
@@ -308,7 +320,7 @@ fn application_clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match device.application_clocks.as_ref()? {
         Reading::Value(clock) if clock.current_mhz < clock.default_mhz => (
             Verdict::Caveat,
-            "application-clocks-lowered",
+            item_code::APPLICATION_CLOCKS_LOWERED,
             format!(
                 "application clocks limit the GPU to {} MHz, its default is {} MHz",
                 clock.current_mhz, clock.default_mhz
@@ -316,11 +328,11 @@ fn application_clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
         ),
         Reading::Value(_) => {
             let text = "application clocks are not below the default".to_owned();
-            (Verdict::Ok, "application-clocks-default", text)
+            (Verdict::Ok, item_code::APPLICATION_CLOCKS_DEFAULT, text)
         }
         Reading::Absent | Reading::Unreadable(ReadError::MissingCall { .. }) => return None,
         Reading::Unreadable(why) => {
-            unknown("application clocks", why, "application-clocks-unknown")
+            unknown("application clocks", why, item_code::APPLICATION_CLOCKS_UNKNOWN)
         }
     })
 }
@@ -342,7 +354,7 @@ fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut N
         let which = gpus(&off, devices.len());
         item(
             Verdict::Caveat,
-            "persistence-off",
+            item_code::PERSISTENCE_OFF,
             format!(
                 "{which}: persistence is off, so settings are lost whenever no program uses the GPU"
             ),
@@ -355,13 +367,17 @@ fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut N
     } else if on > 0 && !at_boot && !node.inside_container() {
         item(
             Verdict::Caveat,
-            "persistenced-not-enabled",
+            item_code::PERSISTENCED_NOT_ENABLED,
             "persistence is on, but nvidia-persistenced does not start at boot".to_owned(),
         );
     } else if let Some(why) = devices.iter().find_map(|device| device.persistence.why_unreadable())
     {
-        item(Verdict::Unknown, "persistence-unknown", format!("persistence cannot be read: {why}"));
+        item(
+            Verdict::Unknown,
+            item_code::PERSISTENCE_UNKNOWN,
+            format!("persistence cannot be read: {why}"),
+        );
     } else if on > 0 {
-        item(Verdict::Ok, "persistence-on", "persistence is on".to_owned());
+        item(Verdict::Ok, item_code::PERSISTENCE_ON, "persistence is on".to_owned());
     }
 }

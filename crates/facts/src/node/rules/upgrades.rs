@@ -5,6 +5,7 @@ use regex_lite::Regex;
 use super::packages::is_driver;
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
+use crate::node::item_code;
 use crate::node::observation::Package;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -24,7 +25,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !packages.iter().any(|package| package.name == "unattended-upgrades") {
         return item(
             Verdict::Ok,
-            "unattended-upgrades-absent",
+            item_code::UNATTENDED_UPGRADES_ABSENT,
             "unattended-upgrades is not installed".to_owned(),
         );
     }
@@ -33,14 +34,14 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => {
             return item(
                 Verdict::Ok,
-                "unattended-upgrades-off",
+                item_code::UNATTENDED_UPGRADES_OFF,
                 "apt has no configuration that turns unattended upgrades on".to_owned(),
             );
         }
         Reading::Unreadable(why) => {
             return item(
                 Verdict::Unknown,
-                "unattended-upgrades-unknown",
+                item_code::UNATTENDED_UPGRADES_UNKNOWN,
                 format!("apt's configuration cannot be read: {why}"),
             );
         }
@@ -48,7 +49,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !unattended.enabled {
         return item(
             Verdict::Ok,
-            "unattended-upgrades-off",
+            item_code::UNATTENDED_UPGRADES_OFF,
             "unattended upgrades are turned off".to_owned(),
         );
     }
@@ -59,7 +60,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         (0, 0) => {
             return item(
                 Verdict::Ok,
-                "unattended-upgrades-kept-out",
+                item_code::UNATTENDED_UPGRADES_KEPT_OUT,
                 "unattended upgrades are on, but exclude the kernel and the driver".to_owned(),
             );
         }
@@ -69,7 +70,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     };
     item(
         Verdict::Caveat,
-        "unattended-upgrades-may-replace",
+        item_code::UNATTENDED_UPGRADES_MAY_REPLACE,
         format!("unattended upgrades are on, and may replace {what} at any time"),
     );
     findings.remedy(

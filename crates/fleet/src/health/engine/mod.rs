@@ -32,7 +32,7 @@ pub use event_counter::StoredEvent;
 pub use events::event_detail;
 pub use rated_clocks::{MEMORY_CLOCK_FLOOR, SM_CLOCK_FLOOR};
 pub use recovery_signals::RecoverySignal;
-pub use table::{Latest, SignalValues};
+pub use table::{Latest, LatestValue, SignalValues};
 pub use watch::describe_clear_condition;
 
 use super::finding::{Change, Evidence, Finding};

@@ -15,7 +15,16 @@ const SUBJECTS_MAX: usize = 4096;
 const DEPARTED_MAX: usize = 32;
 
 /// Values sorted by signal. A link has a dozen, a GPU some seventy.
-pub type SignalValues = Vec<(Signal, Reading<f64>)>;
+pub type SignalValues = Vec<LatestValue>;
+
+/// The latest value of one signal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LatestValue {
+    pub signal: Signal,
+    pub reading: Reading<f64>,
+    /// When it was read, on the clock of `Moment::steady_ms`.
+    pub read_ms: i64,
+}
 
 /// The latest values, by subject. Clones share the values until one changes, so that cloning once a
 /// second for display is cheap.
@@ -113,18 +122,18 @@ impl Table {
         &self.subjects[index]
     }
 
-    pub(super) fn set(&mut self, index: usize, signal: Signal, reading: Reading<f64>) {
+    pub(super) fn set(&mut self, index: usize, value: LatestValue) {
         let values = Arc::make_mut(&mut self.latest.values[index]);
-        match values.binary_search_by_key(&signal, |(stored, _)| *stored) {
-            Ok(at) => values[at].1 = reading,
-            Err(at) => values.insert(at, (signal, reading)),
+        match values.binary_search_by_key(&value.signal, |stored| stored.signal) {
+            Ok(at) => values[at] = value,
+            Err(at) => values.insert(at, value),
         }
     }
 
     pub(super) fn latest(&self, index: usize, signal: Signal) -> Option<&Reading<f64>> {
         let values = &self.latest.values[index];
-        let at = values.binary_search_by_key(&signal, |(stored, _)| *stored).ok()?;
-        Some(&values[at].1)
+        let at = values.binary_search_by_key(&signal, |stored| stored.signal).ok()?;
+        Some(&values[at].reading)
     }
 
     pub(super) fn latest_values(&self) -> &Latest {

@@ -10,6 +10,7 @@ use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::series::median;
 use super::super::signal::Signal;
 use super::finding_store::{FindingContent, FindingKey, OpenFinding};
+use super::table::LatestValue;
 use super::watch::{self, ConditionState, Measured, Transition, Watch};
 use super::{Engine, Recovery};
 
@@ -72,7 +73,7 @@ impl Engine {
     ) {
         let value = reading.value().copied();
         self.detect_recovery(subject_index, signal, value, now);
-        self.table.set(subject_index, signal, reading);
+        self.table.set(subject_index, LatestValue { signal, reading, read_ms: now.steady_ms });
         for (rule_index, clause_index) in self.rules_by_signal[signal as usize].iter().copied() {
             let rule = self.rules.at(rule_index);
             let subject = self.table.subject(subject_index);

@@ -26,6 +26,11 @@ const METRICS: [(c_uint, Signal, f64); 9] = [
     (60, Signal::GpuNvlinkReceive, 1_048_576.0),
 ];
 
+/// The signals that GPM measures.
+pub(super) fn signals() -> impl Iterator<Item = Signal> {
+    METRICS.iter().map(|(_, signal, _)| *signal)
+}
+
 /// `NVML_GPM_METRICS_GET_VERSION`, `NVML_GPM_SUPPORT_VERSION`
 const VERSION: c_uint = 1;
 

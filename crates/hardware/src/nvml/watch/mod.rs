@@ -17,6 +17,7 @@ mod call_timer;
 mod current_call;
 mod detailed;
 pub(super) mod fields;
+mod freshness;
 mod gpm;
 pub(super) mod links;
 mod memory;
@@ -44,6 +45,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::tier::Tier;
 pub(super) use current_call::DriverCall;
 pub use detailed::{DetailedSample, ProcessUtilization};
+pub use freshness::{is_stale, reading_interval};
 pub use pause::{PauseGuard, ProbePause};
 pub use serve::serve;
 
@@ -104,13 +106,17 @@ pub enum Pace {
     Interactive(Duration),
 }
 
+/// A request that takes longer than this is shown to the user. Reads take milliseconds, and the
+/// driver of an idle GPU initialises in about two seconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// Minimum of the medium interval in interactive mode, because each medium request also reads
 /// kernel files per process and link.
 const INTERACTIVE_MEDIUM_MIN: Duration = Duration::from_secs(2);
 
 impl Pace {
     /// Interval between two requests.
-    pub(crate) fn period(self, tier: Tier) -> Duration {
+    pub fn period(self, tier: Tier) -> Duration {
         match (self, tier) {
             (Self::Interactive(interval), Tier::Fast) => interval,
             (Self::Interactive(interval), Tier::Medium) => {
@@ -122,6 +128,11 @@ impl Pace {
 
     pub(crate) fn is_interactive(self) -> bool {
         matches!(self, Self::Interactive(_))
+    }
+
+    /// How long a request may take until [`ProbeEvent::Waiting`] is sent. `None` if it never is.
+    pub(crate) fn patience(self) -> Option<Duration> {
+        self.is_interactive().then_some(PATIENCE)
     }
 }
 
@@ -149,6 +160,15 @@ pub enum ProbeEvent {
     /// A response, or the parent's own report on the node, which may mark GPU values as
     /// unreadable.
     Report(ProbeReport),
+    /// A call has not returned yet, and its deadline has not passed. In interactive mode only. The
+    /// next event of another kind ends the wait.
+    Waiting {
+        /// The call and its GPU.
+        during: String,
+        /// NVML index of the GPU that the call is about.
+        gpu: Option<u32>,
+        after: Duration,
+    },
     /// A call has not returned.
     Hung {
         /// The call and its GPU.

@@ -38,6 +38,8 @@ pub(super) trait ProbeSpawner {
 pub(super) trait ProbeChild {
     /// Sends a request line and waits for one response line.
     fn request(&mut self, line: &str, deadline: Duration, stop: &AtomicBool) -> ProbeReply;
+    /// Continues to wait for the response line after [`ProbeReply::TimedOut`].
+    fn keep_waiting(&mut self, deadline: Duration, stop: &AtomicBool) -> ProbeReply;
     /// Waits up to `limit`. Returns whether the child exited.
     fn wait_for_exit(&mut self, limit: Duration) -> bool;
     /// The call that the child is in.

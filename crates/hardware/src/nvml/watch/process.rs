@@ -56,6 +56,10 @@ impl ProbeChild for ProbeProcess {
         if requests.write_all(line.as_bytes()).is_err() {
             return ProbeReply::Exited;
         }
+        self.keep_waiting(deadline, stop)
+    }
+
+    fn keep_waiting(&mut self, deadline: Duration, stop: &AtomicBool) -> ProbeReply {
         let until = Instant::now() + deadline;
         let mut searched = 0;
         loop {

@@ -25,6 +25,12 @@ use super::{DetailedSample, NvmlProcess, Tier, gpm};
 const EXPENSIVE_EVERY: u32 = 3;
 /// In interactive mode, activity is sampled with every second medium request.
 const INTERACTIVE_EVERY: u32 = 2;
+
+/// With every how many medium requests the activity is sampled.
+pub(super) fn medium_requests_per_activity(is_interactive: bool) -> u32 {
+    if is_interactive { INTERACTIVE_EVERY } else { EXPENSIVE_EVERY }
+}
+
 /// The energy counter is read with every fifth slow request.
 const ENERGY_EVERY: u32 = 5;
 
@@ -161,7 +167,7 @@ impl<'a> ProbeSession<'a> {
         detailed: &mut Vec<DetailedSample>,
     ) -> Result<GpuValues, Return> {
         let throttle = ThrottleFields::for_driver(self.driver.value().map_or("", String::as_str));
-        let every = if self.interactive { INTERACTIVE_EVERY } else { EXPENSIVE_EVERY };
+        let every = medium_requests_per_activity(self.interactive);
         let with_activity = self.medium_count.is_multiple_of(every);
         let with_inforom = !self.interactive && self.slow_count as usize % self.gpus.len() == index;
         let gpu = &mut self.gpus[index];

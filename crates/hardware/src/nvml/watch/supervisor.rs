@@ -50,6 +50,16 @@ struct ActiveChild<C> {
     /// Whether the child has answered the first request.
     is_started: bool,
     due: [Duration; 4],
+    /// The request that the child has not answered yet.
+    unanswered: Option<UnansweredRequest>,
+}
+
+/// A request whose response is overdue, but whose deadline has not passed.
+struct UnansweredRequest {
+    request: WatchRequest,
+    tier: Tier,
+    deadline: Duration,
+    waited: Duration,
 }
 
 /// A child that was asked to exit or killed.
@@ -122,6 +132,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
             self.request(current, now, stop, &mut events);
         }
         let due = match &self.current {
+            Some(current) if current.unanswered.is_some() => Some(now),
             Some(current) if current.is_started => current.due.iter().copied().min(),
             Some(_) => Some(now),
             None => Some(self.start_at.max(now + BACKOFF_MIN / 2)),
@@ -204,7 +215,13 @@ impl<C: ProbeSpawner> Supervisor<C> {
         match self.children.start() {
             Ok(child) => {
                 let due = [now; 4];
-                self.current = Some(ActiveChild { child, since: now, is_started: false, due });
+                self.current = Some(ActiveChild {
+                    child,
+                    since: now,
+                    is_started: false,
+                    due,
+                    unanswered: None,
+                });
             }
             Err(err) => {
                 let why = err.to_string();
@@ -214,6 +231,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
+    /// Sends the next request, or continues to wait for the response to the last one.
     fn request(
         &mut self,
         mut current: ActiveChild<C::Child>,
@@ -221,27 +239,58 @@ impl<C: ProbeSpawner> Supervisor<C> {
         stop: &AtomicBool,
         events: &mut Vec<ProbeEvent>,
     ) {
-        let (request, tier, deadline) = if !current.is_started {
+        let unanswered = current.unanswered.take();
+        let is_sent = unanswered.is_some();
+        let Some(mut sent) = unanswered.or_else(|| self.next_request(&current, now)) else {
+            if current.child.exit_status().is_some() {
+                return self.died(current.child, now, events);
+            }
+            self.current = Some(current);
+            return;
+        };
+        let left = sent.deadline.saturating_sub(sent.waited);
+        let limit = self.deadlines.pace.patience().map_or(left, |patience| left.min(patience));
+        let reply = if is_sent {
+            current.child.keep_waiting(limit, stop)
+        } else {
+            current.child.request(&sent.request.line(), limit, stop)
+        };
+        match reply {
+            ProbeReply::Line(line) => {
+                self.answered(current, &sent.request, sent.tier, &line, now, events);
+            }
+            ProbeReply::TimedOut if limit < left => {
+                let call = current.child.current_call();
+                sent.waited += limit;
+                let (during, gpu, after) = (call.to_string(), call.gpu, sent.waited);
+                events.push(ProbeEvent::Waiting { during, gpu, after });
+                current.unanswered = Some(sent);
+                self.current = Some(current);
+            }
+            ProbeReply::TimedOut => self.hung(current.child, sent.deadline, now, events),
+            ProbeReply::Exited => self.died(current.child, now, events),
+            ProbeReply::Malformed => self.malformed(current.child, now, events),
+            ProbeReply::Stopped => self.current = Some(current),
+        }
+    }
+
+    /// The request that is due.
+    fn next_request(
+        &self,
+        current: &ActiveChild<C::Child>,
+        now: Duration,
+    ) -> Option<UnansweredRequest> {
+        let (request, tier, deadline) = if current.is_started {
+            let tier = next_due(&current.due, now)?;
+            (WatchRequest::Values(tier), tier, self.deadlines.answer)
+        } else {
             let known = self.inventory.clone();
             let avoided = self.avoided.keys().copied().collect();
             let interactive = self.deadlines.pace.is_interactive();
             let request = WatchRequest::Inventory(InventoryRequest { known, avoided, interactive });
             (request, Tier::Slow, self.deadlines.start)
-        } else if let Some(tier) = next_due(&current.due, now) {
-            (WatchRequest::Values(tier), tier, self.deadlines.answer)
-        } else if current.child.exit_status().is_some() {
-            return self.died(current.child, now, events);
-        } else {
-            self.current = Some(current);
-            return;
         };
-        match current.child.request(&request.line(), deadline, stop) {
-            ProbeReply::Line(line) => self.answered(current, &request, tier, &line, now, events),
-            ProbeReply::TimedOut => self.hung(current.child, deadline, now, events),
-            ProbeReply::Exited => self.died(current.child, now, events),
-            ProbeReply::Malformed => self.malformed(current.child, now, events),
-            ProbeReply::Stopped => self.current = Some(current),
-        }
+        Some(UnansweredRequest { request, tier, deadline, waited: Duration::ZERO })
     }
 
     fn answered(

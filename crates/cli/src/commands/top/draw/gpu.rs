@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
 use super::{format, gpu_table, node, outage, processes, sparkline};
+use crate::commands::top::freshness::{STALE_MARK, Shown};
 use crate::commands::top::history::{GpuHistory, Metric, NodeHistory};
 use crate::commands::top::sample::{FindingSample, GpuSample, NodeSample, ProcessSample};
 use crate::commands::top::view_state::ViewState;
@@ -20,6 +21,7 @@ pub(super) fn draw(
 ) {
     let mut row = node::header(frame, node, now);
     row += outage(frame, row, node.outage.as_ref(), now);
+    row += node::waiting(frame, row, node, now);
     let below = frame.height().saturating_sub(1);
     let Some(gpu) = node.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid) else {
         frame.text(row, 0, usize::MAX, Style::Bad, &format!("{uuid} is no longer listed"));
@@ -34,9 +36,9 @@ pub(super) fn draw(
         frame.text(row + 1, at, usize::MAX, gpu.limit.kind.tone().into(), gpu.limit.kind.label());
     frame.text(row + 1, at, usize::MAX, Style::Plain, &format!(": {}", gpu.limit.text));
     row += 2;
-    row = graphs(frame, row, below, gpu, history.gpu(uuid));
+    row = graphs(frame, row, below, gpu, history.gpu(uuid), now);
     row = axis(frame, row, below, history, now);
-    row = readings(frame, row, below, gpu);
+    row = readings(frame, row, below, gpu, now);
     let own: Vec<FindingSample> = node
         .findings
         .iter()
@@ -52,7 +54,8 @@ pub(super) fn draw(
         state.processes(node).into_iter().filter(|process| process.gpu == *uuid).collect();
     let is_in_use = node.processes.iter().flatten().any(|process| process.gpu == *uuid);
     let empty = if is_in_use { "no process matches the filter" } else { "no process uses it" };
-    processes::draw(frame, (row, below.saturating_sub(row)), node, &processes, false, empty);
+    let area = (row, below.saturating_sub(row));
+    processes::draw(frame, area, node, &processes, (false, now), empty);
 }
 
 fn graphs(
@@ -61,6 +64,7 @@ fn graphs(
     below: usize,
     gpu: &GpuSample,
     past: Option<&GpuHistory>,
+    now: Timestamp,
 ) -> usize {
     let room = below.saturating_sub(row);
     // Readings and processes need about eleven rows. The graphs get the rest.
@@ -77,8 +81,9 @@ fn graphs(
         let points = past.map(|past| past.last(metric, width)).unwrap_or_default();
         let full = metric.full_scale(gpu).or_else(|| past?.max(metric)).unwrap_or(0.0);
         let (name, value) = labelled(metric, gpu);
+        let (style, value) = marked(gpu, metric.shown(gpu), (Style::Strong, value), now);
         frame.text(row, 0, label_width, Style::Plain, name);
-        frame.right(row, 0, label_width, Style::Strong, &value);
+        frame.right(row, 0, label_width, style, &value);
         for line in sparkline::graph(&points, full, width, graph_rows) {
             frame.text(row, label_width + 1, width, Style::Good, &line);
             row += 1;
@@ -111,6 +116,19 @@ fn label_width(width: usize) -> usize {
     22.min(width / 2)
 }
 
+/// Dims and marks a stale value.
+fn marked(
+    gpu: &GpuSample,
+    shown: Shown,
+    (style, value): (Style, String),
+    now: Timestamp,
+) -> (Style, String) {
+    match gpu.stale_age(shown, now) {
+        Some(_) => (Style::Dim, format!("{STALE_MARK}{value}")),
+        None => (style, value),
+    }
+}
+
 fn labelled(metric: Metric, gpu: &GpuSample) -> (&'static str, String) {
     let reading = |signal| gpu.reading(signal);
     match metric {
@@ -137,32 +155,84 @@ fn both_directions(gpu: &GpuSample, transmit: Signal, receive: Signal) -> String
 }
 
 /// Draws names and values in as many columns as fit.
-fn readings(frame: &mut Frame, row: usize, below: usize, gpu: &GpuSample) -> usize {
-    let pairs = pairs(gpu);
-    let cell = 26;
-    let across = (frame.width() / cell).max(1);
-    let rows = pairs.len().div_ceil(across).min(below.saturating_sub(row).saturating_sub(2));
-    for (index, (name, value)) in pairs.iter().take(rows * across).enumerate() {
-        let (line, column) = (row + index / across, index % across * cell);
+fn readings(frame: &mut Frame, row: usize, below: usize, gpu: &GpuSample, now: Timestamp) -> usize {
+    let cells = cells(gpu);
+    let width = 26;
+    let across = (frame.width() / width).max(1);
+    let rows = cells.len().div_ceil(across).min(below.saturating_sub(row).saturating_sub(2));
+    for (index, (name, shown, value)) in cells.into_iter().take(rows * across).enumerate() {
+        let (line, column) = (row + index / across, index % across * width);
         frame.text(line, column, 14, Style::Dim, name);
-        frame.right(line, column + 13, 11, Style::Plain, value);
+        let (style, value) = marked(gpu, shown, (Style::Plain, value), now);
+        frame.right(line, column + 13, 11, style, &value);
     }
     row + rows
 }
 
-fn pairs(gpu: &GpuSample) -> Vec<(&'static str, String)> {
-    let plain = |signal, unit: &str| format::number(gpu.reading(signal), 1.0, unit);
-    let percent = |signal| format::percent(gpu.reading(signal));
-    let flag = |signal| {
-        format::shown(gpu.reading(signal), |value| {
-            (if *value > 0.0 { "on" } else { "off" }).to_owned()
-        })
-    };
-    let of_max = |now, max, unit: &str| {
-        let max = format::number(gpu.reading(max), 1.0, unit);
-        format!("{}/{max}", format::number(gpu.reading(now), 1.0, ""))
-    };
-    let margin = plain(Signal::GpuTemperatureMargin, " °C");
+/// Name, what is shown, and its text.
+type ValueCell = (&'static str, Shown, String);
+
+fn cells(gpu: &GpuSample) -> Vec<ValueCell> {
+    [clocks_and_temperatures(gpu), activity(gpu), links(gpu), memory_and_fan(gpu), settings(gpu)]
+        .concat()
+}
+
+/// A number of one signal.
+fn plain(gpu: &GpuSample, name: &'static str, signal: &'static [Signal], unit: &str) -> ValueCell {
+    (name, Shown::Signals(signal), format::number(gpu.reading(signal[0]), 1.0, unit))
+}
+
+/// A share of one signal.
+fn percent(gpu: &GpuSample, name: &'static str, signal: &'static [Signal]) -> ValueCell {
+    (name, Shown::Signals(signal), format::percent(gpu.reading(signal[0])))
+}
+
+/// A signal that is on or off.
+fn flag(gpu: &GpuSample, name: &'static str, signal: &'static [Signal]) -> ValueCell {
+    let text = format::shown(gpu.reading(signal[0]), |value| on_or_off(*value > 0.0));
+    (name, Shown::Signals(signal), text)
+}
+
+/// A signal and its maximum.
+fn of_max(gpu: &GpuSample, name: &'static str, signals: &'static [Signal]) -> ValueCell {
+    let number = |signal: &Signal| format::number(gpu.reading(*signal), 1.0, "");
+    let values: Vec<String> = signals.iter().map(number).collect();
+    (name, Shown::Signals(signals), values.join("/"))
+}
+
+fn on_or_off(is_on: bool) -> String {
+    (if is_on { "on" } else { "off" }).to_owned()
+}
+
+fn clocks_and_temperatures(gpu: &GpuSample) -> Vec<ValueCell> {
+    vec![
+        plain(gpu, "temperature", &[Signal::GpuTemperature], " °C"),
+        plain(gpu, "memory °C", &[Signal::GpuMemoryTemperature], " °C"),
+        plain(gpu, "margin", &[Signal::GpuTemperatureMargin], " °C"),
+        of_max(gpu, "SM MHz", &[Signal::GpuClockSm, Signal::GpuClockSmMax]),
+        of_max(gpu, "memory MHz", &[Signal::GpuClockMemory, Signal::GpuClockMemoryMax]),
+        (
+            "state",
+            Shown::Details,
+            format::shown(&gpu.performance_state, |state| format!("P{state}")),
+        ),
+    ]
+}
+
+fn activity(gpu: &GpuSample) -> Vec<ValueCell> {
+    vec![
+        percent(gpu, "utilisation", &[Signal::GpuUtilisation]),
+        percent(gpu, "SM active", &[Signal::GpuSmActive]),
+        percent(gpu, "occupancy", &[Signal::GpuSmOccupancy]),
+        percent(gpu, "tensor", &[Signal::GpuTensorActive]),
+        percent(gpu, "HBM in use", &[Signal::GpuDramActive]),
+        percent(gpu, "memory copy", &[Signal::GpuMemoryCopy]),
+        percent(gpu, "encoder", &[Signal::GpuEncoder]),
+        percent(gpu, "decoder", &[Signal::GpuDecoder]),
+    ]
+}
+
+fn links(gpu: &GpuSample) -> Vec<ValueCell> {
     let (generation, width) = (Signal::GpuPcieGeneration, Signal::GpuPcieWidth);
     let links = match (gpu.links.up, gpu.links.down) {
         (0, 0) if !gpu.links.is_known => "?".to_owned(),
@@ -171,38 +241,37 @@ fn pairs(gpu: &GpuSample) -> Vec<(&'static str, String)> {
         (up, down) => format!("{up} up {down} down"),
     };
     vec![
-        ("temperature", plain(Signal::GpuTemperature, " °C")),
-        ("memory °C", plain(Signal::GpuMemoryTemperature, " °C")),
-        ("margin", margin),
-        ("SM MHz", of_max(Signal::GpuClockSm, Signal::GpuClockSmMax, "")),
-        ("memory MHz", of_max(Signal::GpuClockMemory, Signal::GpuClockMemoryMax, "")),
-        ("state", format::shown(&gpu.performance_state, |state| format!("P{state}"))),
-        ("utilisation", percent(Signal::GpuUtilisation)),
-        ("SM active", percent(Signal::GpuSmActive)),
-        ("occupancy", percent(Signal::GpuSmOccupancy)),
-        ("tensor", percent(Signal::GpuTensorActive)),
-        ("HBM in use", percent(Signal::GpuDramActive)),
-        ("memory copy", percent(Signal::GpuMemoryCopy)),
-        ("encoder", percent(Signal::GpuEncoder)),
-        ("decoder", percent(Signal::GpuDecoder)),
-        ("PCIe", pcie(gpu.reading(generation), gpu.reading(width))),
-        ("PCIe replays", plain(Signal::GpuPcieReplays, "")),
-        ("NVLinks", links),
-        ("fan", format::shown(&gpu.fan_percent, |fan| format!("{fan}%"))),
-        ("ECC", flag(Signal::GpuEccEnabled)),
-        ("ECC corrected", plain(Signal::GpuEccCorrected, "")),
-        ("uncorrected", plain(Signal::GpuEccUncorrected, "")),
-        ("rows remapped", plain(Signal::GpuRowsUncorrected, "")),
-        ("persistence", flag(Signal::GpuPersistence)),
-        ("MIG", flag(Signal::GpuMigEnabled)),
-        ("compute mode", format::shown(&gpu.compute_mode, |mode| compute_mode(*mode))),
         (
-            "display",
-            format::shown(&gpu.display, |active| {
-                (if *active > 0 { "on" } else { "off" }).to_owned()
-            }),
+            "PCIe",
+            Shown::Signals(&[Signal::GpuPcieGeneration, Signal::GpuPcieWidth]),
+            pcie(gpu.reading(generation), gpu.reading(width)),
         ),
-        ("default power", plain(Signal::GpuPowerLimitDefault, " W")),
+        plain(gpu, "PCIe replays", &[Signal::GpuPcieReplays], ""),
+        ("NVLinks", Shown::Links, links),
+    ]
+}
+
+fn memory_and_fan(gpu: &GpuSample) -> Vec<ValueCell> {
+    vec![
+        ("fan", Shown::Details, format::shown(&gpu.fan_percent, |fan| format!("{fan}%"))),
+        flag(gpu, "ECC", &[Signal::GpuEccEnabled]),
+        plain(gpu, "ECC corrected", &[Signal::GpuEccCorrected], ""),
+        plain(gpu, "uncorrected", &[Signal::GpuEccUncorrected], ""),
+        plain(gpu, "rows remapped", &[Signal::GpuRowsUncorrected], ""),
+    ]
+}
+
+fn settings(gpu: &GpuSample) -> Vec<ValueCell> {
+    vec![
+        flag(gpu, "persistence", &[Signal::GpuPersistence]),
+        flag(gpu, "MIG", &[Signal::GpuMigEnabled]),
+        (
+            "compute mode",
+            Shown::Details,
+            format::shown(&gpu.compute_mode, |mode| compute_mode(*mode)),
+        ),
+        ("display", Shown::Details, format::shown(&gpu.display, |active| on_or_off(*active > 0))),
+        plain(gpu, "default power", &[Signal::GpuPowerLimitDefault], " W"),
     ]
 }
 

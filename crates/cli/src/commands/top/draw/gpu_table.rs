@@ -2,9 +2,11 @@
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
+use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
 use super::{format, sparkline};
+use crate::commands::top::freshness::{STALE_MARK, Shown};
 use crate::commands::top::history::{GpuHistory, Metric};
 use crate::commands::top::sample::{GpuSample, NodeSample};
 
@@ -187,6 +189,32 @@ impl Column {
         }
     }
 
+    /// The values that make the column stale.
+    fn shown(self, gpu: &GpuSample) -> Shown {
+        if let Some(metric) = self.metric() {
+            return match self {
+                Power => Shown::Signals(&[Signal::GpuPower, Signal::GpuPowerLimit]),
+                Memory => Shown::Signals(&[Signal::GpuMemoryUsed, Signal::GpuMemoryTotal]),
+                _ => metric.shown(gpu),
+            };
+        }
+        Shown::Signals(match self {
+            State | Fan => return Shown::Details,
+            Limit => return gpu.shown_as_limit(),
+            Temperature => &[Signal::GpuTemperature],
+            MemoryTemperature => &[Signal::GpuMemoryTemperature],
+            Utilisation => &[Signal::GpuUtilisation],
+            Tensor => &[Signal::GpuTensorActive],
+            Bandwidth => &[Signal::GpuDramActive],
+            ClockSm => &[Signal::GpuClockSm],
+            ClockMemory => &[Signal::GpuClockMemory],
+            Coders => &[Signal::GpuEncoder, Signal::GpuDecoder],
+            Ecc => &[Signal::GpuEccUncorrected],
+            Link => &[Signal::GpuPcieGeneration, Signal::GpuPcieWidth],
+            _ => &[],
+        })
+    }
+
     fn style(self, gpu: &GpuSample) -> Style {
         let is_unknown = |reading: &Reading<f64>| reading.why_unreadable().is_some();
         match self {
@@ -270,6 +298,7 @@ impl Layout {
         row: usize,
         gpu: &GpuSample,
         past: Option<&GpuHistory>,
+        now: Timestamp,
     ) {
         let mut at = 0;
         for (column, width, spark) in &self.columns {
@@ -280,16 +309,23 @@ impl Layout {
                 frame.text(row, at, *spark, Style::Good, &line);
                 at += spark + 1;
             }
-            let (style, text) = (column.style(gpu), column.text(gpu));
+            let (mut style, mut text) = (column.style(gpu), column.text(gpu));
+            let (mut from, mut room) = (at, *width);
+            if gpu.stale_age(column.shown(gpu), now).is_some() {
+                style = Style::Dim;
+                text.insert(0, STALE_MARK);
+                // The mark may take the gap before the column.
+                (from, room) = (at.saturating_sub(1), room + at.min(1));
+            }
             if *column == Limit && *width > column.width() + 20 {
                 // There is room for the sentence about the limit.
-                let after = frame.text(row, at, *width, style, &text);
+                let after = frame.text(row, from, room, style, &text);
                 let rest = (at + width).saturating_sub(after);
                 frame.text(row, after, rest, Style::Dim, &format!(": {}", gpu.limit.text));
             } else if column.is_left() {
-                frame.text(row, at, *width, style, &text);
+                frame.text(row, from, room, style, &text);
             } else {
-                frame.right(row, at, *width, style, &text);
+                frame.right(row, from, room, style, &text);
             }
             at += width + 1;
         }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::frame::{Frame, Style};
 use super::gpu_table::Layout;
 use super::{format, outage, processes, severity, sparkline};
+use crate::commands::top::freshness::STALE_MARK;
 use crate::commands::top::history::NodeHistory;
 use crate::commands::top::sample::{
     DataSource, FindingGroup, FindingSample, GpuSample, JobSample, NodeSample,
@@ -23,6 +24,7 @@ pub(super) fn draw(
 ) {
     let mut row = header(frame, node, now);
     row += outage(frame, row, node.outage.as_ref(), now);
+    row += waiting(frame, row, node, now);
     row += coverage_gaps(frame, row, node);
     let below = frame.height().saturating_sub(1);
     if below.saturating_sub(row) >= 14 {
@@ -43,7 +45,7 @@ pub(super) fn draw(
     let at = gpus.iter().position(|gpu| Some(&gpu.identity.uuid.0) == selected);
     let (from, shown) = viewport(gpus.len(), at, room);
     for gpu in &gpus[from..from + shown] {
-        layout.draw_gpu(frame, row, gpu, history.gpu(&gpu.identity.uuid));
+        layout.draw_gpu(frame, row, gpu, history.gpu(&gpu.identity.uuid), now);
         if Some(&gpu.identity.uuid.0) == selected {
             frame.style_row(row, Style::Selected);
         }
@@ -65,7 +67,7 @@ pub(super) fn draw(
     let is_any = node.processes.as_ref().is_some_and(|all| !all.is_empty());
     let empty = if is_any { "no process matches the filter" } else { "no process uses a GPU" };
     let area = (row, below.saturating_sub(row));
-    processes::draw(frame, area, node, &shown, state.by_job, empty);
+    processes::draw(frame, area, node, &shown, (state.by_job, now), empty);
     if let Some((style, text)) = more {
         frame.text(below, 0, usize::MAX, style, &text);
     }
@@ -220,6 +222,30 @@ fn findings(
     }
     let max_rows = (room / 2).max(2);
     draw_findings(frame, row, max_rows, findings, now)
+}
+
+/// Draws how long NVML has not answered, and how old the values are because of that. Returns the
+/// number of rows.
+pub(super) fn waiting(frame: &mut Frame, row: usize, node: &NodeSample, now: Timestamp) -> usize {
+    let mut rows = 0;
+    if let Some(pending) = &node.pending_call {
+        let text = match &pending.call {
+            Some(call) => {
+                let since = format::ago(pending.since, now);
+                format!("waiting for {since}: {call} has not returned yet")
+            }
+            None => super::waiting_text(Some(pending.since), now),
+        };
+        frame.text(row, 0, usize::MAX, Style::Caution, &text);
+        rows += 1;
+    }
+    if let Some(age_s) = node.oldest_stale_s(now) {
+        let age = format::duration(age_s);
+        let text = format!("stale: values marked {STALE_MARK} are up to {age} old");
+        frame.text(row + rows, 0, usize::MAX, Style::Caution, &text);
+        rows += 1;
+    }
+    rows
 }
 
 /// Draws coverage gaps unless the terminal has very few rows. Returns the number of rows.

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::format;
 use super::frame::{Frame, Style};
+use crate::commands::top::freshness::STALE_MARK;
 use crate::commands::top::sample::{NodeSample, ProcessSample};
 
 /// Draws a heading and as many rows as fit, and counts the rest. Without processes it draws the
@@ -13,7 +16,7 @@ pub(super) fn draw(
     (from, rows): (usize, usize),
     node: &NodeSample,
     processes: &[&ProcessSample],
-    by_job: bool,
+    (by_job, now): (bool, Timestamp),
     empty: &str,
 ) {
     if rows == 0 {
@@ -26,14 +29,16 @@ pub(super) fn draw(
     let lines: Vec<ProcessRow> =
         if by_job { job_rows(node, processes, rows - 1) } else { process_rows(node, processes) };
     let title = if by_job { "job" } else { "process" };
-    ProcessRow::heading(title).draw(frame, from, Style::Dim);
+    let is_stale = node.stale_processes(now).is_some();
+    let title = if is_stale { format!("{STALE_MARK}{title}") } else { title.to_owned() };
+    ProcessRow::heading(&title).draw(frame, from, Style::Dim);
     if lines.is_empty() && rows > 1 {
         frame.text(from + 1, 0, usize::MAX, Style::Dim, empty);
     }
     let room = rows - 1;
     let shown = if lines.len() > room { room.saturating_sub(1) } else { lines.len() };
     for (row, line) in lines.iter().take(shown).enumerate() {
-        line.draw(frame, from + 1 + row, Style::Plain);
+        line.draw(frame, from + 1 + row, if is_stale { Style::Dim } else { Style::Plain });
     }
     if lines.len() > shown && room > 0 {
         let more = format!("and {} more", lines.len() - shown);

@@ -5,11 +5,13 @@ use farrier_fleet::health::{Action, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 
 use super::draw;
+use crate::commands::top::freshness::Freshness;
+use crate::commands::top::history::Metric;
 use crate::commands::top::keys::Key;
 use crate::commands::top::model::{FleetSample, SourceUpdate, TopModel};
 use crate::commands::top::sample::{
-    DataSource, FindingSample, GpuSample, HostSample, JobSample, NodeSample, ProcessSample,
-    SourceOutage,
+    DataSource, FindingSample, GpuSample, HostSample, JobSample, NodeSample, PendingCall,
+    ProcessSample, SourceOutage,
 };
 use crate::commands::top::view_state::{Page, ServerQuery, UiCommand, ViewState};
 
@@ -428,4 +430,76 @@ fn a_server_outage_counts_from_the_first_failure() {
     assert!(text.contains("gpu-2: no data"), "{text}");
     model.apply(SourceUpdate::Fleet(Box::new(fleet())));
     assert!(!render(&model, &ViewState::new(Page::Fleet), (80, 12)).contains("no answer"));
+}
+
+/// GPU 0 of this node at second 45: SM activity is 12 s old and read every 4 s, power was just read.
+fn node_with_stale_activity() -> NodeSample {
+    let mut node = NodeSample::new(DataSource::Nvml, at(45));
+    let mut gpu = gpu(0, 45);
+    gpu.readings.insert(Signal::GpuSmActive, Reading::Value(0.0));
+    gpu.readings.insert(Signal::GpuPower, Reading::Value(640.0));
+    gpu.readings.remove(&Signal::GpuUtilisation);
+    for (signal, second, interval_s) in
+        [(Signal::GpuSmActive, 33, 4), (Signal::GpuPower, 45, 1), (Signal::GpuPowerLimit, 43, 2)]
+    {
+        let interval = std::time::Duration::from_secs(interval_s);
+        gpu.freshness.insert(signal, Freshness { read_at: at(second), interval });
+    }
+    node.gpus.push(gpu);
+    node.processes = Some(vec![process(0)]);
+    node.with_limits()
+}
+
+#[test]
+fn a_stale_value_is_dimmed_and_marked_with_its_age() {
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Node(Box::new(node_with_stale_activity())));
+    let state = ViewState::new(Page::Node);
+    let text = render(&model, &state, (80, 24));
+    let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
+    assert!(row.contains("*0%") && row.contains(" 640/700W"), "only the activity is stale: {row}");
+    assert!(text.contains("stale: values marked * are up to 12s old"), "{text}");
+    // The mark is there without colour, and the value is dimmed.
+    let frame = draw(&model, &state, (80, 24), at(45)).without_colour();
+    let bytes = String::from_utf8(frame.diff(None)).unwrap();
+    assert!(bytes.contains("\u{1b}[0;2m*0%"), "{bytes:?}");
+    // A history has a gap instead of a stale value.
+    assert!(model.history.gpu(&uuid(0)).unwrap().last(Metric::Busy, 1) == [None]);
+    // In 20 columns a full value still has its mark.
+    let mut node = node_with_stale_activity();
+    node.gpus[0].readings.insert(Signal::GpuSmActive, Reading::Value(1.0));
+    model.apply(SourceUpdate::Node(Box::new(node)));
+    let text = render(&model, &state, (20, 5));
+    assert!(text.contains("*100%"), "{text}");
+    let page = after_keys(&[Key::Enter], &model);
+    let text = render(&model, &page, (132, 43));
+    assert!(text.contains("SM active          *100%"), "{text}");
+}
+
+#[test]
+fn every_value_of_a_source_that_answers_late_is_stale() {
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Node(Box::new(node_with_stale_activity())));
+    let text = draw(&model, &ViewState::new(Page::Node), (80, 24), at(60)).lines().join("\n");
+    let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
+    assert!(row.contains("*640/700W"), "{row}");
+    assert!(text.contains("up to 27s old"), "{text}");
+}
+
+#[test]
+fn a_gpu_whose_call_has_not_returned_is_hung_before_the_deadline() {
+    let mut node = NodeSample::new(DataSource::Nvml, at(40));
+    node.gpus = (0..2).map(|index| gpu(index, 40)).collect();
+    node.pending_call = Some(PendingCall {
+        since: at(33),
+        call: Some("nvmlDeviceGetName of GPU 1".to_owned()),
+        gpu: Some(1),
+    });
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Node(Box::new(node.with_limits())));
+    let text = render(&model, &ViewState::new(Page::Node), (80, 24));
+    let row = |start| text.lines().find(|line| line.starts_with(start)).unwrap();
+    assert!(row("  1 ").contains("hung") && !row("  0 ").contains("hung"), "{text}");
+    let waiting = "waiting for 12s: nvmlDeviceGetName of GPU 1 has not returned yet";
+    assert!(text.contains(waiting), "{text}");
 }

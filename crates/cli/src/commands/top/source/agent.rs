@@ -1,17 +1,20 @@
 //! This node's agent, through its socket.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use farrier_agent::monitor::OwnedGpuProcess;
 use farrier_agent::status::{FindingStatus, GpuStatus, Status};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{FindingKind, GpuUuid, Signal, Subject};
 use farrier_hardware::Root;
-use jiff::Timestamp;
+use farrier_hardware::nvml::watch::{Pace, reading_interval};
+use jiff::{SignedDuration, Timestamp};
 
 use super::host::HostReader;
 use super::jobs;
 use crate::commands::status::{self, QueryOutcome};
+use crate::commands::top::freshness::Freshness;
 use crate::commands::top::sample::{
     DataSource, FindingSample, GpuSample, NodeSample, ProcessSample, SourceOutage,
 };
@@ -19,14 +22,20 @@ use crate::commands::top::sample::{
 /// Queries the agent on demand.
 pub(in crate::commands::top) struct AgentSource {
     socket: PathBuf,
+    /// How often the agent is queried.
+    interval: Duration,
     host: HostReader,
     last: NodeSample,
 }
 
 impl AgentSource {
-    pub(in crate::commands::top) fn new(socket: PathBuf, root: PathBuf) -> Self {
+    pub(in crate::commands::top) fn new(
+        socket: PathBuf,
+        root: PathBuf,
+        interval: Duration,
+    ) -> Self {
         let last = NodeSample::new(DataSource::Agent, Timestamp::now());
-        Self { socket, host: HostReader::new(Root::unrecorded(root)), last }
+        Self { socket, interval, host: HostReader::new(Root::unrecorded(root)), last }
     }
 
     /// The current sample. If the agent does not answer, the last sample with the outage and with
@@ -36,7 +45,7 @@ impl AgentSource {
         let now = Timestamp::now();
         let reason = match outcome {
             Ok(QueryOutcome::Answer(status)) => {
-                self.last = node_sample(&status, &mut self.host, now);
+                self.last = node_sample(&status, &mut self.host, self.interval, now);
                 return self.last.clone();
             }
             Ok(QueryOutcome::NotRunning) => format!("no agent at `{}`", self.socket.display()),
@@ -69,21 +78,30 @@ impl AgentSource {
     }
 }
 
-fn node_sample(status: &Status, host: &mut HostReader, now: Timestamp) -> NodeSample {
-    let mut node = NodeSample::new(DataSource::Agent, status.at.unwrap_or(now));
+fn node_sample(
+    status: &Status,
+    host: &mut HostReader,
+    interval: Duration,
+    now: Timestamp,
+) -> NodeSample {
+    let at = status.at.unwrap_or(now);
+    let answer = Freshness { read_at: at, interval };
+    let mut node = NodeSample::new(DataSource::Agent, at);
     node.node.clone_from(&status.node);
     node.verdict = Some(status.verdict);
     node.driver.clone_from(&status.driver);
     node.host = host.sample();
-    node.gpus = status.gpus.iter().map(gpu).collect();
+    node.gpus = status.gpus.iter().map(|status| gpu(status, answer)).collect();
     node.processes = processes(status, host);
+    node.processes_freshness = Some(answer);
     node.findings = Some(findings(status));
     node.jobs = jobs::connected(&status.jobs, host);
     node.coverage_gaps = status.coverage_gaps.iter().map(|gap| gap.reason.clone()).collect();
     node.with_limits()
 }
 
-fn gpu(status: &GpuStatus) -> GpuSample {
+/// The values of a GPU. Those that the agent does not report as stale are as fresh as its answer.
+fn gpu(status: &GpuStatus, answer: Freshness) -> GpuSample {
     let mut gpu = GpuSample::new(status.identity.clone());
     for (signal, reading) in [
         (Signal::GpuTemperature, &status.temperature_c),
@@ -101,6 +119,20 @@ fn gpu(status: &GpuStatus) -> GpuSample {
             gpu.readings.insert(signal, reading.clone());
         }
     }
+    for signal in gpu.readings.keys().copied() {
+        let freshness = match status.stale.get(signal.name()) {
+            Some(stale) => {
+                let age = SignedDuration::from_secs(stale.age_s.try_into().unwrap_or(i64::MAX));
+                let read_at = answer.read_at.saturating_sub(age);
+                let interval = Duration::from_secs(stale.interval_s);
+                read_at.map_or(answer, |read_at| Freshness { read_at, interval })
+            }
+            None if reading_interval(signal, Pace::Agent).is_some() => answer,
+            None => continue,
+        };
+        gpu.freshness.insert(signal, freshness);
+    }
+    gpu.links_freshness = Some(answer);
     gpu.links.is_known = !status.readings.is_empty();
     gpu.links.up = status.links_up;
     gpu.links.down = status.links_down;
@@ -176,5 +208,51 @@ fn subject_name(subject: &Subject, status: &Status) -> String {
         Subject::Gpu(uuid) => index(uuid),
         Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use farrier_agent::status::StaleValue;
+    use farrier_fleet::health::GpuIdentity;
+
+    use super::*;
+
+    #[test]
+    fn values_are_stale_if_the_agent_says_so_or_does_not_answer() {
+        let value = || Reading::Value(0.0);
+        let signals = [Signal::GpuPower, Signal::GpuSmActive, Signal::GpuEnergy];
+        let stale = StaleValue { age_s: 45, interval_s: 30 };
+        let status = GpuStatus {
+            identity: GpuIdentity {
+                uuid: GpuUuid("GPU-1".to_owned()),
+                index: 0,
+                minor: None,
+                pci: None,
+                name: None,
+            },
+            temperature_c: Reading::Absent,
+            power_w: value(),
+            power_limit_w: Reading::Absent,
+            utilisation_ratio: Reading::Absent,
+            memory_used_bytes: Reading::Absent,
+            memory_total_bytes: Reading::Absent,
+            processes: None,
+            worst: None,
+            readings: signals.map(|signal| (signal.to_string(), value())).into(),
+            stale: BTreeMap::from([(Signal::GpuSmActive.to_string(), stale)]),
+            links_up: 0,
+            links_down: 0,
+            links_bytes_per_s: None,
+        };
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let answer = Freshness { read_at: at(100), interval: Duration::from_secs(1) };
+        let gpu = gpu(&status, answer);
+        let stale_at = |second| gpu.stale_values(at(second));
+        assert_eq!(stale_at(100), BTreeMap::from([("gpu.sm_active_ratio".to_owned(), stale)]));
+        let names: Vec<String> = stale_at(104).into_keys().collect();
+        assert_eq!(names, ["gpu.power_w", "gpu.sm_active_ratio", "links"], "no answer for 4 s");
     }
 }

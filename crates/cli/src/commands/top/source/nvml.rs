@@ -6,24 +6,30 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::{
     self, DetailedSample, NvmlProcess, Pace, ProbeEvent, ProbeReport, ProcessKind, Tier,
-    WatchSettings,
+    WatchSettings, reading_interval,
 };
+use farrier_hardware::pci;
 use jiff::Timestamp;
 
 use super::host::HostReader;
+use crate::commands::top::freshness::Freshness;
 use crate::commands::top::sample::{
-    DataSource, FindingSample, GpuSample, NodeSample, NvlinkStatus, ProcessSample, SourceOutage,
+    DataSource, FindingSample, GpuSample, NodeSample, NvlinkStatus, PendingCall, ProcessSample,
+    SourceOutage,
 };
 use crate::local_engine::LocalEngine;
 
 /// Signals that the engine derives from the facts.
 const RATED_CLOCKS: [Signal; 3] =
     [Signal::GpuClockSmBoost, Signal::GpuClockMemoryRated, Signal::GpuClockApplicationLow];
+
+/// Start of the UUID of a GPU that NVML has not reported yet.
+const UNREAD: &str = "unknown, at ";
 
 /// How to query NVML.
 pub(in crate::commands::top) struct NvmlSettings {
@@ -45,10 +51,14 @@ pub(in crate::commands::top) fn run(
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
-    watch_settings.pace = Pace::Interactive(settings.interval);
+    let pace = Pace::Interactive(settings.interval);
+    watch_settings.pace = pace;
     watch_settings.module = Some(settings.root.join("sys/module/nvidia/initstate"));
     let mut host = HostReader::new(Root::unrecorded(&settings.root));
-    let mut state = NvmlNodeState::new(node_name(&settings.root));
+    let mut state = NvmlNodeState::new(node_name(&settings.root), pace);
+    // NVML may take long to start, or hang on one GPU. Until it answers, the kernel lists the GPUs.
+    state.wait_for_first_answer(&settings.root);
+    send(state.node.clone().with_limits(), state.progress);
     let mut engine = LocalEngine::new();
     watch::run(watch_settings, stop, &mut |message| {
         let at = Timestamp::now();
@@ -134,21 +144,45 @@ impl ReadProgress {
 /// The node's state, accumulated over reports.
 struct NvmlNodeState {
     node: NodeSample,
+    pace: Pace,
     progress: ReadProgress,
     /// Per link: whether it is up, and its speed in MB/s.
     links: Vec<(Subject, Option<bool>, Option<f64>)>,
 }
 
 impl NvmlNodeState {
-    fn new(name: Option<String>) -> Self {
+    fn new(name: Option<String>, pace: Pace) -> Self {
         let node = NodeSample { node: name, ..NodeSample::new(DataSource::Nvml, Timestamp::now()) };
-        Self { node, progress: ReadProgress::default(), links: Vec::new() }
+        Self { node, pace, progress: ReadProgress::default(), links: Vec::new() }
+    }
+
+    /// Lists the GPUs that the driver's kernel module serves, in the order of their addresses,
+    /// which is NVML's order.
+    fn wait_for_first_answer(&mut self, root: &std::path::Path) {
+        self.node.pending_call = Some(PendingCall { since: self.node.at, call: None, gpu: None });
+        let addresses = pci::gpus_of_driver(&Root::unrecorded(root));
+        self.node.gpus = (0..).zip(addresses).map(|(index, pci)| unread_gpu(index, pci)).collect();
     }
 
     fn apply(&mut self, message: ProbeEvent, at: Timestamp, host: &mut HostReader) {
+        let pending_gpu = self.node.pending_call.take().and_then(|pending| pending.gpu);
+        let is_hang = matches!(message, ProbeEvent::Hung { .. });
+        if is_hang {
+            // The supervisor reports this only for GPUs that it has listed.
+            let mut gpus = self.node.gpus.iter_mut();
+            if let Some(gpu) = gpus.find(|gpu| Some(gpu.identity.index) == pending_gpu) {
+                gpu.readings.insert(Signal::NodeCallsStuck, Reading::Value(1.0));
+            }
+        }
         let mut waited = Duration::ZERO;
         let (reason, hint) = match message {
             ProbeEvent::Report(report) => return self.apply_report(report, at, host),
+            ProbeEvent::Waiting { during, gpu, after } => {
+                let since = at - after;
+                self.node.pending_call = Some(PendingCall { since, call: Some(during), gpu });
+                self.node.host = host.sample();
+                return;
+            }
             ProbeEvent::Recovered => {
                 self.node.outage = None;
                 self.progress.is_unavailable = false;
@@ -172,6 +206,10 @@ impl NvmlNodeState {
             }
         };
         self.progress.is_unavailable = true;
+        if !is_hang {
+            // Without NVML, it is unknown which GPUs it would list.
+            self.node.gpus.retain(|gpu| !is_unread(gpu));
+        }
         // The host answers even if the driver does not.
         self.node.host = host.sample();
         // The outage starts at the last answer or, if there was none, when the hung call was made.
@@ -190,16 +228,17 @@ impl NvmlNodeState {
         self.node.cuda = cuda.or_else(|| self.node.cuda.take());
         let answered = !report.samples.iter().any(is_unanswered);
         for sample in report.samples {
-            self.apply_sample(sample);
+            self.apply_sample(sample, at);
         }
         for details in &report.detailed {
-            self.apply_details(details);
+            self.apply_details(details, at);
         }
         if let Some(processes) = report.processes {
             let mut processes: Vec<ProcessSample> =
                 processes.iter().map(|process| process_sample(process, &report.detailed)).collect();
             host.describe(&mut processes);
             self.node.processes = Some(processes);
+            self.node.processes_freshness = Some(self.freshness(Tier::Medium, at));
         }
         if !answered {
             // The processes are unknown now.
@@ -211,6 +250,17 @@ impl NvmlNodeState {
         }
         self.progress.tiers[report.tier as usize] += 1;
         self.count_links();
+        if report.tier == Tier::Medium {
+            let freshness = self.freshness(Tier::Medium, at);
+            for gpu in &mut self.node.gpus {
+                gpu.links_freshness = Some(freshness);
+            }
+        }
+    }
+
+    /// Of a value that this tier has just read.
+    fn freshness(&self, tier: Tier, at: Timestamp) -> Freshness {
+        Freshness { read_at: at, interval: self.pace.period(tier) }
     }
 
     fn set_inventory(&mut self, inventory: Vec<GpuIdentity>) {
@@ -237,11 +287,14 @@ impl NvmlNodeState {
         }
     }
 
-    fn apply_sample(&mut self, sample: Sample) {
+    fn apply_sample(&mut self, sample: Sample, at: Timestamp) {
         match &sample.subject {
             Subject::Gpu(uuid) => {
                 let gpu = self.node.gpus.iter_mut().find(|gpu| gpu.identity.uuid == *uuid);
                 if let Some(gpu) = gpu {
+                    if let Some(interval) = reading_interval(sample.signal, self.pace) {
+                        gpu.freshness.insert(sample.signal, Freshness { read_at: at, interval });
+                    }
                     gpu.readings.insert(sample.signal, sample.reading);
                 }
             }
@@ -288,15 +341,32 @@ impl NvmlNodeState {
         }
     }
 
-    fn apply_details(&mut self, details: &DetailedSample) {
+    fn apply_details(&mut self, details: &DetailedSample, at: Timestamp) {
+        let freshness = self.freshness(Tier::Medium, at);
         let gpu = self.node.gpus.iter_mut().find(|gpu| gpu.identity.uuid == details.gpu);
         if let Some(gpu) = gpu {
             gpu.performance_state = details.performance_state.clone();
             gpu.fan_percent = details.fan_percent.clone();
             gpu.compute_mode = details.compute_mode.clone();
             gpu.display = details.display_active.clone();
+            gpu.details_freshness = Some(freshness);
         }
     }
+}
+
+/// A GPU of which only the PCI address is known.
+fn unread_gpu(index: u32, pci: String) -> GpuSample {
+    let uuid = GpuUuid(format!("{UNREAD}{pci}"));
+    let mut gpu =
+        GpuSample::new(GpuIdentity { uuid, index, minor: None, pci: Some(pci), name: None });
+    for signal in [Signal::GpuClockReasons, Signal::GpuUtilisation] {
+        gpu.readings.insert(signal, Reading::Unreadable(ReadError::NotReadYet));
+    }
+    gpu
+}
+
+fn is_unread(gpu: &GpuSample) -> bool {
+    gpu.identity.uuid.0.starts_with(UNREAD)
 }
 
 /// Whether the sample is the parent's report that the child does not answer.
@@ -339,6 +409,9 @@ mod tests {
     use farrier_facts::node::NvmlStatus;
 
     use super::*;
+    use crate::commands::top::limit::LimitKind;
+
+    const PACE: Pace = Pace::Interactive(Duration::from_secs(1));
 
     fn report(tier: Tier, samples: Vec<Sample>) -> ProbeReport {
         let identity = GpuIdentity {
@@ -367,7 +440,7 @@ mod tests {
     }
 
     fn state() -> (NvmlNodeState, HostReader) {
-        (NvmlNodeState::new(None), HostReader::new(Root::unrecorded("/nonexistent")))
+        (NvmlNodeState::new(None, PACE), HostReader::new(Root::unrecorded("/nonexistent")))
     }
 
     #[test]
@@ -384,6 +457,60 @@ mod tests {
         assert_eq!(gpu.value(Signal::GpuPowerLimit), Some(700.0));
         assert_eq!(state.node.cuda.as_deref(), Some("13.1"));
         assert!(!state.progress.is_complete());
+    }
+
+    #[test]
+    fn a_reading_is_stale_when_its_next_read_is_overdue() {
+        let (mut state, mut host) = state();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let gpu = || Subject::Gpu(GpuUuid("GPU-1".to_owned()));
+        let fast = |value| vec![sample(gpu(), Signal::GpuPower, value)];
+        let activity = vec![sample(gpu(), Signal::GpuSmActive, 0.0)];
+        state.apply(ProbeEvent::Report(report(Tier::Medium, activity)), at(0), &mut host);
+        state.apply(ProbeEvent::Report(report(Tier::Fast, fast(640.0))), at(6), &mut host);
+        let stale = |now| state.node.gpus[0].stale_values(at(now)).into_keys().collect::<Vec<_>>();
+        assert_eq!(stale(6), ["links"], "activity is read every four seconds");
+        assert_eq!(stale(8), ["gpu.sm_active_ratio", "links"]);
+        assert_eq!(stale(20), ["gpu.power_w", "gpu.sm_active_ratio", "links"]);
+        let document = state.node.clone().with_stale_values(at(20));
+        let json = serde_json::to_value(&document.gpus[0]).unwrap();
+        assert_eq!(json["stale"]["gpu.sm_active_ratio"]["age_s"], 20);
+        assert_eq!(json["stale"]["gpu.sm_active_ratio"]["interval_s"], 4);
+    }
+
+    #[test]
+    fn gpus_have_rows_before_nvml_answers_and_a_hung_one_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        for (device, class, driver) in [
+            ("0000:1b:00.0", "0x030200", "nvidia"),
+            ("0000:2b:00.0", "0x030200", "nvidia"),
+            ("0000:3b:00.0", "0x068000", "nvidia"),
+            ("0000:4b:00.0", "0x030200", "vfio-pci"),
+        ] {
+            let folder = root.path().join("sys/bus/pci/devices").join(device);
+            std::fs::create_dir_all(&folder).unwrap();
+            for (name, value) in [("vendor", "0x10de"), ("device", "0x2330"), ("class", class)] {
+                std::fs::write(folder.join(name), value).unwrap();
+            }
+            let driver = format!("../../../../bus/pci/drivers/{driver}");
+            std::os::unix::fs::symlink(driver, folder.join("driver")).unwrap();
+        }
+        let (mut state, mut host) = state();
+        state.wait_for_first_answer(root.path());
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let kinds = |state: &NvmlNodeState| -> Vec<LimitKind> {
+            state.node.clone().with_limits().gpus.iter().map(|gpu| gpu.limit.kind).collect()
+        };
+        assert_eq!(kinds(&state), [LimitKind::Unknown, LimitKind::Unknown]);
+        let (during, after) = ("nvmlDeviceGetName of GPU 1".to_owned(), Duration::from_secs(3));
+        let waiting = ProbeEvent::Waiting { during: during.clone(), gpu: Some(1), after };
+        state.apply(waiting, at(3), &mut host);
+        assert_eq!(kinds(&state), [LimitKind::Unknown, LimitKind::Hung]);
+        let after = Duration::from_secs(30);
+        state.apply(ProbeEvent::Hung { during, after, stuck: 1 }, at(30), &mut host);
+        assert_eq!(kinds(&state), [LimitKind::Unknown, LimitKind::Hung]);
+        state.apply(ProbeEvent::Report(report(Tier::Fast, Vec::new())), at(31), &mut host);
+        assert_eq!(state.node.gpus.len(), 1, "NVML's own list replaces that of the kernel");
     }
 
     #[test]

@@ -318,8 +318,8 @@ fn a_clone_of_the_latest_values_does_not_change() {
     let hot = |number, value| sample(gpu(number), Signal::GpuTemperature, value);
     let read = |latest: &Latest| -> Vec<(Subject, f64)> {
         let temperature = |(subject, values): (&Subject, &SignalValues)| {
-            let found = values.iter().find(|(signal, _)| *signal == Signal::GpuTemperature);
-            Some((subject.clone(), *found?.1.value()?))
+            let found = values.iter().find(|value| value.signal == Signal::GpuTemperature);
+            Some((subject.clone(), *found?.reading.value()?))
         };
         latest.iter().filter_map(temperature).collect()
     };

@@ -132,6 +132,10 @@ impl ProbeChild for FakeChild {
         }
     }
 
+    fn keep_waiting(&mut self, _: Duration, _: &AtomicBool) -> ProbeReply {
+        ProbeReply::TimedOut
+    }
+
     fn wait_for_exit(&mut self, _: Duration) -> bool {
         self.is_gone.get()
     }
@@ -173,10 +177,14 @@ struct Harness {
 
 impl Harness {
     fn new(plans: &[&[Behaviour]]) -> Self {
+        Self::with_pace(Pace::Agent, plans)
+    }
+
+    fn with_pace(pace: Pace, plans: &[&[Behaviour]]) -> Self {
         let spawner = Rc::new(FakeSpawner::default());
         spawner.plans.replace(plans.iter().map(|plan| plan.to_vec()).collect());
         let deadlines = Deadlines {
-            pace: Pace::Agent,
+            pace,
             answer: Duration::from_secs(5),
             start: Duration::from_secs(30),
             avoid: Duration::from_secs(300),
@@ -218,6 +226,9 @@ fn short(event: &ProbeEvent) -> String {
                 format!("{name}={value}")
             });
             format!("{:?} {}", report.tier, samples.collect::<Vec<_>>().join(" "))
+        }
+        ProbeEvent::Waiting { during, gpu, after } => {
+            format!("waiting for {during} ({gpu:?}) for {} s", after.as_secs())
         }
         ProbeEvent::Hung { during, after, stuck } => {
             format!("hung in {during} after {} s, stuck {stuck}", after.as_secs())
@@ -279,6 +290,28 @@ fn hung_child_is_abandoned_and_replaced() {
     let free = "Fast nvml_answers=1 probes_stuck=0";
     assert!(events[..position].iter().any(|event| event.ends_with(free)), "{events:?}");
     assert_eq!(test.spawner.alive.get(), 1);
+}
+
+#[test]
+fn an_interactive_view_learns_of_an_overdue_call_before_its_deadline() {
+    let interactive = Pace::Interactive(Duration::from_secs(1));
+    let plans: &[&[Behaviour]] = &[&[Behaviour::Hangs], &[Behaviour::Answers]];
+    let mut test = Harness::with_pace(interactive, plans);
+    test.spawner.hangs_on_gpu.set(Some(1));
+    let events = test.run_until(0);
+    let waits = (1..10).map(|step| 3 * step);
+    let mut expected: Vec<String> = waits
+        .map(|after| format!("0 waiting for nvmlDeviceGetName of GPU 1 (Some(1)) for {after} s"))
+        .collect();
+    expected.push(
+        "0 Fast node: nvmlDeviceGetName of GPU 1 has not returned for 30 s; gpus_nvml=? \
+         nvml_answers=0 probes_stuck=1"
+            .to_owned(),
+    );
+    expected.push("0 hung in nvmlDeviceGetName of GPU 1 after 30 s, stuck 1".to_owned());
+    assert_eq!(events, expected);
+    // Only one request was sent, although the supervisor looked ten times.
+    assert_eq!(*test.spawner.requests.borrow(), ["inventory"]);
 }
 
 #[test]

@@ -1,0 +1,171 @@
+//! What would lead to another decision.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::identity::{Domain, NodeId, Pool};
+use crate::fleet::state::Symptom;
+
+/// What would lead to another decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "params", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum UnblockedBy {
+    /// The required verifications pass.
+    Verification,
+    /// A new finding.
+    Finding,
+    /// The condition clears, lasts too long or gets worse.
+    ConditionChange,
+    /// The running verification ends.
+    VerificationResult,
+    /// A repair, by order or by hand.
+    Repair,
+    /// A repair and a verification.
+    RepairAndVerification,
+    /// A new drain, because the cordon was removed.
+    Drain,
+    /// The operator releases the hold.
+    Release,
+    /// The owner of the cordon removes it.
+    ExternalUncordon,
+    /// The node enrols again, or is retired.
+    Enrolment {
+        /// The pool in which the node has to enrol.
+        pool: Pool,
+        node: NodeId,
+    },
+    /// The policy allows it, or an operator holds the node.
+    PolicyOrHold,
+    /// The policy allows it.
+    Policy,
+    /// The domain is repaired.
+    DomainRepair { domain: Domain },
+    /// A node of the domain returns to service, or the policy allows more nodes out of service.
+    BudgetSlot { domain: Domain },
+    /// The findings have had time to clear.
+    Settled { at: Timestamp },
+    /// Fewer nodes show the symptom.
+    FewerSymptoms { symptom: Symptom },
+    /// Several nodes show the same symptom again.
+    SymptomReturn,
+    /// An operator holds the node.
+    OperatorHold,
+    /// An operator repairs the node and reports it.
+    OperatorRepair,
+    /// An operator inspects the node, and repairs or holds it.
+    OperatorReview,
+    /// The freeze ends.
+    Unfreeze {
+        /// When the freeze expires.
+        at: Timestamp,
+    },
+    /// An approval.
+    Approval,
+    /// The repair window opens, or an approver approves the order.
+    WindowOrApproval { at: Timestamp },
+    /// The next attempt.
+    Retry { at: Timestamp },
+    /// From a log of format 1.
+    Legacy {
+        text: String,
+        /// When time alone leads to another decision.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        changes_at: Option<Timestamp>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        approvable: bool,
+    },
+}
+
+impl UnblockedBy {
+    pub const CODES: [&str; 25] = [
+        "verification",
+        "finding",
+        "condition-change",
+        "verification-result",
+        "repair",
+        "repair-and-verification",
+        "drain",
+        "release",
+        "external-uncordon",
+        "enrolment",
+        "policy-or-hold",
+        "policy",
+        "domain-repair",
+        "budget-slot",
+        "settled",
+        "fewer-symptoms",
+        "symptom-return",
+        "operator-hold",
+        "operator-repair",
+        "operator-review",
+        "unfreeze",
+        "approval",
+        "window-or-approval",
+        "retry",
+        "legacy",
+    ];
+
+    /// The stable code, as in JSON.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Verification => "verification",
+            Self::Finding => "finding",
+            Self::ConditionChange => "condition-change",
+            Self::VerificationResult => "verification-result",
+            Self::Repair => "repair",
+            Self::RepairAndVerification => "repair-and-verification",
+            Self::Drain => "drain",
+            Self::Release => "release",
+            Self::ExternalUncordon => "external-uncordon",
+            Self::Enrolment { .. } => "enrolment",
+            Self::PolicyOrHold => "policy-or-hold",
+            Self::Policy => "policy",
+            Self::DomainRepair { .. } => "domain-repair",
+            Self::BudgetSlot { .. } => "budget-slot",
+            Self::Settled { .. } => "settled",
+            Self::FewerSymptoms { .. } => "fewer-symptoms",
+            Self::SymptomReturn => "symptom-return",
+            Self::OperatorHold => "operator-hold",
+            Self::OperatorRepair => "operator-repair",
+            Self::OperatorReview => "operator-review",
+            Self::Unfreeze { .. } => "unfreeze",
+            Self::Approval => "approval",
+            Self::WindowOrApproval { .. } => "window-or-approval",
+            Self::Retry { .. } => "retry",
+            Self::Legacy { .. } => "legacy",
+        }
+    }
+
+    /// When time alone leads to another decision. `None` if it never does.
+    pub fn changes_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Unfreeze { at }
+            | Self::WindowOrApproval { at }
+            | Self::Retry { at }
+            | Self::Settled { at } => Some(*at),
+            Self::Legacy { changes_at, .. } => *changes_at,
+            _ => None,
+        }
+    }
+
+    /// Whether an approval leads to another decision.
+    pub fn is_approvable(&self) -> bool {
+        matches!(
+            self,
+            Self::Approval | Self::WindowOrApproval { .. } | Self::Legacy { approvable: true, .. }
+        )
+    }
+
+    /// Whether an operator or approver has to act, or can unblock the node by acting.
+    pub fn needs_operator(&self) -> bool {
+        matches!(
+            self,
+            Self::OperatorHold
+                | Self::OperatorRepair
+                | Self::OperatorReview
+                | Self::Approval
+                | Self::WindowOrApproval { .. }
+                | Self::PolicyOrHold
+        )
+    }
+}
