@@ -37,15 +37,15 @@ fn json(more: &[&str]) -> Value {
 
 #[test]
 fn cards_and_announced_parts_are_checked_and_planned() {
-    for (gpu, capability) in
-        [("H200 NVL", "9.0"), ("H800 NVL", "9.0"), ("L40", "8.9"), ("B100", "10.0")]
+    for (gpu, id) in
+        [("H200 NVL", "H200-NVL-141GB"), ("H800 NVL", "H800-NVL"), ("L40", "L40"), ("B100", "B100")]
     {
         let output = run(&["check", "--gpu", gpu, "--driver", "580.95.05", "--output", "json"]);
         assert!(output.code < 2, "{gpu}: {}", output.stderr);
         let report: Value = serde_json::from_str(&output.stdout).unwrap();
         assert_ne!(report["verdict"], "blocked", "{gpu}: {report:#}");
         let text = report.to_string();
-        assert!(text.contains(capability), "{gpu}: {text}");
+        assert!(text.contains(id), "{gpu}: {text}");
 
         let args = ["plan", "train", "--model", "llama3-8b", "--gpu", gpu, "--gpus", "8"];
         let shape = ["--seq-len", "4096", "--global-batch", "64", "--search", "--output", "json"];

@@ -28,9 +28,6 @@ use crate::local_engine::LocalEngine;
 const RATED_CLOCKS: [Signal; 3] =
     [Signal::GpuClockSmBoost, Signal::GpuClockMemoryRated, Signal::GpuClockApplicationLow];
 
-/// Start of the UUID of a GPU that NVML has not reported yet.
-const UNREAD: &str = "unknown, at ";
-
 /// How to query NVML.
 pub(in crate::commands::top) struct NvmlSettings {
     pub(in crate::commands::top) library: OsString,
@@ -145,6 +142,8 @@ impl ReadProgress {
 struct NvmlNodeState {
     node: NodeSample,
     pace: Pace,
+    /// Whether NVML has listed its GPUs.
+    has_inventory: bool,
     progress: ReadProgress,
     /// Per link: whether it is up, and its speed in MB/s.
     links: Vec<(Subject, Option<bool>, Option<f64>)>,
@@ -153,7 +152,13 @@ struct NvmlNodeState {
 impl NvmlNodeState {
     fn new(name: Option<String>, pace: Pace) -> Self {
         let node = NodeSample { node: name, ..NodeSample::new(DataSource::Nvml, Timestamp::now()) };
-        Self { node, pace, progress: ReadProgress::default(), links: Vec::new() }
+        Self {
+            node,
+            pace,
+            has_inventory: false,
+            progress: ReadProgress::default(),
+            links: Vec::new(),
+        }
     }
 
     /// Lists the GPUs that the driver's kernel module serves, in the order of their addresses,
@@ -206,9 +211,9 @@ impl NvmlNodeState {
             }
         };
         self.progress.is_unavailable = true;
-        if !is_hang {
-            // Without NVML, it is unknown which GPUs it would list.
-            self.node.gpus.retain(|gpu| !is_unread(gpu));
+        if !is_hang && !self.has_inventory {
+            // It is unknown which GPUs NVML would list.
+            self.node.gpus.clear();
         }
         // The host answers even if the driver does not.
         self.node.host = host.sample();
@@ -264,6 +269,7 @@ impl NvmlNodeState {
     }
 
     fn set_inventory(&mut self, inventory: Vec<GpuIdentity>) {
+        self.has_inventory = true;
         let mut before = std::mem::take(&mut self.node.gpus);
         for identity in inventory {
             let known = before.iter().position(|gpu| gpu.identity.uuid == identity.uuid);
@@ -356,17 +362,13 @@ impl NvmlNodeState {
 
 /// A GPU of which only the PCI address is known.
 fn unread_gpu(index: u32, pci: String) -> GpuSample {
-    let uuid = GpuUuid(format!("{UNREAD}{pci}"));
+    let uuid = GpuUuid(format!("unknown, at {pci}"));
     let mut gpu =
         GpuSample::new(GpuIdentity { uuid, index, minor: None, pci: Some(pci), name: None });
     for signal in [Signal::GpuClockReasons, Signal::GpuUtilisation] {
         gpu.readings.insert(signal, Reading::Unreadable(ReadError::NotReadYet));
     }
     gpu
-}
-
-fn is_unread(gpu: &GpuSample) -> bool {
-    gpu.identity.uuid.0.starts_with(UNREAD)
 }
 
 /// Whether the sample is the parent's report that the child does not answer.
