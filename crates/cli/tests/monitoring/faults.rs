@@ -197,7 +197,7 @@ fn faults_of_nodes(
     for node in [busy, drained] {
         node.inject(&["--gpu", "1", "throttle", "hw-slowdown"]);
     }
-    // Nobody executes this order.
+    // The agent that would execute this order is gone.
     let mut request = fleet.operator().spawn(&["fleet", "logs", "gpu-3"]);
     monitoring.until_data("farrier_fleet_orders_pending{kind=\"collect-logs\"}");
     request.kill().unwrap();
