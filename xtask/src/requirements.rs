@@ -34,6 +34,19 @@ pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     continue_without(advice, "tests with Slurm will be skipped")
 }
 
+/// Prometheus with promtool, for tests of the rules and dashboards.
+pub(crate) fn ensure_prometheus() -> anyhow::Result<()> {
+    if has_prometheus() {
+        return Ok(());
+    }
+    print_status("--- Prometheus is missing: installing prometheus");
+    if install(&["--no-install-recommends", "prometheus"]) && has_prometheus() {
+        return Ok(());
+    }
+    let advice = "Prometheus could not be installed; run `apt-get install prometheus` as root";
+    continue_without(advice, "tests with Prometheus will be skipped")
+}
+
 /// tmux, which provides the terminals of `cargo xtask bench top`.
 pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     let has_tmux = || {
@@ -82,6 +95,15 @@ fn has_slurm() -> bool {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let has = |program: &str| folders.iter().any(|folder| Path::new(folder).join(program).exists());
     ["slurmctld", "slurmd", "scontrol", "munged"].into_iter().all(has)
+}
+
+fn has_prometheus() -> bool {
+    let runs = |program: &str| {
+        let mut command = command(program);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    runs("prometheus") && runs("promtool")
 }
 
 fn has_python() -> bool {

@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::{ClockStep, ClockWatch, LogClock};
+use crate::histogram::{Histogram, HistogramSnapshot};
 use crate::ingest::admission::{self, ReportAdmission};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 use crate::last_ran::LastRan;
@@ -94,6 +95,7 @@ enum Job {
 pub(crate) struct ControllerStats {
     /// Batches written since the server started.
     commits: AtomicU64,
+    commit_durations: Histogram,
     clock_steps: AtomicU64,
     pauses: AtomicU64,
     /// Whether a tick is already queued.
@@ -193,6 +195,11 @@ impl Controller {
         self.stats.commits.load(Ordering::Relaxed)
     }
 
+    /// How long it took to decide on a batch and to write it.
+    pub(crate) fn commit_durations(&self) -> HistogramSnapshot {
+        self.stats.commit_durations.snapshot()
+    }
+
     pub(crate) fn clock_steps(&self) -> u64 {
         self.stats.clock_steps.load(Ordering::Relaxed)
     }
@@ -204,6 +211,11 @@ impl Controller {
     /// The number of queued inputs.
     pub fn waiting(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
+    /// The length at which the queue is full.
+    pub(crate) fn waiting_max(&self) -> usize {
+        self.jobs.max_capacity()
     }
 
     /// Sends ticks until the thread ends.
@@ -404,7 +416,7 @@ impl Thread {
         }
         self.follow_clock()?;
         self.resume()?;
-        let done = self.state_machine.commit(inputs, self.clock.now())?;
+        let done = self.commit_now(inputs)?;
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(remaining) = &mut self.fail_after_commits {
             *remaining = remaining.saturating_sub(1);
@@ -418,9 +430,16 @@ impl Thread {
 
     /// Logs an event that the controller itself caused.
     fn write(&mut self, event: Event) -> Result<(), LogError> {
-        let done = self.state_machine.commit(vec![(Actor::Server, event)], self.clock.now())?;
+        let done = self.commit_now(vec![(Actor::Server, event)])?;
         self.announce(&done);
         Ok(())
+    }
+
+    fn commit_now(&mut self, inputs: Vec<(Actor, Event)>) -> Result<Committed, LogError> {
+        let start = Instant::now();
+        let done = self.state_machine.commit(inputs, self.clock.now());
+        self.stats.commit_durations.observe(start.elapsed());
+        done
     }
 
     /// Tells sessions and log readers about a commit. Starts a snapshot if one is due.

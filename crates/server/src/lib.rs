@@ -23,6 +23,7 @@ mod audit;
 mod clock;
 pub mod controller;
 mod counters;
+mod histogram;
 mod ingest;
 mod last_ran;
 pub mod log;

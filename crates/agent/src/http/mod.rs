@@ -101,4 +101,6 @@ pub fn coverage_gaps(published: &Published, now_ms: i64) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;

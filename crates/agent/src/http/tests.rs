@@ -16,10 +16,10 @@ use crate::monitor::{CollectorState, CoverageLoss, OwnedGpuProcess};
 use crate::state::{Cost, JournalState, PublishedFinding, State, Values};
 use crate::uplink::UplinkState;
 
-type MetricLine = (String, BTreeMap<String, String>, f64);
+pub(super) type MetricLine = (String, BTreeMap<String, String>, f64);
 
 /// Parses the text format strictly by its specification.
-fn parse(text: &str) -> (BTreeMap<String, String>, Vec<MetricLine>) {
+pub(super) fn parse(text: &str) -> (BTreeMap<String, String>, Vec<MetricLine>) {
     let mut types = BTreeMap::new();
     let mut lines = Vec::new();
     let mut current = String::new();
@@ -120,7 +120,7 @@ fn latest((signal, reading): (Signal, Reading<f64>)) -> LatestValue {
     LatestValue { signal, reading, read_ms: 0 }
 }
 
-fn state() -> State {
+pub(super) fn state() -> State {
     let uuid = uuid();
     let subject = Subject::Gpu(uuid.clone());
     let values = [
@@ -186,7 +186,7 @@ fn state() -> State {
     }
 }
 
-fn uplink(is_connected: bool) -> ConnectionStatus {
+pub(super) fn uplink(is_connected: bool) -> ConnectionStatus {
     let at = Timestamp::from_second(1_800_000_000).unwrap();
     let lost =
         UplinkState::Disconnected { since: at, reason: "no route".to_owned(), must_enrol: false };
@@ -381,50 +381,6 @@ fn incomplete_coverage_gives_the_verdict_unknown() {
     incomplete.coverage_gaps =
         vec![CoverageLoss { source: "gpus".to_owned(), reason: "why".to_owned() }];
     assert_eq!(verdict(&incomplete), "unknown");
-}
-
-/// The words that follow a marker in a text.
-fn words_after<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str> {
-    let word = |rest: &'t str| {
-        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        &rest[..end.unwrap_or(rest.len())]
-    };
-    text.match_indices(mark).map(move |(at, _)| word(&text[at + mark.len()..]))
-}
-
-#[test]
-fn alerts_use_existing_metrics_and_labels() {
-    let rules = include_str!("../../../../deploy/prometheus/farrier.rules.yml");
-    let (_, lines) = parse(&page(&Metrics { dcgm: false, hostname: None }));
-    let mut about_findings = 0;
-    for alert in rules.split("- alert: ").skip(1) {
-        let name = alert.lines().next().unwrap();
-        let expr = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
-        // Prometheus adds these labels. The metrics add theirs below.
-        let mut labels = BTreeSet::from(["instance", "job"]);
-        for metric in words_after(expr, "farrier_").map(|rest| format!("farrier_{rest}")) {
-            let found = lines.iter().find(|line| line.0 == metric);
-            let found = found.unwrap_or_else(|| panic!("{name}: there is no {metric}"));
-            labels.extend(found.1.keys().map(String::as_str));
-        }
-        if let Some((_, by)) = expr.split_once(" by (") {
-            let by: BTreeSet<&str> = by.split(')').next().unwrap().split(", ").collect();
-            assert!(by.is_subset(&labels), "{name}: {by:?}");
-            labels = by;
-        }
-        let used: BTreeSet<&str> = words_after(alert, "$labels.").collect();
-        assert!(used.is_subset(&labels), "{name} uses {used:?} and has {labels:?}");
-        if expr.contains("farrier_findings") {
-            about_findings += 1;
-            assert!(
-                ["instance", "code", "reason", "gpu", "UUID"]
-                    .iter()
-                    .all(|label| used.contains(label)),
-                "{name}"
-            );
-        }
-    }
-    assert_eq!(about_findings, 3);
 }
 
 async fn get(address: std::net::SocketAddr, request: &str) -> String {

@@ -203,7 +203,23 @@ pub enum Domain {
 impl Domain {
     /// Whether its nodes share equipment that can fail.
     pub fn fails_as_one(&self) -> bool {
-        !matches!(self, Self::Fleet | Self::Pool(_) | Self::Tenant(_))
+        self.kind().fails_as_one()
+    }
+
+    /// The name within its kind. Empty for the whole fleet.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Fleet => "",
+            Self::Pool(name) => name.as_str(),
+            Self::Tenant(name) => name.as_str(),
+            Self::Site(name)
+            | Self::Leaf(name)
+            | Self::Rack(name)
+            | Self::Nvlink(name)
+            | Self::Spine(name)
+            | Self::Row(name)
+            | Self::Pdu(name) => name.as_str(),
+        }
     }
 
     /// The kind of the domain, as policies use it.
@@ -310,6 +326,42 @@ pub enum DomainKind {
     Spine,
     Row,
     Pdu,
+}
+
+impl DomainKind {
+    pub const ALL: [Self; 10] = [
+        Self::Fleet,
+        Self::Pool,
+        Self::Tenant,
+        Self::Site,
+        Self::Leaf,
+        Self::Rack,
+        Self::Nvlink,
+        Self::Spine,
+        Self::Row,
+        Self::Pdu,
+    ];
+
+    /// Whether the nodes of such a domain share equipment that can fail.
+    pub fn fails_as_one(self) -> bool {
+        !matches!(self, Self::Fleet | Self::Pool | Self::Tenant)
+    }
+
+    /// The stable code, as in JSON and metrics.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Fleet => "fleet",
+            Self::Pool => "pool",
+            Self::Tenant => "tenant",
+            Self::Site => "site",
+            Self::Leaf => "leaf",
+            Self::Rack => "rack",
+            Self::Nvlink => "nvlink",
+            Self::Spine => "spine",
+            Self::Row => "row",
+            Self::Pdu => "pdu",
+        }
+    }
 }
 
 /// The actor that caused an entry.

@@ -21,6 +21,7 @@ mod export;
 mod extent;
 mod failure;
 mod fleet;
+mod health;
 mod limits;
 mod matrix;
 mod metrics;
@@ -114,7 +115,7 @@ pub(crate) struct Rest {
     limits: Arc<Limits>,
     /// The number of answers, by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
-    health: Arc<metrics::Health>,
+    health: Arc<health::Health>,
     verdicts: SharedVerdictCache,
 }
 

@@ -19,8 +19,8 @@ use super::failure::Failure;
 use super::query::{Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, events, export, fleet, matrix, metrics, nodes, openapi, requests, stream,
-    tokens,
+    Call, artifacts, events, export, fleet, health, matrix, metrics, nodes, openapi, requests,
+    stream, tokens,
 };
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
@@ -257,9 +257,9 @@ pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/openapi.json", "getOpenapi", None, &[], None,
         AnswerKind::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,
         "Returns this OpenAPI document."),
-    route!(GET "/metrics", "getMetrics", READ, &[], None, AnswerKind::Other(reply::METRICS),
+    route!(GET "/metrics", "getMetrics", READ, metrics::QUERY, None, AnswerKind::Other(reply::METRICS),
         metrics::metrics, "Prometheus metrics. Requires the whole fleet as scope."),
-    route!(GET "/healthz", "getHealth", None, &[], None, AnswerKind::Other(reply::TEXT), metrics::healthz,
+    route!(GET "/healthz", "getHealth", None, &[], None, AnswerKind::Other(reply::TEXT), health::healthz,
         "Health check."),
 ];
 

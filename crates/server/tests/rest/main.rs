@@ -4,6 +4,7 @@
 mod access;
 mod malformed;
 mod matrix;
+mod metrics;
 mod pagination;
 mod protocol;
 mod reads;

@@ -357,9 +357,12 @@ async fn metrics_are_counted_and_health_needs_no_token() {
     let answer = fleet.send("GET", "/metrics", Some(&token), None).await;
     assert!(answer.headers["content-type"].starts_with("text/plain; version=0.0.4"));
     for line in [
-        "farrier_fleet_nodes{phase=\"joining\"} 3",
-        "farrier_fleet_nodes{phase=\"held\"} 0",
-        "farrier_fleet_findings{severity=\"warning\"} 1",
+        "farrier_fleet_nodes{pool=\"train\",phase=\"joining\"} 2",
+        "farrier_fleet_nodes{pool=\"serve\",phase=\"joining\"} 1",
+        "farrier_fleet_nodes{pool=\"serve\",phase=\"held\"} 0",
+        "farrier_fleet_rack_nodes{pool=\"serve\",rack=\"r1\",phase=\"joining\"} 1",
+        "farrier_fleet_findings{pool=\"train\",severity=\"warning\"} 1",
+        "farrier_server_controller_responding 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
         // These may be above zero: the machine may stall, and its clock may be stepped.
@@ -402,10 +405,10 @@ async fn a_nodes_connection_is_shown_and_unknown_after_a_restart() {
     assert_eq!(explained["connection"]["state"], "disconnected", "{explained}");
     let metrics = fleet.send("GET", "/metrics", Some(&ann), None).await.body;
     for line in [
-        "farrier_fleet_node_connections{state=\"connected\"} 0\n",
-        "farrier_fleet_node_connections{state=\"heartbeat-late\"} 0\n",
-        "farrier_fleet_node_connections{state=\"disconnected\"} 1\n",
-        "farrier_fleet_node_connections{state=\"never\"} 2\n",
+        "farrier_fleet_node_connections{pool=\"train\",state=\"connected\"} 0\n",
+        "farrier_fleet_node_connections{pool=\"train\",state=\"heartbeat-late\"} 0\n",
+        "farrier_fleet_node_connections{pool=\"train\",state=\"disconnected\"} 1\n",
+        "farrier_fleet_node_connections{pool=\"train\",state=\"never\"} 1\n",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }

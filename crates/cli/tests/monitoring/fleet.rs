@@ -1,0 +1,107 @@
+//! A server with TLS and agents on simulated nodes.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::agent_node::{Agent, AgentNode};
+use crate::server::{TestServer, TestUser, until};
+
+/// Two nodes may show a domain fault, reboots need an approval, and a heartbeat is lost after 30 s,
+/// which is the minimum.
+fn policy() -> Value {
+    json!({
+        "pools_default": { "reboot_needs_approval": true, "heartbeat_timeout_s": 90 },
+        "common_cause": { "nodes": 2, "share": 0.5 },
+    })
+}
+
+pub(crate) struct Fleet {
+    folder: tempfile::TempDir,
+    address: String,
+    server: Option<TestServer>,
+    starts: u32,
+}
+
+impl Fleet {
+    /// Starts a server whose node certificates last only an hour, so that they expire soon.
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // The server restarts at the same address.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address = format!("127.0.0.1:{port}");
+        let mut fleet = Self { folder, address, server: None, starts: 0 };
+        fleet.start_server(&[]);
+        let user = fleet.server().log_in("ann", "admin");
+        let file = fleet.path("policy.json");
+        fs::write(&file, policy().to_string()).unwrap();
+        user.run_ok(&["fleet", "policy", "set", file.to_str().unwrap()]);
+        fleet
+    }
+
+    pub(crate) fn start_server(&mut self, more: &[&str]) {
+        self.starts += 1;
+        let args = ["--certificate-life", "1h", "--heartbeat-interval", "1"];
+        let log = format!("server-{}.log", self.starts);
+        let args = [&args[..], more].concat();
+        let server = TestServer::start_with(self.folder.path(), &self.address, &log, &args);
+        self.server = Some(server);
+    }
+
+    pub(crate) fn stop_server(&mut self) {
+        self.server.take().unwrap().stop();
+    }
+
+    pub(crate) fn server(&self) -> &TestServer {
+        self.server.as_ref().unwrap()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The token of a viewer, for Prometheus.
+    pub(crate) fn token(&self) -> String {
+        let args = ["user", "add", "prometheus", "--role", "viewer", "--output", "json"];
+        let created: Value = serde_json::from_str(&self.server().command(&args).stdout).unwrap();
+        created["token"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn operator(&self) -> TestUser {
+        self.server().log_in("bob", "operator")
+    }
+
+    /// Enrols a node in rack `r1` and writes its configuration.
+    pub(crate) fn enrol(&self, name: &str, pool: &str, node: &AgentNode, orders: &str) {
+        let secret = self.server().token(&["--pool", pool, "--rack", "r1"]);
+        let enrolled = self.server().enrol(name, &node.text("identity"), &secret);
+        assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
+        let (address, identity) = (&self.address, node.text("identity"));
+        let more = format!(
+            "[server]\nurl = \"https://{address}\"\nidentity = {identity:?}\n[orders]\n{orders}\n"
+        );
+        fs::write(node.path("agent.toml"), node.config(&more)).unwrap();
+    }
+}
+
+/// A node with two GPUs.
+pub(crate) fn node(seed: &str) -> AgentNode {
+    AgentNode::with(&["--gpus", "2", "--seed", seed])
+}
+
+/// The address of an agent's metrics.
+pub(crate) fn metrics_address(agent: &Agent<'_>) -> String {
+    let address = |log: String| {
+        let line =
+            log.lines().rev().find_map(|line| line.split("address=").nth(1).map(str::to_owned));
+        line.map(|address| address.trim().to_owned())
+    };
+    until("the agent serves metrics", || address(agent.log()).is_some());
+    address(agent.log()).unwrap()
+}
