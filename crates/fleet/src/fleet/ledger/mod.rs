@@ -31,7 +31,6 @@ use super::event::{Cordon, Entry, Event, GpuInventory, OperatorRequest};
 use super::identity::{Domain, NodeId};
 use super::order::OrderStatus;
 use super::policy::Autonomy;
-use super::reason::Reason;
 use super::state::{FleetState, Node, NodePhase};
 use crate::health::{Change, Finding};
 use account::{DAY_MS, LossKey, Totals};
@@ -134,7 +133,7 @@ pub struct Ledger {
     /// Time up to which the clock of the log has come, in milliseconds since the epoch.
     clock_ms: i64,
     first_entry: u64,
-    /// When the log begins, if earlier entries are archived.
+    /// When the log begins.
     begins: Option<Timestamp>,
     accounts: BTreeMap<NodeId, Account>,
     totals: Totals,
@@ -181,6 +180,7 @@ impl Ledger {
 
     /// Takes the next entry.
     pub fn apply(&mut self, entry: &Entry) {
+        self.begins.get_or_insert(entry.at);
         let before_ms = self.clock_ms;
         self.clock_ms = self.clock_ms.max(entry.at.as_millisecond());
         match &entry.event {
@@ -202,7 +202,7 @@ impl Ledger {
         if let Some(id) = subject.filter(|id| self.accounts.contains_key(id) || before.is_some()) {
             self.note_entry(&id, before.as_deref(), entry);
         }
-        self.follow_shadow(&changed, entry.at);
+        self.follow_shadow(&changed, entry);
     }
 
     /// The server did not run: what happened to nodes in service is unknown.
@@ -273,6 +273,9 @@ impl Ledger {
             }
             self.update(id);
         }
+        if let Some(before) = before {
+            self.note_operator(id, before, entry);
+        }
         if !self.totals.includes(entry.at.as_millisecond()) {
             return;
         }
@@ -291,9 +294,6 @@ impl Ledger {
             let test =
                 FailedTest { node: id.clone(), at: entry.at, level, evidence: reason.clone() };
             self.histories.note_failed_test(account.memory().installed, &test);
-        }
-        if let Some(before) = before {
-            self.note_operator(id, before, entry);
         }
     }
 
@@ -359,22 +359,21 @@ impl Ledger {
         self.shadow.note_action(id, before, action);
     }
 
-    fn follow_shadow(&mut self, changed: &BTreeSet<NodeId>, at: Timestamp) {
-        if !self.totals.includes(at.as_millisecond()) {
-            return;
-        }
-        let mut ids = self.shadow.explained();
-        ids.extend(changed.iter().cloned());
-        for id in ids {
-            let Some(node) = self.counted(&id).cloned() else { continue };
-            let Some(account) = self.accounts.get(&id) else { continue };
-            let is_deferred = node.phase.deferred().is_some_and(|rationale| {
-                matches!(rationale.reason, Reason::QuarantineNotAllowed { .. })
-            });
-            if is_deferred {
-                self.shadow.note_deferred(&self.state, &id, at, account.gpus_at_fault());
+    fn follow_shadow(&mut self, changed: &BTreeSet<NodeId>, entry: &Entry) {
+        let explained = self.shadow.explained();
+        let deferred = match &entry.event {
+            Event::Deferred { node, .. } => Some(node),
+            _ => None,
+        };
+        for id in explained.iter().chain(deferred) {
+            if let Some(account) = self.accounts.get(id) {
+                self.shadow.note_deferred(&self.state, id, entry.at, account.gpus_at_fault());
             }
-            self.shadow.note_change(&id, &node, at);
+        }
+        for id in explained.iter().chain(changed) {
+            if let Some(node) = self.counted(id).cloned() {
+                self.shadow.note_change(id, &node, entry.at);
+            }
         }
     }
 
@@ -411,13 +410,14 @@ impl Ledger {
             repairs: self.repairs.finish(),
             rma,
             drivers,
-            shadow: self.shadow.finish(self.totals.observed_node_ms, period.to),
+            shadow: self.shadow.finish(self.totals.observed_node_ms, period.from..period.to, end),
             period,
         }
     }
 
     fn period(&self, end: Timestamp) -> ReportPeriod {
-        let begin = self.begins.unwrap_or(self.spec.from.unwrap_or(end).min(end));
+        let begin = self.begins.unwrap_or(end);
+        let is_archived = self.first_entry > 1;
         let from = self.spec.from.map_or(begin, |from| from.max(begin)).min(end);
         let to = self.spec.to.map_or(end, |to| to.min(end)).max(from);
         ReportPeriod {
@@ -426,7 +426,7 @@ impl Ledger {
             first_entry: self.first_entry,
             last_entry: self.state.seq,
             missing_before: self.begins.filter(|begins| {
-                self.spec.from.is_none_or(|from| from < *begins)
+                is_archived && self.spec.from.is_none_or(|from| from < *begins)
             }),
             missing_after: self.spec.to.filter(|to| *to > end),
         }

@@ -6,6 +6,7 @@
 //! that stays in service uses none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -115,7 +116,9 @@ impl Shadow {
         else {
             return;
         };
-        if self.open.contains_key(id) {
+        let is_acted_on =
+            node.requests.hold.is_some() || node.scheduling.external_cordon().is_some();
+        if is_acted_on || self.open.contains_key(id) {
             return;
         }
         if is_explained_by_domain(state, node, at) {
@@ -210,9 +213,20 @@ impl Shadow {
         self.open.remove(id);
     }
 
-    /// The report. `None` if no pool only observed.
-    pub(super) fn finish(self, node_ms: u64, to: Timestamp) -> Option<ShadowReport> {
-        if node_ms == 0 && self.cases.is_empty() {
+    /// The report on the cases that began in this period. What happened to them later counts too,
+    /// up to `now`. `None` if no pool only observed.
+    pub(super) fn finish(
+        self,
+        node_ms: u64,
+        period: Range<Timestamp>,
+        now: Timestamp,
+    ) -> Option<ShadowReport> {
+        // The end of the log is in the period.
+        let began = |case: &Case| {
+            case.began().is_some_and(|at| at >= period.start && (at < period.end || at == now))
+        };
+        let cases: Vec<Case> = self.cases.into_iter().filter(began).collect();
+        if node_ms == 0 && cases.is_empty() {
             return None;
         }
         let mut report = ShadowReport {
@@ -225,10 +239,10 @@ impl Shadow {
             saved_high_ms: 0,
             false_cost_ms: 0,
             cases: Vec::new(),
-            cases_omitted: self.cases.len().saturating_sub(CASES_MAX) as u64,
+            cases_omitted: cases.len().saturating_sub(CASES_MAX) as u64,
         };
-        for case in self.cases {
-            case.count(&mut report, self.window, to);
+        for case in cases {
+            case.count(&mut report, self.window, now);
         }
         if node_ms > 0 {
             let per_1000_node_days = 1000.0 / ratio(node_ms, NODE_DAY_MS);
@@ -241,7 +255,13 @@ impl Shadow {
 }
 
 impl Case {
-    fn outcome(&self, window: SignedDuration, to: Timestamp) -> ShadowOutcome {
+    /// When Farrier decided, or else when the operator acted.
+    fn began(&self) -> Option<Timestamp> {
+        let decided = self.decision.as_ref().map(|decision| decision.at);
+        decided.or_else(|| self.acted.as_ref().map(|action| action.at))
+    }
+
+    fn outcome(&self, window: SignedDuration, now: Timestamp) -> ShadowOutcome {
         let Some(decision) = &self.decision else {
             return if self.has_finding {
                 ShadowOutcome::BothOperatorFirst
@@ -258,7 +278,7 @@ impl Case {
                 ShadowOutcome::Unconfirmed
             }
             Some(Ended::Cleared { at, .. }) if at > deadline => ShadowOutcome::Unconfirmed,
-            _ if to < deadline => ShadowOutcome::Pending,
+            _ if now < deadline => ShadowOutcome::Pending,
             Some(Ended::Cleared { .. }) => ShadowOutcome::FalseQuarantine,
             None => ShadowOutcome::Unconfirmed,
         }
@@ -271,8 +291,8 @@ impl Case {
         }
     }
 
-    fn count(self, report: &mut ShadowReport, window: SignedDuration, to: Timestamp) {
-        let outcome = self.outcome(window, to);
+    fn count(self, report: &mut ShadowReport, window: SignedDuration, now: Timestamp) {
+        let outcome = self.outcome(window, now);
         let counts = &mut report.counts;
         *match outcome {
             ShadowOutcome::BothFarrierFirst => &mut counts.both_farrier_first,

@@ -182,7 +182,7 @@ fn a_gpu_that_moves_keeps_its_history() {
         let gpus = Some(gpus.into_iter().map(gpu).collect());
         NodeInventory { boot: boot.to_owned(), gpus, ..NodeInventory::default() }
     };
-    let mut report_of = |fleet: &mut TestFleet, index: usize, gpus: Vec<u32>| {
+    let report_of = |fleet: &mut TestFleet, index: usize, gpus: Vec<u32>| {
         let inventory = reported(&format!("b{index}-{}", gpus.len()), gpus);
         let event = Event::InventoryReported { node: node(index), inventory };
         fleet.batch(vec![(Actor::Node(node(index)), event)]);
@@ -220,7 +220,6 @@ fn repairs_are_tallied_by_their_outcome() {
     fleet.act(&Act::Fault(0, 1, Severity::Fatal, Action::RebootNode, 0));
     fleet.complete_orders_until(&node(0), |order| order.spec().code == "reboot");
     fleet.act(&Act::Clear(0, 1));
-    wait_hours(&mut fleet, 1);
     fleet.complete_all_orders();
     let repairs = whole(&fleet).repairs;
     let reboot = repairs.iter().find(|tally| tally.repair == "reboot").unwrap();
