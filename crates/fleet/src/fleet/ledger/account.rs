@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::classify::{Fault, GpuState};
+use super::classify::{LossReason, GpuState};
 use super::report::{Cause, GpuTime, PoolDays};
-use super::timeline::Segment;
+use super::timeline::TimelineSegment;
 use crate::fleet::identity::{NodeId, Pool};
 use crate::health::GpuUuid;
 
@@ -20,7 +20,7 @@ pub(super) struct LossKey {
     pub(super) pool: Pool,
     pub(super) sku: Option<Arc<str>>,
     pub(super) driver: Option<String>,
-    pub(super) fault: Arc<Fault>,
+    pub(super) fault: Arc<LossReason>,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Totals {
     }
 
     /// Counts a segment of a node.
-    pub(super) fn count(&mut self, node: &NodeId, segment: &Segment, time: Range<i64>) {
+    pub(super) fn count(&mut self, node: &NodeId, segment: &TimelineSegment, time: Range<i64>) {
         let begin = time.start.max(self.period.start);
         let end = time.end.min(self.period.end);
         if begin >= end {
@@ -100,7 +100,7 @@ impl Totals {
         }
     }
 
-    fn count_lines(&mut self, node: &NodeId, segment: &Segment, length: u64) {
+    fn count_lines(&mut self, node: &NodeId, segment: &TimelineSegment, length: u64) {
         let class = &segment.class;
         for group in &class.groups {
             let gpu_ms = group.gpus * length;
@@ -139,11 +139,11 @@ impl Totals {
 }
 
 enum Counted<'a> {
-    Available(Option<&'a Arc<Fault>>),
-    Lost(Cause, &'a Arc<Fault>),
+    Available(Option<&'a Arc<LossReason>>),
+    Lost(Cause, &'a Arc<LossReason>),
 }
 
-fn counted_state<'a>(state: &'a GpuState, unobserved: Option<&'a Arc<Fault>>) -> Counted<'a> {
+fn counted_state<'a>(state: &'a GpuState, unobserved: Option<&'a Arc<LossReason>>) -> Counted<'a> {
     match (state, unobserved) {
         (GpuState::Available { .. }, Some(why)) => Counted::Lost(Cause::Unknown, why),
         (GpuState::Available { exposure }, None) => Counted::Available(exposure.as_ref()),
@@ -155,7 +155,7 @@ fn milliseconds(range: Range<i64>) -> u64 {
     u64::try_from(range.end - range.start).unwrap_or_default()
 }
 
-fn gpu_time(segment: &Segment, length: u64) -> GpuTime {
+fn gpu_time(segment: &TimelineSegment, length: u64) -> GpuTime {
     let mut time = GpuTime::default();
     for group in &segment.class.groups {
         let gpu_ms = group.gpus * length;

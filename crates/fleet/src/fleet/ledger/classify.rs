@@ -22,20 +22,20 @@ const GPU_MISSING: &str = "gpu-missing";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GpuState {
     /// Its node takes work. The fault is open while it does.
-    Available { exposure: Option<Arc<Fault>> },
-    Lost { cause: Cause, fault: Arc<Fault> },
+    Available { exposure: Option<Arc<LossReason>> },
+    Lost { cause: Cause, fault: Arc<LossReason> },
 }
 
 /// What is wrong, or why the node is out of service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Fault {
+pub(super) struct LossReason {
     pub(super) code: String,
     pub(super) detail: String,
     /// The GPU at fault.
     pub(super) gpu: Option<GpuUuid>,
 }
 
-impl Fault {
+impl LossReason {
     pub(super) fn from_code(code: &str) -> Arc<Self> {
         Arc::new(Self { code: code.to_owned(), detail: String::new(), gpu: None })
     }
@@ -66,7 +66,7 @@ pub(super) struct NodeClass {
 
 /// What the ledger remembers of a node besides its state.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Memory<'a> {
+pub(super) struct NodeMemory<'a> {
     /// The GPUs of the last inventory that named them, and the GPUs that are missing since.
     pub(super) installed: &'a [GpuInventory],
     /// Whether the node had a fault when it was held.
@@ -74,7 +74,7 @@ pub(super) struct Memory<'a> {
 }
 
 /// What the time of the node counts as.
-pub(super) fn classify(node: &Node, policy: &Policy, memory: Memory<'_>) -> NodeClass {
+pub(super) fn classify(node: &Node, policy: &Policy, memory: NodeMemory<'_>) -> NodeClass {
     let pool = node.location.pool.clone();
     let observed = policy.for_pool(&pool).autonomy == Autonomy::Observe;
     let driver = node.reported_inventory().and_then(|inventory| inventory.driver.clone());
@@ -98,18 +98,18 @@ pub(super) fn classify(node: &Node, policy: &Policy, memory: Memory<'_>) -> Node
 enum ServiceStatus {
     TakesWork { unverified: bool },
     /// It may take work, but its state is not known.
-    Unknown(Arc<Fault>),
+    Unknown(Arc<LossReason>),
     /// Out of service because of the faults of the node. The cause applies to a node whose faults
     /// are not known any more.
-    Faulty(Cause, Arc<Fault>),
+    Faulty(Cause, Arc<LossReason>),
     /// Out of service, whatever faults the node has.
-    Out(Cause, Arc<Fault>),
+    Out(Cause, Arc<LossReason>),
 }
 
 impl ServiceStatus {
-    fn new(node: &Node, memory: Memory<'_>) -> Self {
+    fn new(node: &Node, memory: NodeMemory<'_>) -> Self {
         let reason = &node.phase.rationale().reason;
-        let by_code = || Fault::from_code(reason.code());
+        let by_code = || LossReason::from_code(reason.code());
         match node.phase() {
             NodePhase::Joining | NodePhase::InService | NodePhase::Suspect => Self::in_use(node),
             NodePhase::Quarantined | NodePhase::Repairing => {
@@ -138,18 +138,18 @@ impl ServiceStatus {
 
     /// A node that takes work, as far as its phase says.
     fn in_use(node: &Node) -> Self {
-        let unknown = |code| Self::Unknown(Fault::from_code(code));
+        let unknown = |code| Self::Unknown(LossReason::from_code(code));
         if let Scheduling::Cordoned { by, .. } = &node.scheduling {
             return match by {
                 // The cordon of a joining node ends when it is verified.
                 CordonOwner::Farrier if node.phase() == NodePhase::Joining => {
-                    Self::Out(Cause::Verification, Fault::from_code("enrolled"))
+                    Self::Out(Cause::Verification, LossReason::from_code("enrolled"))
                 }
                 CordonOwner::Farrier => {
-                    Self::Faulty(Cause::IdleByCordon, Fault::from_code("farrier-cordon"))
+                    Self::Faulty(Cause::IdleByCordon, LossReason::from_code("farrier-cordon"))
                 }
                 CordonOwner::Other(_) => {
-                    Self::Out(Cause::Maintenance, Fault::from_code("external-cordon"))
+                    Self::Out(Cause::Maintenance, LossReason::from_code("external-cordon"))
                 }
             };
         }
@@ -171,13 +171,13 @@ impl ServiceStatus {
 }
 
 /// Why a node was quarantined, if no finding says so any more.
-fn out_of_service(reason: &Reason) -> (Cause, Arc<Fault>) {
-    let by_code = Fault::from_code(reason.code());
+fn out_of_service(reason: &Reason) -> (Cause, Arc<LossReason>) {
+    let by_code = LossReason::from_code(reason.code());
     match reason {
         Reason::OpenFindings { worst, .. } => {
             let (code, detail) = (worst.code.clone(), worst.detail.clone());
             let gpu = worst.subject.gpu().cloned();
-            (Cause::Finding, Arc::new(Fault { code, detail, gpu }))
+            (Cause::Finding, Arc::new(LossReason { code, detail, gpu }))
         }
         Reason::VerificationFailed { .. } => (Cause::Verification, by_code),
         Reason::Legacy { findings, .. } if !findings.is_empty() => (Cause::Finding, by_code),
@@ -208,19 +208,19 @@ impl<'a> NodeFaults<'a> {
     }
 
     /// The worst fault of this GPU or of the whole node.
-    fn of(&self, gpu: &GpuUuid) -> Option<Arc<Fault>> {
+    fn of(&self, gpu: &GpuUuid) -> Option<Arc<LossReason>> {
         let mut own = self.of_gpus.iter().filter(|finding| finding.subject.gpu() == Some(gpu));
         let finding = own.next().or_else(|| self.of_node.first())?;
-        Some(Fault::from_finding(finding))
+        Some(LossReason::from_finding(finding))
     }
 
     /// The worst fault of the node or one of its GPUs.
-    fn worst(&self) -> Option<Arc<Fault>> {
+    fn worst(&self) -> Option<Arc<LossReason>> {
         let findings = self.of_node.iter().chain(&self.of_gpus);
         let worst = findings.min_by_key(|finding| {
             (Reverse((ends_service(finding), finding.action)), finding.id)
         })?;
-        Some(Fault::from_finding(worst))
+        Some(LossReason::from_finding(worst))
     }
 }
 
@@ -230,7 +230,7 @@ fn gpu_state(
     status: &ServiceStatus,
     faults: &NodeFaults<'_>,
 ) -> GpuState {
-    let lost = |cause, fault: &Arc<Fault>| GpuState::Lost { cause, fault: Arc::clone(fault) };
+    let lost = |cause, fault: &Arc<LossReason>| GpuState::Lost { cause, fault: Arc::clone(fault) };
     let own = faults.of(&gpu.uuid);
     match status {
         ServiceStatus::Out(cause, fault) => lost(*cause, fault),
@@ -239,7 +239,7 @@ fn gpu_state(
             let missing = || {
                 let gpu = Some(gpu.uuid.clone());
                 let code = GPU_MISSING.to_owned();
-                Arc::new(Fault { code, detail: String::new(), gpu })
+                Arc::new(LossReason { code, detail: String::new(), gpu })
             };
             own.map_or_else(
                 || lost(Cause::Unknown, &missing()),
@@ -247,7 +247,7 @@ fn gpu_state(
             )
         }
         ServiceStatus::TakesWork { unverified } => {
-            let unverified = unverified.then(|| Fault::from_code(UNVERIFIED));
+            let unverified = unverified.then(|| LossReason::from_code(UNVERIFIED));
             GpuState::Available { exposure: own.or(unverified) }
         }
         ServiceStatus::Faulty(cause, fault) => match (own, faults.worst()) {

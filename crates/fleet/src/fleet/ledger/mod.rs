@@ -34,7 +34,7 @@ use super::policy::Autonomy;
 use super::state::{FleetState, Node, NodePhase};
 use crate::health::{Change, Finding};
 use account::{DAY_MS, LossKey, Totals};
-use classify::{Fault, GpuState, Memory, UNVERIFIED, classify};
+use classify::{LossReason, GpuState, NodeMemory, UNVERIFIED, classify};
 use gpu_history::GpuHistories;
 use poisson::{as_f64, interval};
 use repairs::RepairLedger;
@@ -96,9 +96,9 @@ struct Account {
 }
 
 impl Account {
-    fn memory(&self) -> Memory<'_> {
+    fn memory(&self) -> NodeMemory<'_> {
         let installed = self.installed.as_deref().unwrap_or_default();
-        Memory { installed, held_with_fault: self.held_with_fault }
+        NodeMemory { installed, held_with_fault: self.held_with_fault }
     }
 
     /// The SKU of the GPU at fault; that of the first GPU if the fault is not that of a GPU.
@@ -140,8 +140,8 @@ pub struct Ledger {
     histories: GpuHistories,
     repairs: RepairLedger,
     shadow: Shadow,
-    heartbeat_lost: Arc<Fault>,
-    server_stopped: Arc<Fault>,
+    heartbeat_lost: Arc<LossReason>,
+    server_stopped: Arc<LossReason>,
 }
 
 impl Ledger {
@@ -160,8 +160,8 @@ impl Ledger {
             histories: GpuHistories::default(),
             repairs: RepairLedger::default(),
             shadow: Shadow::new(spec.shadow_window_h.min(LedgerSpec::SHADOW_WINDOW_H_MAX)),
-            heartbeat_lost: Fault::from_code("heartbeat-lost"),
-            server_stopped: Fault::from_code("server-stopped"),
+            heartbeat_lost: LossReason::from_code("heartbeat-lost"),
+            server_stopped: LossReason::from_code("server-stopped"),
             state: FleetState::default(),
             spec,
         };

@@ -62,13 +62,13 @@ pub struct GpuTime {
     pub total_ms: u64,
     /// The node takes work, its heartbeats arrive, and its GPUs are known.
     pub available_ms: u64,
-    pub lost_ms: LostTime,
+    pub lost_ms: LostGpuTime,
 }
 
 /// Lost GPU-time by cause, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct LostTime {
+pub struct LostGpuTime {
     pub finding: u64,
     pub idle_by_cordon: u64,
     pub verification: u64,
@@ -77,7 +77,7 @@ pub struct LostTime {
     pub unknown: u64,
 }
 
-impl LostTime {
+impl LostGpuTime {
     pub fn of(&self, cause: Cause) -> u64 {
         match cause {
             Cause::Finding => self.finding,

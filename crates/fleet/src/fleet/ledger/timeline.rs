@@ -5,22 +5,22 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::classify::{Fault, NodeClass};
+use super::classify::{LossReason, NodeClass};
 
 /// Time in which nothing changed. It ends where the next segment begins.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(super) struct TimelineSegment {
     pub(super) since_ms: i64,
     pub(super) class: Arc<NodeClass>,
     /// How many GPUs the node has. `None` before its first inventory.
     pub(super) gpus: Option<u64>,
     /// Why nobody saw the node in this time. What would be available is then unknown.
-    pub(super) unobserved: Option<Arc<Fault>>,
+    pub(super) unobserved: Option<Arc<LossReason>>,
 }
 
 /// Segments in order of time, without gaps. The last one is open.
 #[derive(Debug, Default)]
-pub(super) struct Timeline(Vec<Segment>);
+pub(super) struct Timeline(Vec<TimelineSegment>);
 
 impl Timeline {
     pub(super) fn class(&self) -> Option<&Arc<NodeClass>> {
@@ -37,23 +37,23 @@ impl Timeline {
             }
             _ => {
                 let class = Arc::new(class);
-                self.0.push(Segment { since_ms: at_ms, class, gpus, unobserved: None });
+                self.0.push(TimelineSegment { since_ms: at_ms, class, gpus, unobserved: None });
             }
         }
     }
 
     /// Nobody saw the node in this time, which ends now.
-    pub(super) fn mark_unobserved(&mut self, time: Range<i64>, why: &Arc<Fault>) {
+    pub(super) fn mark_unobserved(&mut self, time: Range<i64>, why: &Arc<LossReason>) {
         if time.is_empty() {
             return;
         }
         let first = self.0.partition_point(|segment| segment.since_ms < time.start);
         let mut marked = Vec::new();
         if let Some(before) = first.checked_sub(1).and_then(|index| self.0.get(index)) {
-            marked.push(Segment { since_ms: time.start, ..before.clone() });
+            marked.push(TimelineSegment { since_ms: time.start, ..before.clone() });
         }
         marked.extend(self.0.drain(first..));
-        let last = marked.last().map(|last| Segment {
+        let last = marked.last().map(|last| TimelineSegment {
             since_ms: time.end,
             unobserved: None,
             ..last.clone()
@@ -66,7 +66,7 @@ impl Timeline {
     }
 
     /// The segments, each with its end.
-    pub(super) fn segments(&self, end_ms: i64) -> impl Iterator<Item = (&Segment, Range<i64>)> {
+    pub(super) fn segments(&self, end_ms: i64) -> impl Iterator<Item = (&TimelineSegment, Range<i64>)> {
         let ends = self.0.iter().skip(1).map(|next| next.since_ms).chain([end_ms]);
         self.0.iter().zip(ends).map(|(segment, end)| (segment, segment.since_ms..end))
     }
@@ -94,7 +94,7 @@ mod tests {
         for (at, name) in [(0, "a"), (10, "b"), (20, "c")] {
             timeline.change(at, class(name), Some(1));
         }
-        timeline.mark_unobserved(5..30, &Fault::from_code("heartbeat-lost"));
+        timeline.mark_unobserved(5..30, &LossReason::from_code("heartbeat-lost"));
         let a_to_c = [
             ("a".to_owned(), 0..5, false),
             ("a".to_owned(), 5..10, true),
@@ -109,10 +109,10 @@ mod tests {
     fn a_silence_from_before_the_enrolment_begins_with_it() {
         let mut timeline = Timeline::default();
         timeline.change(10, class("a"), None);
-        timeline.mark_unobserved(5..20, &Fault::from_code("heartbeat-lost"));
+        timeline.mark_unobserved(5..20, &LossReason::from_code("heartbeat-lost"));
         let expected = [("a".to_owned(), 10..20, true), ("a".to_owned(), 20..30, false)];
         assert_eq!(shown(&timeline, 30), expected);
-        timeline.mark_unobserved(20..20, &Fault::from_code("server-stopped"));
+        timeline.mark_unobserved(20..20, &LossReason::from_code("server-stopped"));
         assert_eq!(shown(&timeline, 30), expected);
     }
 
