@@ -29,6 +29,7 @@ mod last_ran;
 pub mod log;
 pub mod log_tail;
 mod renewals;
+pub mod report;
 pub mod rest;
 pub mod run;
 mod serve;

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use farrier_fleet::fleet::Entry;
-use tokio::sync::{Semaphore, watch};
+use farrier_fleet::fleet::ledger::{FleetReport, LedgerSpec};
+use jiff::Timestamp;
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Log, LogError, Stored};
+use crate::report::{ReportError, report};
 
 /// Maximum bytes of entries per read. A single entry may be larger: an entry has some hundred
 /// bytes, but up to a megabyte if it reports all open findings of a node.
@@ -123,6 +126,29 @@ impl LogTail {
     /// [`Self::read`] applies.
     pub async fn read_back(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
         self.page(move |log| backward(log, seq, limit)).await
+    }
+
+    /// Folds the whole log into a report, unless the reader goes away. Does not take one of the places
+    /// of readers, because it takes as long as the log is.
+    pub(crate) async fn report<T: Send + 'static>(
+        &self,
+        spec: LedgerSpec,
+        now: Timestamp,
+        reader: mpsc::WeakSender<T>,
+    ) -> Result<FleetReport, ReportError> {
+        let path = Arc::clone(&self.path);
+        let folded = tokio::task::spawn_blocking(move || {
+            let log = SqliteLog::open_to_read(&path)?;
+            report(&[&log], spec, Some(now), || {
+                reader.upgrade().is_none_or(|reader| reader.is_closed())
+            })
+        });
+        let report = folded.await.unwrap_or(Err(LogError::ReadUnfinished.into()));
+        report.inspect_err(|err| {
+            if let ReportError::Log(err) = err {
+                self.damage.note(err);
+            }
+        })
     }
 
     async fn page(

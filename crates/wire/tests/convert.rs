@@ -74,6 +74,7 @@ fn inventories_and_cordons_survive_a_round_trip() {
         name: name.map(str::to_owned),
         index: name.map(|_| 3),
         pci: name.map(|_| "0000:3b:00.0".to_owned()),
+        serial: name.map(|_| "1650522000000".to_owned()),
     };
     let full = NodeInventory {
         boot: "b".to_owned(),
@@ -131,7 +132,7 @@ proptest! {
     fn a_message_with_a_changed_byte_makes_no_decoder_panic(at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let report = proto::report::What::Inventory(convert::inventory_message(&NodeInventory {
             boot: "boot".to_owned(),
-            gpus: Some(vec![GpuInventory { uuid: GpuUuid("GPU".to_owned()), name: None, index: None, pci: None }]),
+            gpus: Some(vec![GpuInventory { uuid: GpuUuid("GPU".to_owned()), name: None, index: None, pci: None, serial: None }]),
             ..NodeInventory::default()
         }));
         let message = proto::AgentMessage {

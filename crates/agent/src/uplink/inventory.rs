@@ -114,6 +114,7 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
             name: gpu.name.clone(),
             index: Some(gpu.index),
             pci: gpu.pci.clone(),
+            serial: None,
         });
         return Some(Some(inventory.collect()));
     }

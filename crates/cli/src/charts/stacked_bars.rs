@@ -25,7 +25,7 @@ pub(crate) struct StackedBars<'a> {
     /// From left to right.
     pub(crate) bars: Vec<StackedBar>,
     /// Value and label of the limit line.
-    pub(crate) limit: (f64, String),
+    pub(crate) limit: Option<(f64, String)>,
 }
 
 pub(crate) struct StackedBar {
@@ -34,7 +34,7 @@ pub(crate) struct StackedBar {
     /// Segments from the bottom, one per colour.
     pub(crate) segments: Vec<f64>,
     /// Value at which the mark above the bar is drawn.
-    pub(crate) mark: f64,
+    pub(crate) mark: Option<f64>,
     /// Tooltip.
     pub(crate) text: String,
 }
@@ -43,8 +43,8 @@ pub(crate) fn stacked_bars(chart: &StackedBars) -> String {
     let max = chart
         .bars
         .iter()
-        .map(|bar| bar.mark.max(bar.segments.iter().sum()))
-        .fold(chart.limit.0, f64::max);
+        .map(|bar| bar.mark.unwrap_or_default().max(bar.segments.iter().sum()))
+        .fold(chart.limit.as_ref().map_or(0.0, |(limit, _)| *limit), f64::max);
     let max = if max > 0.0 { max * 1.08 } else { 1.0 };
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / max;
     let mut svg = format!(
@@ -79,17 +79,22 @@ pub(crate) fn stacked_bars(chart: &StackedBars) -> String {
             ));
         }
     }
-    let at = y(chart.limit.0);
     svg.push_str(&format!(
-        "<text class=\"tick middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
-         <path class=\"limit\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>\
-         <text class=\"label over limit-text\" x=\"{RIGHT}\" y=\"{:.1}\">{}</text></svg>\n",
+        "<text class=\"tick middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
         f64::midpoint(LEFT, RIGHT),
         HEIGHT - 6.0,
-        escape(chart.each),
-        at - 6.0,
-        escape(&chart.limit.1)
+        escape(chart.each)
     ));
+    if let Some((limit, label)) = &chart.limit {
+        let at = y(*limit);
+        svg.push_str(&format!(
+            "<path class=\"limit\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>\
+             <text class=\"label over limit-text\" x=\"{RIGHT}\" y=\"{:.1}\">{}</text>",
+            at - 6.0,
+            escape(label)
+        ));
+    }
+    svg.push_str("</svg>\n");
     svg
 }
 
@@ -114,11 +119,14 @@ fn draw_bar(
             ));
         }
     }
-    svg.push_str(&format!(
-        "<path class=\"range\" d=\"M{left:.1} {mark:.1}H{right:.1}M{middle:.1} {mark:.1}V{:.1}\"/></g>",
-        y(below),
-        mark = y(bar.mark)
-    ));
+    if let Some(mark) = bar.mark {
+        svg.push_str(&format!(
+            "<path class=\"range\" d=\"M{left:.1} {mark:.1}H{right:.1}M{middle:.1} {mark:.1}V{:.1}\"/>",
+            y(below),
+            mark = y(mark)
+        ));
+    }
+    svg.push_str("</g>");
     svg
 }
 
@@ -130,7 +138,7 @@ mod tests {
         let bar = |number: u32| StackedBar {
             label: number.to_string(),
             segments: vec![f64::from(number), 0.0, 2.0],
-            mark: f64::from(number) + 3.0,
+            mark: Some(f64::from(number) + 3.0),
             text: "<t>".to_owned(),
         };
         stacked_bars(&StackedBars {
@@ -139,7 +147,7 @@ mod tests {
             each: "stage",
             colours: &[Colour::Indigo, Colour::Sand, Colour::Teal],
             bars: (0..bars).map(bar).collect(),
-            limit: (limit, "all".to_owned()),
+            limit: Some((limit, "all".to_owned())),
         })
     }
 

@@ -68,6 +68,7 @@ impl TestFleet {
                 name: Some("NVIDIA H200".to_owned()),
                 index: Some(3),
                 pci: Some("0000:3b:00.0".to_owned()),
+                serial: None,
             };
             let inventory = NodeInventory {
                 boot: "b".to_owned(),

@@ -36,6 +36,7 @@ pub(crate) fn inventory(name: &str, boot: &str) -> NodeInventory {
         name: Some("NVIDIA H200".to_owned()),
         index: Some(3),
         pci: Some("0000:3b:00.0".to_owned()),
+        serial: None,
     };
     NodeInventory {
         boot: boot.to_owned(),

@@ -292,6 +292,10 @@ pub struct GpuInventory {
     /// are older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
+    /// Serial number of the board. `None` if NVML does not report it, or from agents that are older
+    /// than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
 }
 
 /// A position in an agent's journal.

@@ -18,6 +18,7 @@ pub mod describe_event;
 pub mod event;
 pub mod explain;
 pub mod identity;
+pub mod ledger;
 pub mod order;
 pub mod policy;
 mod policy_check;

@@ -7,6 +7,7 @@ mod clock;
 mod domains;
 mod histories;
 mod hostile;
+mod ledger;
 mod logic_version;
 mod quarantine;
 mod recorded;

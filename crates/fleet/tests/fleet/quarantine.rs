@@ -161,6 +161,7 @@ fn a_gpu_is_described_by_location_even_after_it_left_the_inventory() {
         name: None,
         index: Some(index),
         pci: Some(format!("0000:{index}b:00.0")),
+        serial: None,
     };
     let boot = fleet.state.nodes[&id].reported_inventory().cloned().unwrap().boot.clone();
     let inventory = |gpus: &[u32], boot: &str| Event::InventoryReported {

@@ -47,6 +47,7 @@ fn node_events() -> Vec<Event> {
         name: Some("NVIDIA H200".to_owned()),
         index: Some(3),
         pci: Some("0000:3b:00.0".to_owned()),
+        serial: None,
     };
     let inventory = NodeInventory {
         boot: "b1".to_owned(),

@@ -45,7 +45,7 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-enum Stop {
+pub(super) enum Stop {
     /// The reader is gone or does not read.
     Reader,
     Failed(Failure),
@@ -96,7 +96,7 @@ async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Re
     Ok(())
 }
 
-async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(), Stop> {
+pub(super) async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(), Stop> {
     let mut bytes = Vec::new();
     for line in lines {
         serde_json::to_writer(&mut bytes, line)

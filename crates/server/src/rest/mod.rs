@@ -32,6 +32,7 @@ mod query;
 mod read;
 mod redact;
 mod reply;
+mod report;
 mod requests;
 mod routes;
 mod similar;
@@ -56,7 +57,7 @@ use hyper::{Request, Response, Version};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::body::Body;
 
 pub use limits::Rate;
@@ -117,6 +118,8 @@ pub(crate) struct Rest {
     answered: Arc<[AtomicU64; 6]>,
     health: Arc<health::Health>,
     verdicts: SharedVerdictCache,
+    /// The turn to fold the log into a report.
+    reports: Arc<Semaphore>,
 }
 
 /// One request, for its handler.
@@ -183,6 +186,7 @@ impl Rest {
             answered: Arc::default(),
             health: Arc::default(),
             verdicts: SharedVerdictCache::default(),
+            reports: Arc::new(Semaphore::new(1)),
         }
     }
 

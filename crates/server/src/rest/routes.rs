@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use farrier_fleet::fleet::ledger::LedgerSpec;
 use farrier_fleet::fleet::{OrderKind, Permission, Policy};
 use farrier_wire::rest::{
     ArtifactList, DiagRequest, DomainFaultList, DomainList, DomainRepairedRequest, Done,
@@ -19,8 +20,8 @@ use super::failure::Failure;
 use super::query::{Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, events, export, fleet, health, matrix, metrics, nodes, openapi, requests,
-    stream, tokens,
+    Call, artifacts, events, export, fleet, health, matrix, metrics, nodes, openapi, report,
+    requests, stream, tokens,
 };
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
@@ -119,6 +120,20 @@ const EXPORT: &[Parameter] = &[
     NODE,
     KIND,
     BY,
+];
+
+const REPORT: &[Parameter] = &[
+    parameter(
+        "from",
+        ParameterKind::Text,
+        "begin of the period, as RFC 3339; default: the begin of the log",
+    ),
+    parameter("to", ParameterKind::Text, "end of the period, as RFC 3339; default: now"),
+    parameter(
+        "window_h",
+        ParameterKind::Number { min: 1, max: LedgerSpec::SHADOW_WINDOW_H_MAX as u64 },
+        "hours within which a would-be decision and an action of an operator agree; default: 24",
+    ),
 ];
 
 pub(super) fn path_parameter(name: &str) -> Parameter {
@@ -253,6 +268,8 @@ pub(super) static TABLE: &[Route] = &[
         json!(Done), tokens::revoke, "Revokes a join token."),
     route!(GET "/api/v1/export", "export", READ, EXPORT, None, AnswerKind::Other(reply::LINES),
         export::export, "Exports all nodes or the whole log as JSON lines."),
+    route!(GET "/api/v1/report", "report", READ, REPORT, None, AnswerKind::Other(reply::LINES),
+        report::report, "Returns the loss ledger and the fleet report, as one JSON line."),
     route!(GET "/api/v1/me", "getMe", READ, &[], None, json!(Me), fleet::me, "Returns the caller."),
     route!(GET "/api/v1/openapi.json", "getOpenapi", None, &[], None,
         AnswerKind::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,

@@ -71,6 +71,7 @@ fn inventory(gpus: &[&str]) -> NodeInventory {
         name: Some("NVIDIA H200".to_owned()),
         index: Some(3),
         pci: Some("0000:3b:00.0".to_owned()),
+        serial: None,
     };
     NodeInventory {
         boot: "b1".to_owned(),

@@ -16,6 +16,7 @@ fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
         name: Some(format!("GPU {}", at % gpu_names)),
         index: u32::try_from(at).ok(),
         pci: None,
+        serial: None,
     };
     NodeInventory {
         boot: "b".to_owned(),

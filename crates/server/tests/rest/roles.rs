@@ -41,6 +41,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 35] = [
     ("GET", "/api/v1/policy", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/export", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/export?data=log", "", Allowed::All, ScopeRule::Filtered),
+    ("GET", "/api/v1/report", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/me", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/metrics", "", Allowed::All, ScopeRule::FleetWide),
     (

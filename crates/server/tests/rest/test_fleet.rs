@@ -150,6 +150,7 @@ impl TestFleet {
             name: gpu.map(str::to_owned),
             index: Some(index),
             pci: Some(format!("0000:{index:02x}:00.0")),
+            serial: None,
         };
         let inventory = NodeInventory {
             boot: "b".to_owned(),

@@ -19,6 +19,13 @@ const ORDER_S: (u64, u64) = (1, 20);
 /// Minimum and maximum time that jobs still run during a drain.
 const DRAIN_S: (u64, u64) = (0, 1200);
 
+/// The serial number of a GPU, which like its UUID stays the same for as long as the GPU exists.
+fn serial(uuid: &GpuUuid) -> String {
+    let digits =
+        uuid.0.bytes().fold(0_u64, |sum, byte| (sum * 131 + u64::from(byte)) % 10_000_000_000);
+    format!("165{digits:010}")
+}
+
 /// A simulated node.
 #[derive(Debug)]
 pub struct SimNode {
@@ -91,6 +98,7 @@ impl SimNode {
             name: Some("NVIDIA H200".to_owned()),
             index: Some(index),
             pci: Some(format!("0000:{:02x}:00.0", 0x1b + index * 0x10)),
+            serial: Some(serial(uuid)),
         };
         NodeInventory {
             boot: format!("{}-boot-{}", self.id, self.boot),

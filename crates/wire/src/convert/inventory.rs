@@ -48,8 +48,10 @@ fn gpus(messages: Vec<proto::Gpu>) -> Result<Vec<GpuInventory>, ConvertError> {
         within("gpu", gpu.uuid.len(), NAME_BYTES_MAX)?;
         within("gpu", gpu.name.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
         within("gpu", gpu.pci.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
+        within("gpu", gpu.serial.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
         let (uuid, name) = (GpuUuid(escape(gpu.uuid)), gpu.name.map(escape));
-        Ok(GpuInventory { uuid, name, index: gpu.index, pci: gpu.pci.map(escape) })
+        let (pci, serial) = (gpu.pci.map(escape), gpu.serial.map(escape));
+        Ok(GpuInventory { uuid, name, index: gpu.index, pci, serial })
     });
     inventories.collect()
 }
@@ -62,6 +64,7 @@ pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
         name: gpu.name,
         index: gpu.index,
         pci: gpu.pci,
+        serial: gpu.serial,
     };
     let gpus = gpus.map(|gpus| proto::Gpus { gpus: gpus.into_iter().map(message).collect() });
     let framework = |(name, version)| proto::Framework { name, version };

@@ -109,6 +109,7 @@ impl Schema for GpuInventory {
             "properties": {
                 "uuid": { "type": "string" }, "name": schemas.schema_for::<Option<String>>(),
                 "index": schemas.schema_for::<Option<u32>>(), "pci": schemas.schema_for::<Option<String>>(),
+                "serial": schemas.schema_for::<Option<String>>(),
             },
         })
     }

@@ -81,7 +81,8 @@ pub(crate) enum FleetCommand {
     /// Show or replace the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// List for auditors: TPM, Secure Boot, encryption and image policy of each node
+    /// Report on a period: lost GPU-hours by cause, availability, reliability, repairs, drivers, and
+    /// what Farrier would have done in pools that only observe
     Report(report::Args),
     /// Export the current node state or the log as JSON lines
     Export(export::Args),
@@ -91,6 +92,11 @@ const LOGS: ArtifactOrder =
     ArtifactOrder { code: "collect-logs", path: "logs", stem: "farrier-logs" };
 
 pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if let FleetCommand::Report(args) = command
+        && args.is_offline()
+    {
+        return report::run_offline(args, printer);
+    }
     let session = &mut FleetSession::from_saved_login()?;
     match command {
         FleetCommand::Nodes(args) => nodes::list(session, args, printer),

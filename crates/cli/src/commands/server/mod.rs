@@ -17,6 +17,7 @@ use farrier_server::log::recorded_head;
 use farrier_server::run::log_path;
 
 pub(crate) use token::span;
+pub(crate) use verify_log::open as open_log;
 
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;

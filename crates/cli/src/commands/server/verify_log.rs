@@ -62,7 +62,7 @@ impl std::fmt::Display for VerifyError {
 }
 
 /// Opens the log in a data directory, or a log file.
-pub(super) fn open(path: &std::path::Path) -> anyhow::Result<SqliteLog> {
+pub(crate) fn open(path: &std::path::Path) -> anyhow::Result<SqliteLog> {
     let file = if path.is_dir() { log_path(path) } else { path.to_owned() };
     SqliteLog::open_to_read(&file).map_err(|err| {
         let message = format!("{err}: `{}`", file.display());

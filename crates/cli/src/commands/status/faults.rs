@@ -133,7 +133,8 @@ fn runbook(finding: &Finding) -> String {
     page_code(FactSet::embedded(), &finding.code, &finding.detail)
 }
 
-fn evidence_text(evidence: &Evidence, finding_text: &str) -> String {
+/// One observation of a finding. Does not repeat the text of the finding.
+pub(crate) fn evidence_text(evidence: &Evidence, finding_text: &str) -> String {
     let (source, text, at) = match evidence {
         Evidence::Signal { signal, text, value, note, at, .. } => {
             let text = match value {

@@ -6,6 +6,8 @@ mod jobs;
 mod print;
 mod server;
 
+pub(crate) use faults::evidence_text;
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

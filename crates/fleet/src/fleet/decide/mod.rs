@@ -24,13 +24,25 @@ use super::event::{Entry, Event};
 use super::identity::{Actor, NodeId};
 use super::policy::PoolPolicy;
 use super::reason::Rationale;
-use super::state::{DisruptionSlot, FleetState, Node};
+use super::state::{DisruptionSlot, FleetState, Node, add_seconds};
 use contenders::Contenders;
 pub(super) use disruption_budget::BudgetUsage;
 use disruption_budget::NodeAvailability;
 use health_assessment::HealthAssessment;
 pub(super) use health_assessment::ends_service;
 pub use health_assessment::{Impact, affects_service, impact};
+
+/// Whether a faulty or recovering failure domain explains everything that is wrong with the node,
+/// so that the node stays in service.
+pub(super) fn is_explained_by_domain(state: &FleetState, node: &Node, now: Timestamp) -> bool {
+    let faults = common_cause::active_faults(state, &[], now);
+    let codes = HealthAssessment::new(node).codes;
+    let settle_s = state.policy.for_pool(&node.location.pool).settle_s;
+    let is_recovering = faults
+        .recovery(node, &codes)
+        .is_some_and(|(_, recovery)| now < add_seconds(recovery.at, settle_s));
+    is_recovering || faults.explanation(node, &codes).is_some()
+}
 
 /// Version of the decision logic. Raise it whenever the same inputs lead to other decisions. A
 /// replay checks only decisions of its own version (`docs/adr/0020-reasons-are-values.md`).

@@ -59,7 +59,8 @@ mod tests {
     use super::*;
 
     fn gpu(name: &str) -> GpuInventory {
-        GpuInventory { uuid: GpuUuid(name.to_owned()), name: None, index: None, pci: None }
+        let uuid = GpuUuid(name.to_owned());
+        GpuInventory { uuid, name: None, index: None, pci: None, serial: None }
     }
 
     fn reported(boot: &str, gpus: Option<&[&str]>) -> NodeInventory {

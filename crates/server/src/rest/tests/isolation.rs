@@ -78,6 +78,7 @@ impl Fixture {
                 name: Some(if is_own { "NVIDIA H200" } else { "ZZ-GPU" }.to_owned()),
                 index: Some(at),
                 pci: None,
+                serial: None,
             };
             let gpus = Some((0..2).map(gpu).collect());
             let inventory =

@@ -45,7 +45,7 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
     let columns = memory.stages.iter().map(|stage| StackedBar {
         label: if staged { (stage.stage + 1).to_string() } else { String::new() },
         segments: PARTS.iter().map(|(_, _, part)| part(&stage.p50)).collect(),
-        mark: stage.p95.total_gib(),
+        mark: Some(stage.p95.total_gib()),
         text: format!(
             "stage {}, {} layers: P50 {} GiB, P95 {}",
             stage.stage + 1,
@@ -62,7 +62,7 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
         each: if staged { "pipeline stage" } else { "every GPU" },
         colours: &colours,
         bars: columns.collect(),
-        limit: (plan.capacity_gib, format!("capacity {}", number(plan.capacity_gib))),
+        limit: Some((plan.capacity_gib, format!("capacity {}", number(plan.capacity_gib)))),
     });
     let shown = PARTS
         .iter()

@@ -1,28 +1,18 @@
-//! `farrier fleet report`: lists for auditors.
+//! `farrier fleet report --compliance`: a list for auditors.
 
 use farrier_fleet::fleet::event::NodeCompliance;
 use farrier_wire::rest::NodeRow;
 use serde_json::json;
 
-use super::export;
-use super::session::{FleetSession, Path};
+use super::super::export;
+use super::super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// TPM, Secure Boot, encryption of data volumes and image policy of each node
-    #[arg(long, required = true)]
-    compliance: bool,
-    /// Output format
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
 pub(super) fn run(
     session: &mut FleetSession,
-    args: &Args,
+    output: Output,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let path = Path::new("/api/v1/export").with("data", Some("state"));
@@ -30,7 +20,7 @@ pub(super) fn run(
     export::read_lines(session, &path, |line| {
         let node: NodeRow = serde_json::from_value(line)?;
         let compliance = node.compliance.unwrap_or_default();
-        if args.output == Output::Json {
+        if output == Output::Json {
             printer.json_line(&json!({ "node": node.node, "compliance": compliance }))?;
         } else {
             let mut row = vec![node.node.to_string()];
@@ -39,7 +29,7 @@ pub(super) fn run(
         }
         Ok(())
     })?;
-    if args.output == Output::Table {
+    if output == Output::Table {
         let headings = ["Node", "TPM", "Secure Boot", "Volumes encrypted", "Image policy"];
         printer.table(&headings, &rows)?;
     }

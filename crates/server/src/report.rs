@@ -1,0 +1,58 @@
+//! Folds logs into the loss ledger's report.
+
+use farrier_fleet::fleet::ledger::{FleetReport, Ledger, LedgerSpec};
+use jiff::Timestamp;
+
+use crate::log::{Log, LogError};
+
+/// Entries per read.
+const PAGE_ENTRIES: usize = 4096;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    #[error("failed to read the log")]
+    Log(#[from] LogError),
+    /// The archives have a gap, or the entries were archived in the meantime.
+    #[error("entry {0} is missing between the archives and the log")]
+    Missing(u64),
+    #[error("there is no log")]
+    NoLog,
+    #[error("nobody waits for the report any more")]
+    Cancelled,
+}
+
+/// The report of consecutive logs, oldest first. `now` is the time up to which the last state holds:
+/// the present if a server is running, else `None` for the time of the last entry. `is_cancelled`
+/// is asked after every read.
+pub fn report(
+    logs: &[&dyn Log],
+    spec: LedgerSpec,
+    now: Option<Timestamp>,
+    is_cancelled: impl Fn() -> bool,
+) -> Result<FleetReport, ReportError> {
+    let first = logs.first().ok_or(ReportError::NoLog)?;
+    let mut ledger = Ledger::new(first.base_state()?, spec);
+    for log in logs {
+        let begin = log.anchor()?.seq;
+        if begin > ledger.seq() {
+            return Err(ReportError::Missing(ledger.seq() + 1));
+        }
+        loop {
+            let page = log.read(ledger.seq().max(begin), PAGE_ENTRIES)?;
+            if page.is_empty() {
+                break;
+            }
+            for stored in page {
+                if stored.seq != ledger.seq() + 1 {
+                    return Err(ReportError::Missing(ledger.seq() + 1));
+                }
+                ledger.apply(&stored.entry()?);
+            }
+            if is_cancelled() {
+                return Err(ReportError::Cancelled);
+            }
+        }
+    }
+    Ok(ledger.finish(now))
+}

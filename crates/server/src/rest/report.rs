@@ -1,0 +1,77 @@
+//! The fleet report: the loss ledger over the whole log, of what the caller may see.
+//!
+//! Folding the log of a large fleet takes longer than an answer may take to begin. The report is
+//! therefore streamed like an export: its line follows when it is done, or a problem if it fails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farrier_fleet::fleet::NodeId;
+use farrier_fleet::fleet::ledger::{FleetReport, LedgerSpec};
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use super::export::{Stop, send};
+use super::failure::{Failure, internal_error};
+use super::reply::{self, Reply};
+use super::{Call, pagination};
+
+pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
+    let from: Option<Timestamp> = call.query.parsed("from")?;
+    let to: Option<Timestamp> = call.query.parsed("to")?;
+    if from.zip(to).is_some_and(|(from, to)| from >= to) {
+        return Err(Failure::bad_request("`from` must be before `to`"));
+    }
+    let hours = call.query.number("window_h").and_then(|hours| u32::try_from(hours).ok());
+    let spec = LedgerSpec {
+        from,
+        to,
+        scope: call.caller()?.scope().clone(),
+        visible: None,
+        shadow_window_h: hours.unwrap_or(LedgerSpec::SHADOW_WINDOW_H),
+    };
+    let slot = Arc::new(call.stream_slot()?);
+    let (out, reply) = Reply::stream(reply::LINES, &slot);
+    tokio::spawn(async move {
+        // Check the token also while the log is folded.
+        let written = tokio::select! {
+            written = write(&call, spec, &out) => written,
+            failure = call.token_invalidated() => Err(Stop::Failed(failure)),
+        };
+        if let Err(Stop::Failed(failure)) = written {
+            let _ = send(&out, &[failure.problem]).await;
+        }
+        drop(slot);
+    });
+    Ok(reply)
+}
+
+async fn write(call: &Call, mut spec: LedgerSpec, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
+    // A fold keeps a core busy, so the server folds one log at a time.
+    let turn = Arc::clone(&call.rest.reports).acquire_owned().await;
+    let turn = turn.map_err(|_| Failure::internal_error())?;
+    spec.visible = visible_nodes(call).await?;
+    let now = call.app.controller.now();
+    let folded = call.app.tail.report(spec, now, out.downgrade()).await;
+    drop(turn);
+    let report: FleetReport = folded.map_err(|err| internal_error(&err))?;
+    send(out, &[report]).await
+}
+
+/// The nodes that the caller may see, with the entry of their enrolment: an earlier node with the
+/// same name may have had another owner. `None` if the caller sees every node.
+async fn visible_nodes(call: &Call) -> Result<Option<BTreeMap<NodeId, u64>>, Failure> {
+    let caller = call.caller()?;
+    if caller.is_fleet_wide() {
+        return Ok(None);
+    }
+    let visit: pagination::Visit<(NodeId, u64)> =
+        Arc::new(|_, id, node, found| found.push((id.clone(), node.first_seq)));
+    let mut visible = BTreeMap::new();
+    let mut batches = pagination::Batches::new(&call.app.controller, caller, visit);
+    while let Some(batch) = batches.next(usize::MAX).await? {
+        visible.extend(batch);
+    }
+    Ok(Some(visible))
+}
