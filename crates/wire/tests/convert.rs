@@ -49,6 +49,7 @@ fn orders_and_statuses_survive_a_round_trip() {
         OrderStatus::Accepted,
         OrderStatus::Done { evidence: text() },
         OrderStatus::Failed { reason: text() },
+        OrderStatus::Inconclusive { reason: text() },
         OrderStatus::Refused { reason: text() },
     ] {
         assert_eq!(

@@ -27,6 +27,7 @@ struct NodeMetrics {
     connection: ConnectionState,
     is_heartbeat_lost: bool,
     is_deferred: bool,
+    coverage_gaps: Option<u32>,
     findings: Vec<Severity>,
 }
 
@@ -77,6 +78,7 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
             connection: app.connection(id).state,
             is_heartbeat_lost: node.liveness.heartbeat_loss().is_some(),
             is_deferred: node.phase.deferred().is_some(),
+            coverage_gaps: node.coverage().count(),
             findings: node.open_findings().map(|finding| finding.severity).collect(),
         });
     });
@@ -119,6 +121,20 @@ fn render(call: &Call, nodes: &[NodeMetrics], domain_faults: usize) -> String {
         "Nodes whose heartbeat is lost",
         count(|node| node.is_heartbeat_lost),
     );
+    let coverage = [
+        ("full", count(|node| node.coverage_gaps == Some(0))),
+        ("gaps", count(|node| node.coverage_gaps.is_some_and(|gaps| gaps > 0))),
+        ("unknown", count(|node| node.coverage_gaps.is_none())),
+    ];
+    text.labelled(
+        "farrier_fleet_node_coverage",
+        "gauge",
+        "Nodes by what their agent can read: all, not all, unknown",
+        "coverage",
+        coverage.map(|(coverage, count)| (coverage.to_owned(), count)),
+    );
+    let gaps = nodes.iter().filter_map(|node| node.coverage_gaps).map(u64::from).sum();
+    text.gauge("farrier_fleet_coverage_gaps", "Open coverage gaps", gaps);
     let deferred = count(|node| node.is_deferred);
     text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", deferred);
     text.gauge(

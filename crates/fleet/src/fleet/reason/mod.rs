@@ -7,12 +7,14 @@ mod legacy;
 mod redact;
 pub mod samples;
 
+use farrier_facts::node::ReadError;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use describe::{order_text, subject_text};
 pub(crate) use legacy::{upgrade_event, upgrade_state};
 
+use super::coverage::{GapSource, NodeCoverageGap};
 use super::event::GpuInventory;
 use super::identity::{Actor, Domain, NodeId, Pool};
 use super::order::{OrderKind, VerificationLevel};
@@ -63,6 +65,20 @@ pub enum Reason {
     },
     /// The server cannot decode the node's findings.
     FindingsUnreadable,
+    /// The agent cannot read something, and has not for longer than the policy allows.
+    CoverageGap {
+        gap: Box<GapSummary>,
+        since: Timestamp,
+        /// Number of further gaps.
+        #[serde(default, skip_serializing_if = "super::state::is_zero")]
+        more: u32,
+    },
+    /// A verification has no result, because something could not be read.
+    VerificationInconclusive {
+        level: VerificationLevel,
+        /// The text from the agent, cut to a limit.
+        evidence: String,
+    },
     /// The node has not reported its inventory yet.
     InventoryUnknown,
     /// The node could not read its GPUs.
@@ -291,6 +307,18 @@ pub struct FindingSummary {
     pub gpu: Option<GpuLocation>,
 }
 
+/// Identifies a coverage gap to a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GapSummary {
+    pub subject: Subject,
+    /// Location of the subject, if it is a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuLocation>,
+    pub source: GapSource,
+    pub cause: ReadError,
+}
+
 /// Location of a GPU, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -342,6 +370,12 @@ pub enum UnblockedBy {
     Finding,
     /// The condition clears, lasts too long or gets worse.
     ConditionChange,
+    /// What cannot be read is readable again.
+    Coverage {
+        /// When a verification is tried again anyway.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_at: Option<Timestamp>,
+    },
     /// The running verification ends.
     VerificationResult,
     /// A repair, by order or by hand.
@@ -404,12 +438,14 @@ pub enum UnblockedBy {
 
 impl Reason {
     /// The codes of all reasons that decisions have.
-    pub const CODES: [&str; 33] = [
+    pub const CODES: [&str; 35] = [
         "enrolled",
         "open-findings",
         "verification-failed",
         "heartbeat-lost",
         "findings-unreadable",
+        "coverage-gap",
+        "verification-inconclusive",
         "inventory-unknown",
         "gpus-unreadable",
         "findings-cleared",
@@ -448,6 +484,8 @@ impl Reason {
             Self::VerificationFailed { .. } => "verification-failed",
             Self::HeartbeatLost { .. } => "heartbeat-lost",
             Self::FindingsUnreadable => "findings-unreadable",
+            Self::CoverageGap { .. } => "coverage-gap",
+            Self::VerificationInconclusive { .. } => "verification-inconclusive",
             Self::InventoryUnknown => "inventory-unknown",
             Self::GpusUnreadable => "gpus-unreadable",
             Self::FindingsCleared { .. } => "findings-cleared",
@@ -494,6 +532,11 @@ impl Reason {
         }
     }
 
+    /// Whether the node is in doubt only because something cannot be read.
+    pub fn is_missing_coverage(&self) -> bool {
+        matches!(self, Self::CoverageGap { .. } | Self::VerificationInconclusive { .. })
+    }
+
     pub fn is_heartbeat_lost(&self) -> bool {
         match self {
             Self::HeartbeatLost { .. } => true,
@@ -506,10 +549,11 @@ impl Reason {
 }
 
 impl UnblockedBy {
-    pub const CODES: [&str; 25] = [
+    pub const CODES: [&str; 26] = [
         "verification",
         "finding",
         "condition-change",
+        "coverage",
         "verification-result",
         "repair",
         "repair-and-verification",
@@ -540,6 +584,7 @@ impl UnblockedBy {
             Self::Verification => "verification",
             Self::Finding => "finding",
             Self::ConditionChange => "condition-change",
+            Self::Coverage { .. } => "coverage",
             Self::VerificationResult => "verification-result",
             Self::Repair => "repair",
             Self::RepairAndVerification => "repair-and-verification",
@@ -572,6 +617,7 @@ impl UnblockedBy {
             | Self::WindowOrApproval { at }
             | Self::Retry { at }
             | Self::Settled { at } => Some(*at),
+            Self::Coverage { retry_at } => *retry_at,
             Self::Legacy { changes_at, .. } => *changes_at,
             _ => None,
         }
@@ -608,6 +654,13 @@ impl FindingSummary {
             subject: finding.subject.clone(),
             gpu: gpu.and_then(GpuLocation::new),
         }
+    }
+}
+
+impl GapSummary {
+    pub(super) fn new(gap: &NodeCoverageGap, gpu: Option<&GpuInventory>) -> Self {
+        let (subject, source, cause) = (gap.subject.clone(), gap.source.clone(), gap.cause.clone());
+        Self { subject, gpu: gpu.and_then(GpuLocation::new), source, cause }
     }
 }
 
