@@ -148,8 +148,8 @@ mod tests {
         Subject::Gpu(GpuUuid("GPU-1".to_owned()))
     }
 
-    fn sent(source: GapSource, cause: ReadError) -> NodeCoverageGap {
-        let gap = (&gpu(), &source, &cause, 90_000);
+    fn sent(source: &GapSource, cause: &ReadError) -> NodeCoverageGap {
+        let gap = (&gpu(), source, cause, 90_000);
         let message = coverage_message([gap].into_iter());
         coverage(message, now()).unwrap().gaps.remove(0)
     }
@@ -171,7 +171,7 @@ mod tests {
             GapSource::Check { check: "ecc-pending".to_owned() },
             GapSource::Unknown,
         ] {
-            let gap = sent(source.clone(), ReadError::nvml(999));
+            let gap = sent(&source, &ReadError::nvml(999));
             assert_eq!((gap.source, gap.cause), (source, ReadError::nvml(999)));
             assert_eq!(gap.since, Timestamp::from_second(1_800_000_000 - 90).unwrap());
         }

@@ -286,13 +286,7 @@ pub(super) fn detail(
         )?;
     }
     node.repairs.iter().try_for_each(|repair| field("repair", repair))?;
-    let now = Timestamp::now();
-    match &node.coverage_gaps {
-        Some(gaps) => {
-            gaps.iter().try_for_each(|gap| field("coverage gap", &describe_gap(gap, now)))?;
-        }
-        None => field("coverage", UNKNOWN_COVERAGE)?,
-    }
+    print_coverage(printer, 18, node.coverage_gaps.as_deref())?;
     let mut finding_subjects = node.finding_subjects.iter().flatten();
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);
@@ -310,13 +304,24 @@ pub(super) fn detail(
     Ok(outcome)
 }
 
-const UNKNOWN_COVERAGE: &str =
-    "unknown: the agent has not reported what it cannot read; it may be older than the server";
-
-/// A coverage gap with its age and what to do.
-fn describe_gap(gap: &CoverageGapView, now: Timestamp) -> String {
-    let CoverageGapView { text, since, remedy, .. } = gap;
-    format!("{text}, for {}: {remedy}", age(now.duration_since(*since)))
+/// Prints each coverage gap with its age and what to do. `None` if the coverage is unknown.
+fn print_coverage(
+    printer: &mut Printer,
+    width: usize,
+    gaps: Option<&[CoverageGapView]>,
+) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    let Some(gaps) = gaps else {
+        let unknown = "unknown: the agent has not reported its coverage";
+        return Ok(printer.paragraph("  coverage", width, unknown)?);
+    };
+    for CoverageGapView { text, since, remedy, .. } in gaps {
+        let since = format!("{since:.0} ({} ago)", age(now.duration_since(*since)));
+        printer.paragraph("  coverage gap", width, text)?;
+        printer.paragraph("    since", width, &since)?;
+        printer.paragraph("    action", width, remedy)?;
+    }
+    Ok(())
 }
 
 fn cordon(node: &NodeDetail) -> String {
@@ -359,13 +364,7 @@ pub(super) fn explain(
     ] {
         texts.iter().try_for_each(|text| printer.paragraph(&format!("  {name}"), 16, text))?;
     }
-    let now = Timestamp::now();
-    match &explanation.coverage_gaps {
-        Some(gaps) => gaps
-            .iter()
-            .try_for_each(|gap| printer.paragraph("  coverage gap", 16, &describe_gap(gap, now)))?,
-        None => printer.paragraph("  coverage", 16, UNKNOWN_COVERAGE)?,
-    }
+    print_coverage(printer, 16, explanation.coverage_gaps.as_deref())?;
     if let Some(order) = &explanation.order {
         printer.paragraph("  order", 16, order)?;
     }
