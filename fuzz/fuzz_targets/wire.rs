@@ -7,6 +7,8 @@ use farrier_wire::{convert, pem, proof};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
+const EPOCH: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
+
 fuzz_target!(|bytes: &[u8]| {
     let findings = vec![bytes.to_vec().into()];
     let _ = convert::open_findings(proto::Findings { record: 1, open: findings.clone() });
@@ -29,6 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
         Some(agent_message::What::Hello(hello)) => {
             let _ = hello.inventory.map(convert::inventory);
             let _ = hello.cordon.map(convert::cordon);
+            let _ = hello.coverage.map(|coverage| convert::coverage(coverage, EPOCH));
             for status in hello.outstanding {
                 let _ = convert::order_status(status);
             }
@@ -38,6 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
             report::What::Open(message) => drop(convert::open_findings(message)),
             report::What::Inventory(message) => drop(convert::inventory(message)),
             report::What::Cordon(message) => drop(convert::cordon(message)),
+            report::What::Coverage(message) => drop(convert::coverage(message, EPOCH)),
             report::What::Heartbeat(_) => (),
         },
         Some(agent_message::What::OrderStatus(message)) => drop(convert::order_status(message)),

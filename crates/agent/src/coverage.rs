@@ -16,16 +16,42 @@ const NAMED_MAX: usize = 3;
 /// such GPUs wait before they open a finding, because a driver opens GPUs one after the other.
 /// During that wait, these coverage losses show that the health of the GPUs is unknown.
 pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
-    let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
     let mut reasons = Vec::new();
-    if let (Some(opened), Some(on_bus)) = (count(Signal::NodeGpusNvml), count(Signal::NodeGpusPci))
-        && opened < on_bus
-    {
+    if let Some((opened, on_bus)) = unopened_gpus(values) {
         reasons.push(format!("NVML opens {opened} of the {on_bus} GPUs on the PCI bus"));
     }
-    let unread = values.gpus.iter().filter(|gpu| is_set(values, gpu, Signal::GpuUnreadable));
-    reasons.extend(unread.map(|gpu| format!("GPU {}: no NVML call reads it", gpu.index)));
+    let silent = silent_gpus(values);
+    reasons.extend(silent.map(|gpu| format!("GPU {}: no NVML call reads it", gpu.index)));
     reasons.into_iter().map(|reason| CoverageLoss { source: "gpus".to_owned(), reason }).collect()
+}
+
+/// The number of GPUs that NVML opens and the number on the PCI bus, if NVML does not open all.
+pub(crate) fn unopened_gpus(values: &Values) -> Option<(u32, u32)> {
+    let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
+    let (opened, on_bus) = (count(Signal::NodeGpusNvml)?, count(Signal::NodeGpusPci)?);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the number of GPUs of a node"
+    )]
+    (opened < on_bus).then_some((opened as u32, on_bus as u32))
+}
+
+/// Listed GPUs from which NVML reads nothing.
+pub(crate) fn silent_gpus(values: &Values) -> impl Iterator<Item = &GpuIdentity> {
+    values.gpus.iter().filter(|gpu| is_set(values, gpu, Signal::GpuUnreadable))
+}
+
+/// Whether a GPU is lost, waits for a reset, is avoided or reads nothing. A finding or another gap
+/// already reports that.
+pub(crate) fn has_finding_or_is_silent(values: &Values, uuid: &GpuUuid) -> bool {
+    let listed = values.gpus.iter().find(|gpu| gpu.uuid == *uuid);
+    listed.is_some_and(|gpu| has_finding(values, gpu) || is_set(values, gpu, Signal::GpuUnreadable))
+}
+
+fn has_finding(values: &Values, gpu: &GpuIdentity) -> bool {
+    let faults = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
+    faults.into_iter().any(|signal| is_set(values, gpu, signal))
 }
 
 /// Unreadable signals of listed GPUs, by GPU. Skips GPUs that are lost, wait for a reset, or are
@@ -33,12 +59,8 @@ pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
 pub(crate) fn unreadable_signals(
     values: &Values,
 ) -> BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> {
-    let is_reported = |gpu: &GpuIdentity| {
-        let faults = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
-        faults.into_iter().any(|signal| is_set(values, gpu, signal))
-    };
     let mut unreadable: BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> = BTreeMap::new();
-    for gpu in values.gpus.iter().filter(|gpu| !is_reported(gpu)) {
+    for gpu in values.gpus.iter().filter(|gpu| !has_finding(values, gpu)) {
         let gpu_values =
             values.latest.iter().filter(|(subject, _)| subject.gpu() == Some(&gpu.uuid));
         for value in gpu_values.flat_map(|(_, values)| values.iter()) {

@@ -283,6 +283,7 @@ fn uplink(
         durable: published.durable(),
         urgent: published.urgent(),
         inventory: uplink::inventory_source(published.clone(), Arc::clone(registry), &config.root),
+        coverage: uplink::coverage_source(published.clone()),
         cordon: cordon.map_err(AgentError::Start)?,
         order_handler: executor.map_or_else(
             || Arc::new(NoOrders) as Arc<dyn OrderHandler>,

@@ -11,7 +11,7 @@ use farrier_fleet::health::{
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::monitor::{CollectorState, CoverageLoss, OwnedGpuProcess, SkippedCheck};
+use crate::monitor::{CollectorState, CoverageLoss, ObservedGap, OwnedGpuProcess, SkippedCheck};
 use crate::uplink::Urgent;
 
 /// An open finding, as published.
@@ -113,6 +113,8 @@ pub struct State {
     pub collectors: Vec<CollectorState>,
     /// Sources that the agent cannot read.
     pub coverage_gaps: Vec<CoverageLoss>,
+    /// Coverage gaps for the server, with their age. `None` while the agent starts.
+    pub gaps: Option<Arc<[ObservedGap]>>,
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     pub journal: JournalState,

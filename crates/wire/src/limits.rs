@@ -29,6 +29,9 @@ pub const TEXT_BYTES_MAX: usize = 16 << 10;
 
 pub const GPUS_MAX: usize = 1024;
 
+/// Maximum bytes of the cause of a coverage gap.
+pub const GAP_CAUSE_BYTES_MAX: usize = 512;
+
 pub const FRAMEWORKS_MAX: usize = 256;
 
 /// How far the last order of a node may be ahead of the server's log. The log may be behind because

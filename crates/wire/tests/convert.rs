@@ -49,6 +49,7 @@ fn orders_and_statuses_survive_a_round_trip() {
         OrderStatus::Accepted,
         OrderStatus::Done { evidence: text() },
         OrderStatus::Failed { reason: text() },
+        OrderStatus::Inconclusive { reason: text() },
         OrderStatus::Refused { reason: text() },
     ] {
         assert_eq!(
@@ -147,11 +148,16 @@ proptest! {
     }
 }
 
+fn convert_coverage(message: proto::Coverage) {
+    let _ = convert::coverage(message, Timestamp::UNIX_EPOCH);
+}
+
 fn convert_message(message: proto::AgentMessage) {
     match message.what {
         Some(proto::agent_message::What::Hello(hello)) => {
             let _ = hello.inventory.map(convert::inventory);
             let _ = hello.cordon.map(convert::cordon);
+            let _ = hello.coverage.map(convert_coverage);
             let _: Vec<_> = hello.outstanding.into_iter().map(convert::order_status).collect();
         }
         Some(proto::agent_message::What::Report(report)) => match report.what {
@@ -159,6 +165,7 @@ fn convert_message(message: proto::AgentMessage) {
             Some(proto::report::What::Open(message)) => drop(convert::open_findings(message)),
             Some(proto::report::What::Inventory(message)) => drop(convert::inventory(message)),
             Some(proto::report::What::Cordon(message)) => drop(convert::cordon(message)),
+            Some(proto::report::What::Coverage(message)) => convert_coverage(message),
             Some(proto::report::What::Heartbeat(_)) | None => (),
         },
         Some(proto::agent_message::What::OrderStatus(message)) => {

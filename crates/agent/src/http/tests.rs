@@ -179,6 +179,7 @@ pub(super) fn state() -> State {
         coverage: Arc::default(),
         collectors: Vec::new(),
         coverage_gaps: Vec::new(),
+        gaps: None,
         skipped_checks: None,
         journal: JournalState::default(),
         kernel_records: 12,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use farrier_facts::decode::PciBridge;
-use farrier_facts::node::NvmlStatus;
+use farrier_facts::node::{NvmlStatus, ReadError};
 use farrier_fleet::health::{CheckItem, GpuIdentity, GpuUuid, Sample};
 use farrier_hardware::kmsg::KernelLog;
 use farrier_hardware::nvml::watch;
@@ -177,6 +177,21 @@ pub enum NvmlUnavailable {
     /// The library returned this status at initialisation.
     #[error("refused to start: {0}")]
     Refused(NvmlStatus),
+}
+
+impl NvmlUnavailable {
+    /// The same as the cause of a reading.
+    pub(super) fn read_error(&self) -> ReadError {
+        match self {
+            Self::NotYet => ReadError::NotReadYet,
+            Self::NoLibraryNamed => ReadError::Unavailable { detail: self.to_string().into() },
+            // Without the duration, which changes while the call hangs.
+            Self::Hung { during, .. } => ReadError::CallHung { call: during.clone() },
+            Self::Died(detail) => ReadError::ProbeEnded { detail: detail.clone() },
+            Self::NoLibrary(detail) => ReadError::NoLibrary { detail: detail.clone() },
+            Self::Refused(status) => ReadError::Nvml { status: *status },
+        }
+    }
 }
 
 #[derive(Debug)]

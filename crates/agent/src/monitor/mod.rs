@@ -6,6 +6,7 @@
 //!    ^ bounded: the kernel buffers the overflow                          sink <─ Published <──┘
 //! ```
 
+mod gap_tracker;
 mod handle;
 mod inventory;
 mod kernel;
@@ -31,12 +32,14 @@ use crate::jobs::JobRegistry;
 use crate::journal::Journal;
 use crate::orders::{RepairWatch, repair_note};
 use crate::state::{Cost, Published, Values};
+use gap_tracker::GapTracker;
 use kernel::KernelReader;
 use pending::UnwrittenChanges;
 use self_monitor::{SelfMonitor, WriteError};
 use sink_forwarder::SinkForwarder;
 use xid_dedup::XidDedup;
 
+pub use gap_tracker::ObservedGap;
 pub use inventory::BootInventory;
 pub use message::{
     Collector, CollectorMessage, CollectorReport, ConfigRejected, NvmlUnavailable, OwnedGpuProcess,
@@ -93,6 +96,9 @@ pub struct HealthMonitor {
     coverage: Arc<Coverage>,
     skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     cost: Cost,
+    gap_tracker: GapTracker,
+    /// Coverage gaps for the server. `None` while the agent starts.
+    gaps: Option<Arc<[ObservedGap]>>,
     ticks: u64,
     facts: &'static FactSet,
     /// Time of the last manual repair that the engine has applied.
@@ -183,6 +189,8 @@ impl HealthMonitor {
             coverage: Arc::default(),
             skipped_checks: None,
             cost: Cost::default(),
+            gap_tracker: GapTracker::default(),
+            gaps: None,
             ticks: 0,
             clock,
             facts,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farrier_fleet::health::{Finding, Moment};
 
+use super::gap_tracker::CoverageInputs;
 use super::{HealthMonitor, pending};
 use crate::coverage;
 use crate::state::{JournalState, PublishedFinding, State, Values};
@@ -19,6 +20,7 @@ impl HealthMonitor {
     pub(super) fn publish(&mut self, now: Moment, tick: bool) {
         if tick {
             self.refresh();
+            self.track_gaps(now);
         }
         let durable = self.journal.durable();
         let is_durable = |finding: &Finding| {
@@ -47,6 +49,7 @@ impl HealthMonitor {
             coverage: Arc::clone(&self.coverage),
             collectors: self.self_monitor.collectors(now),
             coverage_gaps: losses,
+            gaps: self.gaps.clone(),
             skipped_checks: self.skipped_checks.clone(),
             journal: JournalState {
                 seq: durable.seq,
@@ -58,6 +61,18 @@ impl HealthMonitor {
             kernel_records: self.kernel.records,
             cost: self.cost,
         });
+    }
+
+    fn track_gaps(&mut self, now: Moment) {
+        let inputs = CoverageInputs {
+            sources: self.self_monitor.unread_sources(),
+            values: &self.published_values,
+            rules: &self.coverage.gaps,
+            collectors: &self.self_monitor.collectors(now),
+            skipped: self.skipped_checks.as_deref().map(Vec::as_slice),
+        };
+        let up_ms = now.steady_ms - self.started.steady_ms;
+        self.gaps = self.gap_tracker.update(&inputs, now.steady_ms, up_ms);
     }
 
     /// Refreshes the large fields of the published state. Runs once per tick, not with every

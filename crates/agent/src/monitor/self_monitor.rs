@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
+use farrier_fleet::fleet::coverage::GapSource;
 use farrier_fleet::health::{Moment, Sample, Signal, Subject};
 use serde::{Deserialize, Serialize};
 
@@ -209,6 +210,27 @@ impl SelfMonitor {
     /// Whether NVML can be read now, and whether the kernel log can.
     pub(super) fn readable_sources(&self) -> (bool, bool) {
         (self.nvml_unavailable.is_none(), matches!(self.kernel_log, KernelLogState::Read))
+    }
+
+    /// The same as [`Self::coverage_losses`] without the collectors, for the server.
+    pub(super) fn unread_sources(&self) -> Vec<(GapSource, ReadError)> {
+        let unavailable = |detail: String| ReadError::Unavailable { detail: detail.into() };
+        let nvml = self.nvml_unavailable.as_ref().map(|why| (GapSource::Nvml, why.read_error()));
+        let kernel_log = match &self.kernel_log {
+            KernelLogState::NotTried => Some(ReadError::NotReadYet),
+            KernelLogState::Unreadable { why } => Some(unavailable(why.clone())),
+            KernelLogState::Read => None,
+        };
+        let journal = self.writable.as_ref().err().map(|err| match err {
+            WriteError::NotOpen => unavailable(err.to_string()),
+            WriteError::Write(err) => err
+                .raw_os_error()
+                .map_or_else(|| unavailable(err.to_string()), |errno| ReadError::Os { errno }),
+        });
+        nvml.into_iter()
+            .chain(kernel_log.map(|cause| (GapSource::KernelLog, cause)))
+            .chain(journal.map(|cause| (GapSource::Journal, cause)))
+            .collect()
     }
 
     /// The sources that the agent cannot read now.

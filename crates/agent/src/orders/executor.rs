@@ -309,6 +309,9 @@ impl OrderExecutor {
             OrderStatus::Failed { reason } => {
                 tracing::error!(generation, %kind, %reason, "order failed");
             }
+            OrderStatus::Inconclusive { reason } => {
+                tracing::warn!(generation, %kind, %reason, "order has no result");
+            }
             OrderStatus::Refused { reason } => {
                 tracing::warn!(generation, %kind, %reason, "order refused");
             }

@@ -12,6 +12,7 @@
 
 mod back_off;
 mod connection_status;
+mod coverage;
 mod enrol;
 mod identity;
 mod inventory;
@@ -40,6 +41,7 @@ use crate::monitor::Chain;
 use crate::orders::OrderExecutor;
 use connection_status::StatusSender;
 pub use connection_status::{ConnectionStatus, UplinkState};
+pub use coverage::{CoverageSource, coverage_source};
 pub use enrol::{EnrolError, Enrolment, enrol};
 pub use identity::{IdentityStore, NodeIdentityError};
 pub use inventory::inventory_source;
@@ -121,6 +123,7 @@ pub struct Parts {
     /// The newest finding that must reach the server without waiting for the back-off.
     pub urgent: watch::Receiver<Urgent>,
     pub inventory: InventorySource,
+    pub coverage: CoverageSource,
     pub cordon: watch::Receiver<Cordon>,
     pub order_handler: Arc<dyn OrderHandler>,
     /// Artifacts to upload.

@@ -27,8 +27,8 @@ use super::identity::Validity;
 use super::journal_name::JournalName;
 use super::journal_reader::{JournalReader, Read};
 use super::upload;
-use super::{Parts, SessionError};
-use crate::monitor::Chain;
+use super::{Parts, SessionError, coverage};
+use crate::monitor::{Chain, ObservedGap};
 
 /// Maximum messages queued for the connection. If the queue fills up, the connection is dead.
 const OUTBOUND_MAX: usize = 64;
@@ -64,6 +64,8 @@ struct Stream {
     node: NodeId,
     out: mpsc::Sender<AgentMessage>,
     inventory: NodeInventory,
+    /// The coverage gaps sent last. `None` if none were sent yet.
+    coverage: Option<Vec<ObservedGap>>,
     /// The node's cordon. A value is marked as seen when it is reported.
     cordon: watch::Receiver<Cordon>,
     /// Sequence number of the last record sent.
@@ -122,6 +124,7 @@ impl UplinkSession {
         let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
         let mut stream = Stream {
             inventory,
+            coverage: None,
             cordon: self.parts.cordon.clone(),
             out,
             sent: 0,
@@ -180,6 +183,7 @@ impl UplinkSession {
             .statuses
             .iter()
             .map(|(generation, status)| convert::order_status_message(*generation, status));
+        stream.coverage = (self.parts.coverage)();
         proto::Hello {
             inventory: Some(convert::inventory_message(&stream.inventory)),
             journal,
@@ -187,6 +191,7 @@ impl UplinkSession {
             outstanding: outstanding.collect(),
             cordon: Some(cordon),
             last_order: self.parts.order_handler.last_order(),
+            coverage: stream.coverage.as_deref().map(coverage::message),
         }
     }
 
@@ -307,6 +312,7 @@ impl UplinkSession {
 
     fn send_heartbeat(&mut self, stream: &mut Stream) -> Result<(), SessionError> {
         self.send_statuses(stream)?;
+        self.send_coverage(stream)?;
         match (self.parts.inventory)().filter(|inventory| *inventory != stream.inventory) {
             Some(inventory) => {
                 stream.inventory = inventory;
@@ -315,6 +321,17 @@ impl UplinkSession {
             }
             None => stream.report(report::What::Heartbeat(proto::Heartbeat {})),
         }
+    }
+
+    /// Sends the coverage gaps if they changed.
+    fn send_coverage(&self, stream: &mut Stream) -> Result<(), SessionError> {
+        let Some(gaps) = (self.parts.coverage)() else { return Ok(()) };
+        if stream.coverage.as_ref().is_some_and(|sent| coverage::is_same(sent, &gaps)) {
+            return Ok(());
+        }
+        let message = coverage::message(&gaps);
+        stream.coverage = Some(gaps);
+        stream.report(report::What::Coverage(message))
     }
 
     fn handle(&mut self, stream: &mut Stream, message: ServerMessage) -> Result<(), SessionError> {

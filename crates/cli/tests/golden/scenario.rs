@@ -36,6 +36,7 @@ pub(crate) fn write(dir: &Path) -> u64 {
     failing_orders(&mut log);
     frozen(&mut log);
     other_events(&mut log);
+    coverage(&mut log);
     log.now = END.parse().unwrap();
     log.append(Event::Tick);
     log.finish()
@@ -46,7 +47,7 @@ pub(crate) fn write(dir: &Path) -> u64 {
 fn policy() -> Policy {
     let pool = |more: Value| {
         let mut pool = json!({
-            "heartbeat_timeout_s": DAY_S, "suspect_timeout_s": DAY_S, "settle_s": DAY_S, "lease_s": DAY_S, "retry_backoff_s": DAY_S,
+            "heartbeat_timeout_s": DAY_S, "suspect_timeout_s": DAY_S, "coverage_gap_timeout_s": DAY_S, "settle_s": DAY_S, "lease_s": DAY_S, "retry_backoff_s": DAY_S,
         });
         pool.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         pool
@@ -58,6 +59,7 @@ fn policy() -> Policy {
         "pools": {
             "brief": pool(json!({ "lease_s": 60 })),
             "careful": pool(json!({ "reboot_needs_approval": true })),
+            "covered": pool(json!({ "coverage_gap_timeout_s": 60 })),
             "edge": pool(json!({ "heartbeat_timeout_s": 180 })),
             "empty": pool(json!({ "cordon_joining": true })),
             "manual": pool(json!({ "autonomy": "quarantine" })),
@@ -134,6 +136,28 @@ fn in_service(log: &mut ScenarioLog) {
     log.enrol("budget-joins", "nvlink:n1 tenant:lab");
     log.report_inventory("budget-joins", "boot-1");
     log.report_findings("budget-joins", &[Fault::Lost]);
+}
+
+/// Nodes whose agent reports its coverage.
+fn coverage(log: &mut ScenarioLog) {
+    log.add_in_service("coverage-full", "");
+    log.report_coverage("coverage-full", 0);
+    log.add_in_service("coverage-gap", "");
+    log.report_coverage("coverage-gap", 0);
+    log.report_coverage("coverage-gap", 2);
+    log.add_in_service("coverage-gap-lasting", "pool:covered");
+    log.report_coverage("coverage-gap-lasting", 1);
+    log.advance(60);
+    log.append(Event::Tick);
+    log.add_in_service("verification-inconclusive", "");
+    log.report_coverage("verification-inconclusive", 1);
+    let (node, level) = (id("verification-inconclusive"), VerificationLevel::V1);
+    log.request(OperatorRequest::Verify { node, level });
+    for _ in 0..2 {
+        let reason = "gpu-signals: GPU 0: gpu.power_w cannot be read".to_owned();
+        let status = OrderStatus::Inconclusive { reason };
+        log.report_status("verification-inconclusive", status);
+    }
 }
 
 /// Quarantined nodes, which are cordoned and drained.

@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
+use farrier_facts::node::ReadError;
+use farrier_fleet::fleet::coverage::{CoverageReport, GapNames, GapSource, NodeCoverageGap};
 use farrier_fleet::fleet::event::{
     Cordon, Event, GpuInventory, JournalPosition, NodeCompliance, NodeInventory, OperatorRequest,
 };
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, OrderKind, OrderStatus};
-use farrier_fleet::health::{Change, Finding, GpuUuid};
+use farrier_fleet::health::{Change, Finding, GpuUuid, Subject};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::state_machine::StateMachine;
 use jiff::{SignedDuration, Timestamp};
@@ -290,6 +292,22 @@ impl ScenarioLog {
             let changes = vec![Change::Cleared(serde_json::from_value(cleared).unwrap())];
             self.report(Event::FindingsReported { node: id(name), record, changes });
         }
+    }
+
+    /// Reports this many coverage gaps of the node's GPU, at most two.
+    pub(crate) fn report_coverage(&mut self, name: &str, count: usize) {
+        let gap = NodeCoverageGap {
+            subject: Subject::Gpu(gpu(name)),
+            source: GapSource::Signals(GapNames::new(["gpu.power_w".to_owned()])),
+            cause: ReadError::nvml(999),
+            since: self.now,
+        };
+        let gaps: Vec<_> = [gap.clone(), NodeCoverageGap { source: GapSource::Peers, ..gap }]
+            .into_iter()
+            .take(count)
+            .collect();
+        let coverage = CoverageReport { gaps, more: 0 };
+        self.report(Event::CoverageReported { node: id(name), coverage });
     }
 
     pub(crate) fn hold(&mut self, name: &str, reason: &str) {

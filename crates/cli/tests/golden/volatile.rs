@@ -45,6 +45,8 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 |captures| format!("{}  <age>  ", &captures[1]),
             )
         },
+        // How long a coverage gap has been open.
+        Kind::new(r"Z \(\d+[smhd] ago\)", |_| "Z (<age> ago)".to_owned()),
         // Durations, and the host name.
         Kind::new(r#""took_s": [0-9.e-]+"#, |_| r#""took_s": <age>"#.to_owned()),
         Kind::new(r"(  level \d), \d+ (?:s|min), ", |captures| {

@@ -6,6 +6,7 @@ mod access;
 #[path = "../agent/agent_node.rs"]
 #[allow(dead_code, reason = "the agent's own tests use the rest")]
 mod agent_node;
+mod coverage;
 #[path = "../support/kill.rs"]
 mod kill;
 mod killed;

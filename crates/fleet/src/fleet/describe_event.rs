@@ -3,6 +3,7 @@
 use farrier_facts::text::first_sentence;
 
 use super::access::AccessChange;
+use super::coverage::CoverageReport;
 use super::event::{Cordon, Event, OperatorRequest};
 use super::order::OrderStatus;
 use super::reason::Rationale;
@@ -10,7 +11,7 @@ use super::state::FaultKey;
 use crate::health::{Change, Finding};
 
 /// The kinds of all events, as in JSON.
-pub const KINDS: [&str; 27] = [
+pub const KINDS: [&str; 28] = [
     "enrolled",
     "location-changed",
     "retired",
@@ -32,6 +33,7 @@ pub const KINDS: [&str; 27] = [
     "quota-restored",
     "reports-unreadable",
     "reports-readable",
+    "coverage-reported",
     "phase-changed",
     "order-issued",
     "order-cancelled",
@@ -64,6 +66,7 @@ impl Event {
             Self::QuotaRestored { .. } => "quota-restored",
             Self::ReportsUnreadable { .. } => "reports-unreadable",
             Self::ReportsReadable { .. } => "reports-readable",
+            Self::CoverageReported { .. } => "coverage-reported",
             Self::PhaseChanged { .. } => "phase-changed",
             Self::OrderIssued { .. } => "order-issued",
             Self::OrderCancelled { .. } => "order-cancelled",
@@ -128,6 +131,9 @@ impl Event {
                 OrderStatus::Accepted => format!("order {generation} accepted"),
                 OrderStatus::Done { evidence } => format!("order {generation} done: {evidence}"),
                 OrderStatus::Failed { reason } => format!("order {generation} failed: {reason}"),
+                OrderStatus::Inconclusive { reason } => {
+                    format!("order {generation} has no result: {reason}")
+                }
                 OrderStatus::Refused { reason } => format!("order {generation} refused: {reason}"),
             },
             Self::OrderGenerationObserved { generation, .. } => {
@@ -155,6 +161,7 @@ impl Event {
                 "reports findings that this server cannot read".to_owned()
             }
             Self::ReportsReadable { .. } => "its findings are readable again".to_owned(),
+            Self::CoverageReported { coverage, .. } => describe_coverage(coverage),
             Self::PhaseChanged { to, rationale, .. } => format!("is {to}: {}", rationale.reason),
             Self::OrderIssued { order } => {
                 format!("order {} issued: {}", order.generation, order.kind)
@@ -188,6 +195,16 @@ impl OperatorRequest {
             Self::Freeze { .. } | Self::Unfreeze { .. } | Self::DomainRepaired { .. } => None,
         }
     }
+}
+
+fn describe_coverage(coverage: &CoverageReport) -> String {
+    let Some(first) = coverage.gaps.first() else { return "no coverage gaps".to_owned() };
+    let count = coverage.gaps.len() + coverage.more as usize;
+    let gap = format!("{}: {} ({})", first.subject, first.source, first.cause);
+    if count == 1 {
+        return format!("coverage gap: {gap}");
+    }
+    format!("{count} coverage gaps, the first: {gap}")
 }
 
 fn describe_change(change: &Change) -> String {

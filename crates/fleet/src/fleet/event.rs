@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::access::AccessChange;
+use super::coverage::CoverageReport;
 use super::identity::{Actor, Domain, Location, NodeId};
 use super::order::{Order, OrderKind, OrderStatus, VerificationLevel};
 use super::policy::Policy;
@@ -122,6 +123,8 @@ pub enum Event {
     ReportsUnreadable { node: NodeId },
     /// The server can decode the node's findings again.
     ReportsReadable { node: NodeId },
+    /// The coverage gaps of a node changed. A node whose agent is older never reports them.
+    CoverageReported { node: NodeId, coverage: CoverageReport },
     #[serde(alias = "asked")]
     OperatorRequested {
         #[serde(alias = "what")]
@@ -227,6 +230,7 @@ impl Event {
             | Self::QuotaRestored { node }
             | Self::ReportsUnreadable { node }
             | Self::ReportsReadable { node }
+            | Self::CoverageReported { node, .. }
             | Self::PhaseChanged { node, .. }
             | Self::OrderCancelled { node, .. }
             | Self::Deferred { node, .. } => Some(node),

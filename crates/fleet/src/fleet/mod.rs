@@ -13,6 +13,7 @@
 //! the same decisions.
 
 pub mod access;
+pub mod coverage;
 pub mod decide;
 pub mod describe_event;
 pub mod event;

@@ -318,6 +318,9 @@ pub enum OrderStatus {
         #[serde(alias = "why")]
         reason: String,
     },
+    /// The verification ran, and nothing failed, but some checks have no result because something
+    /// could not be read.
+    Inconclusive { reason: String },
     /// The order did not start, and nothing changed.
     Refused {
         #[serde(alias = "why")]

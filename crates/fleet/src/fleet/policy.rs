@@ -137,6 +137,11 @@ pub struct PoolPolicy {
     /// How long a node may stay suspect before it is quarantined.
     #[serde(alias = "suspect_s")]
     pub suspect_timeout_s: u32,
+    /// How long a coverage gap may last before the node is suspect. `None` means forever.
+    pub coverage_gap_timeout_s: Option<u32>,
+    /// Whether `suspect_timeout_s` also applies to a node that is suspect only because of a
+    /// coverage gap. Otherwise it keeps running work, because a missing reading is no fault.
+    pub coverage_gap_quarantines: bool,
     /// How long findings may take to clear after a repair.
     pub settle_s: u32,
     /// How long an order may take until its final status is reported. Drains and other long orders
@@ -167,6 +172,8 @@ impl Default for PoolPolicy {
             drain_timeout_s: 4 * 3600,
             heartbeat_timeout_s: 300,
             suspect_timeout_s: 900,
+            coverage_gap_timeout_s: Some(900),
+            coverage_gap_quarantines: false,
             settle_s: 180,
             lease_s: 600,
             max_attempts: 3,

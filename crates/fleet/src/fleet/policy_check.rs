@@ -60,6 +60,9 @@ fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
     ] {
         number(&format!("{at}.{name}"), seconds, minimum, TIME_S_MAX)?;
     }
+    if let Some(seconds) = policy.coverage_gap_timeout_s {
+        number(&format!("{at}.coverage_gap_timeout_s"), seconds, 1, TIME_S_MAX)?;
+    }
     heartbeat_timeout(&format!("{at}.heartbeat_timeout_s"), policy.heartbeat_timeout_s)?;
     number(&format!("{at}.max_attempts"), policy.max_attempts, 1, 100)?;
     count_within(&format!("{at}.repair_windows"), policy.repair_windows.len(), 0, WINDOWS_MAX)?;
@@ -119,7 +122,7 @@ mod tests {
     #[test]
     fn the_default_policy_is_valid_and_harmful_values_are_rejected() {
         assert_eq!(Policy::default().check(), Ok(()));
-        let invalid: [(&str, Mutation); 9] = [
+        let invalid: [(&str, Mutation); 10] = [
             ("disruption_budgets.rack.share", |policy| {
                 policy
                     .disruption_budgets
@@ -135,6 +138,9 @@ mod tests {
             }),
             ("pools_default.heartbeat_timeout_s", |policy| {
                 policy.pools_default.heartbeat_timeout_s = 3;
+            }),
+            ("pools_default.coverage_gap_timeout_s", |policy| {
+                policy.pools_default.coverage_gap_timeout_s = Some(0);
             }),
             ("pools_default.max_attempts", |policy| policy.pools_default.max_attempts = 0),
             ("pools.train.lease_s", |policy| {

@@ -29,6 +29,12 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         1 => node.clone().prop_map(Act::ExternalUncordon),
         30 => (node.clone(), prop::bool::weighted(0.8))
             .prop_map(|(node, succeeds)| Act::OrderStatus(node, succeeds)),
+        2 => node.clone().prop_map(Act::Inconclusive),
+        1 => node.clone().prop_map(Act::Verify),
+        4 => (node.clone(), 0..4_u8, 0..2000_u32)
+            .prop_map(|(node, gpus, age_s)| Act::Gaps(node, gpus, age_s)),
+        1 => (prop::option::of(1..3000_u32), any::<bool>())
+            .prop_map(|(timeout_s, quarantines)| Act::GapPolicy(timeout_s, quarantines)),
         1 => node.clone().prop_map(Act::Hold),
         1 => node.clone().prop_map(Act::Release),
         1 => node.clone().prop_map(Act::Repaired),

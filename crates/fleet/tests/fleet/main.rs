@@ -4,6 +4,7 @@
 
 mod budget;
 mod clock;
+mod coverage;
 mod domains;
 mod histories;
 mod hostile;

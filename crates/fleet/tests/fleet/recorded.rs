@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use farrier_facts::node::ReadError;
+use farrier_fleet::fleet::coverage::{CoverageReport, GapNames, GapSource, NodeCoverageGap};
 use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::event::{
     Cordon, DecodeError, GpuInventory, JournalPosition, NodeInventory, OperatorRequest,
@@ -21,7 +23,7 @@ use farrier_fleet::fleet::{
     OrderStatus, Policy, Rationale, Reason, Role, UnblockedBy,
 };
 use farrier_fleet::health::finding::Cleared;
-use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
+use farrier_fleet::health::{Action, Change, GpuUuid, Severity, Subject};
 
 use crate::test_fleet::{finding, location, node, start};
 
@@ -225,7 +227,39 @@ fn events_of_later_versions() -> Vec<Event> {
         Event::QuotaRestored { node: node(1) },
         Event::ReportsUnreadable { node: node(1) },
         Event::ReportsReadable { node: node(1) },
+        Event::OrderStatusReported {
+            node: node(1),
+            generation: 4,
+            status: OrderStatus::Inconclusive { reason: "a reading is missing".to_owned() },
+        },
+        Event::CoverageReported { node: node(1), coverage: coverage() },
     ]
+}
+
+/// A report with every kind of gap.
+fn coverage() -> CoverageReport {
+    let names = || GapNames::new(["a", "b", "c", "d", "e"].map(str::to_owned));
+    let sources = [
+        GapSource::Nvml,
+        GapSource::Gpus { opened: 7, on_bus: 8 },
+        GapSource::Gpu,
+        GapSource::Signals(names()),
+        GapSource::Peers,
+        GapSource::KernelLog,
+        GapSource::Journal,
+        GapSource::Collectors(names()),
+        GapSource::Monitor,
+        GapSource::NodeCheck,
+        GapSource::Check { check: "ecc-pending".to_owned() },
+        GapSource::Unknown,
+    ];
+    let gaps = sources.map(|source| NodeCoverageGap {
+        subject: Subject::Gpu(GpuUuid("GPU-1".to_owned())),
+        source,
+        cause: ReadError::nvml(999),
+        since: start(),
+    });
+    CoverageReport { gaps: gaps.into(), more: 3 }
 }
 
 fn policy_with_a_window() -> Policy {
@@ -283,7 +317,13 @@ fn entries_of_the_current_format_are_recorded() {
 
 #[test]
 fn entries_of_every_format_still_decode() {
-    for recorded in [RECORDED_V1, RECORDED_V2, RECORDED] {
+    // Formats 1 and 2 are no longer written, so they have no events of a later kind.
+    let later = BTreeSet::from(["coverage-reported"]);
+    let all: BTreeSet<&str> = KINDS.into_iter().collect();
+    let before = || all.difference(&later).copied().collect();
+    for (recorded, expected) in
+        [(RECORDED_V1, before()), (RECORDED_V2, before()), (RECORDED, all.clone())]
+    {
         let mut kinds = BTreeSet::new();
         let mut state = FleetState::default();
         for line in recorded.lines() {
@@ -293,7 +333,7 @@ fn entries_of_every_format_still_decode() {
             kinds.insert(kind);
             state.apply(&entry);
         }
-        assert_eq!(kinds, KINDS.into_iter().collect(), "one event of each kind is recorded");
+        assert_eq!(kinds, expected, "one event of each kind is recorded");
     }
 }
 

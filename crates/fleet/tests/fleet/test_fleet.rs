@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrier_facts::node::ReadError;
+use farrier_fleet::fleet::coverage::{CoverageReport, GapNames, GapSource, NodeCoverageGap};
 use farrier_fleet::fleet::event::{Cordon, JournalPosition, NodeInventory, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
@@ -80,6 +82,18 @@ fn requested_order(index: usize, which: u8) -> Event {
     operator_request(OperatorRequest::RunOrder { node: node(index), order })
 }
 
+/// A report of the GPUs in a bit mask that cannot be read, for `age_s` seconds.
+pub(crate) fn coverage(gpus: u8, age_s: u32, now: Timestamp) -> CoverageReport {
+    let listed = (0..8_u8).filter(|gpu| gpus & (1 << gpu) != 0);
+    let gaps = listed.map(|gpu| NodeCoverageGap {
+        subject: Subject::Gpu(GpuUuid(format!("GPU-{gpu}"))),
+        source: GapSource::Signals(GapNames::new(["gpu.power_w".to_owned()])),
+        cause: ReadError::nvml(999),
+        since: now - SignedDuration::from_secs(i64::from(age_s)),
+    });
+    CoverageReport { gaps: gaps.collect(), more: 0 }
+}
+
 /// An input from outside the controller.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
@@ -95,6 +109,15 @@ pub(crate) enum Act {
     ExternalUncordon(usize),
     /// A node reports that its pending order is done (`true`) or failed.
     OrderStatus(usize, bool),
+    /// A node reports that its pending order has no result, if it is a verification.
+    Inconclusive(usize),
+    /// An operator requests V1.
+    Verify(usize),
+    /// A node reports its coverage gaps: which of two GPUs it cannot read, as a bit mask, and for
+    /// how many seconds.
+    Gaps(usize, u8, u32),
+    /// The policy sets `coverage_gap_timeout_s` and `coverage_gap_quarantines`.
+    GapPolicy(Option<u32>, bool),
     Hold(usize),
     Release(usize),
     Repaired(usize),
@@ -166,6 +189,7 @@ impl TestFleet {
         let again = decide(&self.state, &dirty, self.now);
         assert_eq!(again.events, [], "a second decision on the same state must be empty");
         self.check_counts();
+        self.check_coverage();
         let is_revoked_but_not_held = |node: &Node| {
             node.liveness.certificate_revoked_at().is_some() && node.phase() != NodePhase::Held
         };
@@ -174,6 +198,19 @@ impl TestFleet {
             violation.is_none(),
             "a node with a revoked certificate is not held: {violation:?}"
         );
+    }
+
+    /// A node with a coverage gap past its timeout is never plainly in service.
+    fn check_coverage(&self) {
+        for (id, node) in &self.state.nodes {
+            let pool = self.state.policy.for_pool(&node.location.pool);
+            let deadline = node.coverage_deadline(pool);
+            assert!(
+                node.phase() != NodePhase::InService || deadline.is_none_or(|at| at > self.now),
+                "{id} is in service with a gap since {:?}",
+                node.coverage().gaps()
+            );
+        }
     }
 
     fn append(&mut self, batch: u64, by: Actor, event: Event) -> BTreeSet<NodeId> {
@@ -188,8 +225,15 @@ impl TestFleet {
     /// Checks that a decision keeps the invariants. The state does not contain the decision yet.
     fn check(&mut self, event: &Event) {
         match event {
-            Event::PhaseChanged { node, to, .. } => {
+            Event::PhaseChanged { node, to, rationale } => {
                 let before = &self.state.nodes[node];
+                let pool = self.state.policy.for_pool(&before.location.pool);
+                assert!(
+                    *to != NodePhase::Quarantined
+                        || pool.coverage_gap_quarantines
+                        || !rationale.reason.is_missing_coverage(),
+                    "{node} is quarantined because of a coverage gap"
+                );
                 if *to == NodePhase::InService {
                     assert!(
                         before.reported_inventory().is_some(),
@@ -413,6 +457,35 @@ impl TestFleet {
                     Actor::Node(id.clone()),
                     Event::OrderStatusReported { node: id, generation, status },
                 );
+            }
+            Act::Inconclusive(index) => {
+                let id = node(index);
+                let Some(node) = self.state.nodes.get(&id) else { return };
+                let Some(pending) = node.orders.pending() else { return };
+                if !matches!(pending.order.kind, OrderKind::Verify { .. }) {
+                    return;
+                }
+                let generation = pending.order.generation;
+                let status = OrderStatus::Inconclusive { reason: "a reading failed".to_owned() };
+                push(
+                    Actor::Node(id.clone()),
+                    Event::OrderStatusReported { node: id, generation, status },
+                );
+            }
+            Act::Verify(index) => {
+                let (node, level) = (node(index), VerificationLevel::V1);
+                push(ann(), operator_request(OperatorRequest::Verify { node, level }));
+            }
+            Act::Gaps(index, gpus, age_s) => {
+                let id = node(index);
+                let coverage = coverage(gpus, age_s, self.now);
+                push(Actor::Node(id.clone()), Event::CoverageReported { node: id, coverage });
+            }
+            Act::GapPolicy(timeout_s, quarantines) => {
+                let mut policy = self.state.policy.clone();
+                policy.pools_default.coverage_gap_timeout_s = timeout_s;
+                policy.pools_default.coverage_gap_quarantines = quarantines;
+                push(ann(), Event::PolicySet { policy: Box::new(policy) });
             }
             Act::Hold(index) => {
                 push(

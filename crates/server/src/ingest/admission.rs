@@ -106,6 +106,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> ReportA
     | Event::QuotaRestored { node: id }
     | Event::ReportsUnreadable { node: id }
     | Event::ReportsReadable { node: id }
+    | Event::CoverageReported { node: id, .. }
     | Event::OrderGenerationObserved { node: id, .. }) = event
     else {
         return ReportAdmission::New;
@@ -141,6 +142,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> ReportA
         Event::QuotaRestored { .. } => node.reports.over_quota_since().is_some(),
         Event::ReportsUnreadable { .. } => node.reports.unreadable_since().is_none(),
         Event::ReportsReadable { .. } => node.reports.unreadable_since().is_some(),
+        Event::CoverageReported { coverage, .. } => !node.coverage().is_same_as(coverage),
         Event::CordonObserved { cordon, .. } => node.scheduling.cordon() != *cordon,
         Event::OrderGenerationObserved { generation, .. } => *generation > node.orders.generation(),
         Event::OrderStatusReported { generation, status, .. } => {
@@ -206,6 +208,7 @@ fn is_older(node: &Node, record: &JournalPosition) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use farrier_fleet::fleet::coverage::CoverageReport;
     use farrier_fleet::fleet::event::{Cordon, NodeInventory};
     use farrier_fleet::fleet::{
         AccessChange, Domain, Entry, LOGIC_VERSION, Location, VerificationLevel,
@@ -281,6 +284,8 @@ mod tests {
         let silent = || Event::HeartbeatLost { node: node(), since: Timestamp::UNIX_EPOCH };
         let cordon = || Event::CordonObserved { node: node(), cordon: Cordon::ByFarrier };
         let orders = || Event::OrderGenerationObserved { node: node(), generation: 7 };
+        let coverage =
+            || Event::CoverageReported { node: node(), coverage: CoverageReport::default() };
         let before = after(vec![enrolled()]);
         let state = after(vec![
             enrolled(),
@@ -289,9 +294,10 @@ mod tests {
             cordon(),
             findings_reported("j", 3),
             orders(),
+            coverage(),
         ]);
-        for event in [inventory_reported(), silent(), cordon(), findings_reported("j", 3), orders()]
-        {
+        let reports = [inventory_reported(), silent(), cordon(), findings_reported("j", 3)];
+        for event in reports.into_iter().chain([orders(), coverage()]) {
             assert_eq!(classify_as_ann(&before, &event), ReportAdmission::New, "{event:?}");
             assert_eq!(classify_as_ann(&state, &event), ReportAdmission::Duplicate, "{event:?}");
         }

@@ -272,8 +272,15 @@ impl Session<'_> {
     /// Handles the hello from the node, and tells the node where to resume.
     async fn handshake(&mut self, hello: proto::Hello) -> Result<(), SessionEnd> {
         self.quota().charge(hello.encoded_len(), Instant::now());
-        let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
-            hello;
+        let proto::Hello {
+            inventory,
+            journal,
+            last_record: _,
+            outstanding,
+            cordon,
+            last_order,
+            coverage,
+        } = hello;
         check_limit("journal", journal.len(), NAME_BYTES_MAX)?;
         check_limit("outstanding", outstanding.len(), ORDER_STATUSES_MAX)?;
         let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
@@ -323,6 +330,10 @@ impl Session<'_> {
         }
         for status in outstanding {
             self.report_order_status(status).await?;
+        }
+        // Without coverage, keep the gaps that were reported before.
+        if let Some(coverage) = coverage {
+            self.report_coverage(coverage).await?;
         }
         let node = self.node.clone();
         let pending = move |state: &farrier_fleet::fleet::FleetState| {
@@ -382,6 +393,7 @@ impl Session<'_> {
                 Some(report::What::Cordon(cordon)) => {
                     self.report_cordon(convert::cordon(cordon)?).await
                 }
+                Some(report::What::Coverage(coverage)) => self.report_coverage(coverage).await,
                 // `None` is a message that only newer agents know. It is ignored, but counts as a
                 // heartbeat.
                 Some(report::What::Heartbeat(_)) | None => Ok(()),

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use farrier_fleet::fleet::access::is_within;
+use farrier_fleet::fleet::coverage::NodeCoverageGap;
 use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::fleet::explain;
 use farrier_fleet::fleet::identity::Unit;
@@ -12,8 +13,8 @@ use farrier_fleet::fleet::state::{RepairAttempt, RequestedOrderResult, Verificat
 use farrier_fleet::fleet::{FleetState, Node, NodeId, NodePhase, OrderStatus, Pool};
 use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
-    FindingPage, FindingRow, HoldView, NodeDetail, NodeExplanation, NodePage, NodeRow, OrderView,
-    ReasonView, RequestedOrderView, VerificationView,
+    CoverageGapView, FindingPage, FindingRow, HoldView, NodeDetail, NodeExplanation, NodePage,
+    NodeRow, OrderView, ReasonView, RequestedOrderView, VerificationView,
 };
 
 use super::caller::Caller;
@@ -61,7 +62,7 @@ impl NodeFilter {
     }
 }
 
-/// Whether the node's name, reason, driver, GPUs or findings match the text.
+/// Whether the node's name, reason, driver, GPUs, findings or coverage gaps match the text.
 fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |field: &str| field.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
@@ -73,6 +74,7 @@ fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
             .into_iter()
             .any(|gpu| gpu.uuid.0.to_lowercase() == text || gpu.name.as_deref().is_some_and(has))
         || node.open_findings().any(|finding| finding_matches(&finding, text))
+        || node.coverage().gaps().iter().any(|gap| has(&node.describe_gap(gap)))
 }
 
 fn finding_matches(finding: &Finding, text: &str) -> bool {
@@ -127,6 +129,7 @@ pub(super) fn row(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node)
         gpus: gpus.map(|gpus| count(gpus.len())),
         gpu: first.filter(is_same),
         driver: inventory.and_then(|inventory| inventory.driver.clone()),
+        coverage_gaps: node.coverage().count(),
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|finding| finding.severity).max(),
         order: node.orders.pending().map(|pending| node.describe_order(&pending.order.kind)),
@@ -194,6 +197,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         waits_for_approval: node.waits_for_approval(),
         inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
+        coverage_gaps: coverage_gaps(node),
         finding_subjects: Some(
             node.open_findings().map(|finding| node.describe_subject(&finding.subject)).collect(),
         ),
@@ -222,6 +226,20 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     }
 }
 
+/// What the agent of a node cannot read. `None` if it is unknown.
+fn coverage_gaps(node: &Node) -> Option<Vec<CoverageGapView>> {
+    node.coverage().count()?;
+    let view = |gap: &NodeCoverageGap| CoverageGapView {
+        source: gap.source.code().to_owned(),
+        subject: node.describe_subject(&gap.subject),
+        since: gap.since,
+        text: node.describe_gap(gap),
+        remedy: gap.source.remedy().to_owned(),
+        cause: serde_json::to_value(&gap.cause).unwrap_or_default(),
+    };
+    Some(node.coverage().gaps().iter().map(view).collect())
+}
+
 /// The domain faults in the failure domains of a node.
 fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
     let domains = node.location.domains();
@@ -232,7 +250,9 @@ fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<Reason
 fn requested_order_view(caller: &Caller, result: &RequestedOrderResult) -> RequestedOrderView {
     let (status, evidence) = match &result.status {
         OrderStatus::Done { evidence } => ("done", evidence.as_str()),
-        OrderStatus::Failed { reason } => ("failed", reason.as_str()),
+        OrderStatus::Failed { reason } | OrderStatus::Inconclusive { reason } => {
+            ("failed", reason.as_str())
+        }
         OrderStatus::Refused { reason } => ("refused", reason.as_str()),
         OrderStatus::Accepted => ("failed", ""),
     };
@@ -314,6 +334,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
                 .chain(other_problems(&viewer, node))
                 .collect(),
             rationale: (&explanation.rationale).into(),
+            coverage_gaps: coverage_gaps(node),
             order: explanation.order,
             deferred: explanation.deferred.as_ref().map(Into::into),
             domain_faults: explanation.domain_faults.iter().map(Into::into).collect(),

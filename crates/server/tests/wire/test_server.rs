@@ -380,6 +380,7 @@ impl TestNode {
                     ..NodeInventory::default()
                 })
             }),
+            coverage: Box::new(|| None),
             cordon: self.cordon.subscribe(),
             order_handler: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
             artifacts: tokio::sync::mpsc::channel(1).1,

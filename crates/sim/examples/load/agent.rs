@@ -194,6 +194,7 @@ impl LoadAgent {
             outstanding: Vec::new(),
             cordon: Some(convert::cordon_message(&farrier_fleet::fleet::event::Cordon::None)),
             last_order: 0,
+            coverage: Some(proto::Coverage::default()),
         }
     }
 

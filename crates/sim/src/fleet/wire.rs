@@ -334,5 +334,6 @@ fn hello_message(node: &SimNode) -> proto::Hello {
         outstanding: outstanding.into_iter().collect(),
         cordon: Some(convert::cordon_message(node.cordon())),
         last_order: node.last_order(),
+        coverage: Some(proto::Coverage::default()),
     }
 }

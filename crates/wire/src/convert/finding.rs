@@ -115,7 +115,7 @@ fn cleared(message: proto::Cleared) -> Result<Cleared, ConvertError> {
     Ok(Cleared { at: time("at_ns", message.at_ns)?, reason: required("why", message.why)? })
 }
 
-fn subject(message: proto::Subject) -> Result<Subject, ConvertError> {
+pub(super) fn subject(message: proto::Subject) -> Result<Subject, ConvertError> {
     Ok(match required("subject", message.what)? {
         What::Node(_) => Subject::Node,
         What::Agent(_) => Subject::Agent,
@@ -131,7 +131,7 @@ fn subject(message: proto::Subject) -> Result<Subject, ConvertError> {
     })
 }
 
-fn subject_message(subject: Subject) -> proto::Subject {
+pub(super) fn subject_message(subject: Subject) -> proto::Subject {
     let what = match subject {
         Subject::Node => What::Node(proto::Empty {}),
         Subject::Agent => What::Agent(proto::Empty {}),

@@ -93,7 +93,7 @@ pub fn cordon(message: proto::Cordon) -> Result<Cordon, ConvertError> {
 }
 
 /// Escapes hidden characters, because names are passed on to tables, files and other programs.
-fn escape(text: String) -> String {
+pub(super) fn escape(text: String) -> String {
     match escaped(&text) {
         Cow::Borrowed(_) => text,
         Cow::Owned(clean) => clean,

@@ -1,6 +1,7 @@
 //! Converts messages to and from the types of the fleet. Input from outside is checked against
 //! limits here, and never causes a panic.
 
+mod coverage;
 mod evidence;
 mod finding;
 mod findings;
@@ -11,6 +12,7 @@ mod read_error;
 use farrier_fleet::health::SERVER_FINDING_ID;
 use farrier_fleet::health::signal::UnknownSignal;
 
+pub use coverage::{coverage, coverage_message};
 pub use findings::{changes, changes_message, findings_message, open_findings};
 pub use inventory::{cordon, cordon_message, inventory, inventory_message};
 pub use order::{UnknownOrder, order, order_message, order_status, order_status_message};

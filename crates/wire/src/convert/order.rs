@@ -96,9 +96,13 @@ fn level_number(level: VerificationLevel) -> u32 {
 /// Decodes an order status and the generation of its order.
 pub fn order_status(message: proto::OrderStatus) -> Result<(u64, OrderStatus), ConvertError> {
     let bounded = |text: String| within("order status", text.len(), TEXT_BYTES_MAX).map(|()| text);
+    let inconclusive = message.inconclusive;
     let status = match message.what.ok_or(ConvertError::Missing("order status"))? {
         StatusWhat::Accepted(_) => OrderStatus::Accepted,
         StatusWhat::Done(evidence) => OrderStatus::Done { evidence: bounded(evidence)? },
+        StatusWhat::Failed(reason) if inconclusive => {
+            OrderStatus::Inconclusive { reason: bounded(reason)? }
+        }
         StatusWhat::Failed(reason) => OrderStatus::Failed { reason: bounded(reason)? },
         StatusWhat::Refused(reason) => OrderStatus::Refused { reason: bounded(reason)? },
     };
@@ -110,10 +114,13 @@ pub fn order_status_message(generation: u64, status: &OrderStatus) -> proto::Ord
     let what = match status {
         OrderStatus::Accepted => StatusWhat::Accepted(proto::Empty {}),
         OrderStatus::Done { evidence } => StatusWhat::Done(truncate(evidence)),
-        OrderStatus::Failed { reason } => StatusWhat::Failed(truncate(reason)),
+        OrderStatus::Failed { reason } | OrderStatus::Inconclusive { reason } => {
+            StatusWhat::Failed(truncate(reason))
+        }
         OrderStatus::Refused { reason } => StatusWhat::Refused(truncate(reason)),
     };
-    proto::OrderStatus { generation, what: Some(what) }
+    let inconclusive = matches!(status, OrderStatus::Inconclusive { .. });
+    proto::OrderStatus { generation, what: Some(what), inconclusive }
 }
 
 fn truncate(text: &str) -> String {

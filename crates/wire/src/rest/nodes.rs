@@ -4,6 +4,7 @@ use farrier_fleet::fleet::event::{Cordon, NodeCompliance, NodeInventory};
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, VerificationLevel};
 use farrier_fleet::health::{Finding, Severity};
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::reason::{RationaleView, ReasonView};
 use super::schema::{plain, view};
@@ -112,6 +113,9 @@ view! { lenient
         gpu: Option<String>,
         /// Version of the NVIDIA driver; null if unknown.
         driver: Option<String>,
+        /// Number of open coverage gaps: readings that the agent misses; null if unknown, also from
+        /// agents or servers that are older than this field.
+        coverage_gaps: Option<u32>,
         /// Number of open findings.
         findings: u32,
         /// Severity of the worst open finding.
@@ -126,6 +130,24 @@ view! { lenient
         connection: Option<ConnectionView>,
         /// Security features; null if unknown.
         compliance: Option<NodeCompliance>,
+    }
+}
+
+view! { lenient
+    /// Something that the agent of a node cannot read.
+    CoverageGapView {
+        /// What cannot be read: a stable code, listed in docs/reasons.md.
+        source: String,
+        /// Subject, such as `GPU 3 at 0000:3b:00.0`.
+        subject: String,
+        /// Since when, by the clock of the server.
+        since: Timestamp,
+        /// Why: a code of an unreadable reading in docs/reasons.md, with its parameters.
+        cause: Value,
+        /// The gap with its subject and cause, for people.
+        text: String,
+        /// What to do about it, for people.
+        remedy: String,
     }
 }
 
@@ -210,6 +232,9 @@ view! { lenient
         inventory: Option<NodeInventory>,
         /// Open findings.
         findings: Vec<Finding>,
+        /// Open coverage gaps; null if unknown, also from agents or servers that are older than this
+        /// field.
+        coverage_gaps: Option<Vec<CoverageGapView>>,
         /// Subject of each finding, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
         finding_subjects: Option<Vec<String>>,
         /// Whether the node is cordoned, and by whom.
@@ -250,6 +275,9 @@ view! { lenient
         since: Timestamp,
         /// Why the node is in this phase, and what would change that.
         rationale: RationaleView,
+        /// Open coverage gaps; null if unknown, also from agents or servers that are older than this
+        /// field.
+        coverage_gaps: Option<Vec<CoverageGapView>>,
         /// The findings that caused the phase, and other problems, as text.
         findings: Vec<String>,
         /// The pending order. If none is pending, how the last one failed.

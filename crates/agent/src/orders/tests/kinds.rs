@@ -11,6 +11,7 @@ fn reason(status: OrderStatus) -> String {
     match status {
         OrderStatus::Refused { reason } => format!("refused: {reason}"),
         OrderStatus::Failed { reason } => format!("failed: {reason}"),
+        OrderStatus::Inconclusive { reason } => format!("inconclusive: {reason}"),
         other => panic!("{other:?}"),
     }
 }
@@ -210,13 +211,17 @@ fn a_manual_repair_is_written_for_the_health_monitor() {
 }
 
 #[test]
-fn a_check_without_a_result_fails_and_findings_get_time_to_clear() {
+fn a_check_without_a_result_is_no_failure_and_findings_get_time_to_clear() {
     let node = TestNode::new();
     let kind = OrderKind::Verify { level: VerificationLevel::V1 };
     assert_eq!(evidence(node.run_order(kind.clone())), "all is well");
     node.state().verification.unknown = vec!["the kernel log may not be read".to_owned()];
     let text = reason(node.run_order(kind.clone()));
-    assert_eq!(text, "failed: no result: the kernel log may not be read");
+    assert_eq!(text, "inconclusive: the kernel log may not be read");
+    // A failed check counts, whatever else has no result.
+    node.state().verification.failed = vec!["gpu.lost".to_owned()];
+    let text = reason(node.run_order(kind.clone()));
+    assert_eq!(text, "failed: gpu.lost; 1 more without a result");
     node.state().verification =
         VerificationReport { failed: vec!["gpu.lost".to_owned()], ..VerificationReport::default() };
     assert_eq!(reason(node.run_order(kind.clone())), "failed: gpu.lost");

@@ -130,7 +130,11 @@ impl Narrator {
                 };
                 if is_joining { None } else { line(&order.node, Tone::Strong, "ordered", text) }
             }
-            Event::OrderStatusReported { node, status: OrderStatus::Failed { reason }, .. } => {
+            Event::OrderStatusReported {
+                node,
+                status: OrderStatus::Failed { reason } | OrderStatus::Inconclusive { reason },
+                ..
+            } => {
                 let text = match self.ordered.get(node) {
                     Some(OrderKind::Verify { level }) => format!("failed {level}: {reason}"),
                     Some(order) => format!("failed `{order}`: {reason}"),

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::{Cordon, GpuInventory};
 use farrier_fleet::fleet::{NodeId, NodePhase};
 use farrier_wire::rest::{
-    NodeDetail, NodeExplanation, NodePage, NodeRow, RationaleView, ReasonView,
+    CoverageGapView, NodeDetail, NodeExplanation, NodePage, NodeRow, RationaleView, ReasonView,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -93,6 +93,9 @@ pub(super) fn list(
         if let Some(agents) = connection::summary(&nodes) {
             printer.line(&agents)?;
         }
+        if let Some(coverage) = coverage_summary(&nodes) {
+            printer.line(&coverage)?;
+        }
         let widths = not_in_service.iter().map(|node| node.node.to_string().len());
         let widest = widths.max().unwrap_or(0);
         for node in not_in_service {
@@ -133,9 +136,11 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
         (Some(count), None) => count.to_string(),
         (None, _) => "unknown".to_owned(),
     };
-    let findings = match node.worst {
-        Some(worst) => format!("{} ({worst})", node.findings),
-        None => "-".to_owned(),
+    let findings = node.worst.map(|worst| format!("{} ({worst})", node.findings));
+    let gaps = gaps(node).map(|gaps| printer.toned(Tone::Caution, &gap_count(gaps)));
+    let findings = match (findings, gaps) {
+        (Some(findings), Some(gaps)) => format!("{findings}, {gaps}"),
+        (findings, gaps) => findings.or(gaps).unwrap_or_else(|| "-".to_owned()),
     };
     let (tone, heartbeat) = connection::cell(node.connection.as_ref());
     let heartbeat = tone.map_or_else(|| heartbeat.clone(), |tone| printer.toned(tone, &heartbeat));
@@ -150,6 +155,31 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
         node.driver.clone().unwrap_or_else(|| "unknown".to_owned()),
         findings,
     ]
+}
+
+/// Number of open coverage gaps. `None` if there are none, or if they are unknown.
+fn gaps(node: &NodeRow) -> Option<u32> {
+    node.coverage_gaps.filter(|gaps| *gaps > 0)
+}
+
+fn gap_count(gaps: u32) -> String {
+    if gaps == 1 { "1 gap".to_owned() } else { format!("{gaps} gaps") }
+}
+
+/// Counts the nodes with coverage gaps, and the nodes whose coverage is unknown.
+fn coverage_summary(nodes: &[NodeRow]) -> Option<String> {
+    let count = |which: fn(&NodeRow) -> bool| {
+        let count = nodes.iter().filter(|node| which(node)).count();
+        (count > 0).then_some(count)
+    };
+    let plural = |count: usize| if count == 1 { "node" } else { "nodes" };
+    let with_gaps = count(|node| gaps(node).is_some()).map(|count| {
+        format!("{count} {} with coverage gaps (`farrier fleet explain NODE`)", plural(count))
+    });
+    let unknown = count(|node| node.coverage_gaps.is_none())
+        .map(|count| format!("coverage of {count} {} unknown", plural(count)));
+    let parts: Vec<String> = with_gaps.into_iter().chain(unknown).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Formats an age in the largest unit that gives at least two: `95s`, `40m`, `30h`, `12d`.
@@ -256,6 +286,7 @@ pub(super) fn detail(
         )?;
     }
     node.repairs.iter().try_for_each(|repair| field("repair", repair))?;
+    print_coverage(printer, 18, node.coverage_gaps.as_deref())?;
     let mut finding_subjects = node.finding_subjects.iter().flatten();
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);
@@ -271,6 +302,26 @@ pub(super) fn detail(
         )?;
     }
     Ok(outcome)
+}
+
+/// Prints each coverage gap with its age and what to do. `None` if the coverage is unknown.
+fn print_coverage(
+    printer: &mut Printer,
+    width: usize,
+    gaps: Option<&[CoverageGapView]>,
+) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    let Some(gaps) = gaps else {
+        let unknown = "unknown: the agent has not reported its coverage";
+        return Ok(printer.paragraph("  coverage", width, unknown)?);
+    };
+    for CoverageGapView { text, since, remedy, .. } in gaps {
+        let since = format!("{since:.0} ({} ago)", age(now.duration_since(*since)));
+        printer.paragraph("  coverage gap", width, text)?;
+        printer.paragraph("    since", width, &since)?;
+        printer.paragraph("    action", width, remedy)?;
+    }
+    Ok(())
 }
 
 fn cordon(node: &NodeDetail) -> String {
@@ -313,6 +364,7 @@ pub(super) fn explain(
     ] {
         texts.iter().try_for_each(|text| printer.paragraph(&format!("  {name}"), 16, text))?;
     }
+    print_coverage(printer, 16, explanation.coverage_gaps.as_deref())?;
     if let Some(order) = &explanation.order {
         printer.paragraph("  order", 16, order)?;
     }

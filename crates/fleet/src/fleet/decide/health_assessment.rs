@@ -1,6 +1,9 @@
 //! Health assessment: what open findings, failed verifications and missing data mean for service.
 
+use jiff::Timestamp;
+
 use crate::fleet::order::VerificationLevel;
+use crate::fleet::policy::PoolPolicy;
 use crate::fleet::reason::Reason;
 use crate::fleet::state::{FaultKey, Node, NodePhase};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
@@ -36,7 +39,7 @@ pub(super) struct HealthAssessment {
 }
 
 impl HealthAssessment {
-    pub(super) fn new(node: &Node) -> Self {
+    pub(super) fn new(node: &Node, pool: &PoolPolicy, now: Timestamp) -> Self {
         let assessed = node.findings().values().map(|finding| (finding_impact(finding), finding));
         let mut worst: Vec<(Impact, &Finding)> =
             assessed.filter(|(impact, _)| *impact > Impact::None).collect();
@@ -58,6 +61,9 @@ impl HealthAssessment {
         assessment.add_failed_verification(node);
         if assessment.impact == Impact::None {
             assessment.suspect_unknown_state(node);
+        }
+        if assessment.impact == Impact::None {
+            assessment.suspect_missing_coverage(node, pool, now);
         }
         assessment
     }
@@ -83,6 +89,11 @@ impl HealthAssessment {
         self.reason = Some(failure.reason(findings));
     }
 
+    /// Something cannot be read, and nothing else is wrong with the node.
+    pub(super) fn is_missing_coverage(&self) -> bool {
+        self.reason.as_ref().is_some_and(Reason::is_missing_coverage)
+    }
+
     /// Why the node is unfit or suspect.
     pub(super) fn reason(&self) -> Reason {
         self.reason.clone().unwrap_or(Reason::FindingsCleared { verifying: false })
@@ -98,6 +109,30 @@ impl HealthAssessment {
                 (None, Some(_)) => return,
             });
         self.impact = Impact::Suspect;
+    }
+
+    /// A verification that an operator requested has no result, or a coverage gap has lasted too
+    /// long.
+    ///
+    /// A node that was taken out of service for another reason is not kept from its verification:
+    /// the verification has no result until the gap closes, and is then repeated.
+    fn suspect_missing_coverage(&mut self, node: &Node, pool: &PoolPolicy, now: Timestamp) {
+        let phase = node.phase();
+        let inconclusive = node.verification.inconclusive().filter(|_| phase.in_service());
+        let is_out = matches!(phase, NodePhase::Quarantined | NodePhase::Repairing);
+        let counts = !is_out || pool.coverage_gap_quarantines;
+        let gap = node.lasting_gap(pool, now).filter(|_| counts);
+        self.reason = match (gap, inconclusive) {
+            (Some(gap), _) => Some(Reason::CoverageGap {
+                gap: Box::new(node.gap_summary(gap)),
+                since: gap.since,
+                more: node.coverage().count().unwrap_or_default().saturating_sub(1),
+            }),
+            (None, Some(inconclusive)) => Some(inconclusive.inconclusive_reason()),
+            (None, None) => return,
+        };
+        self.impact = Impact::Suspect;
+        self.action = Action::Investigate;
     }
 }
 

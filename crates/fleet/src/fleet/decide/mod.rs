@@ -36,11 +36,11 @@ pub use health_assessment::{Impact, affects_service, impact};
 /// so that the node stays in service.
 pub(super) fn is_explained_by_domain(state: &FleetState, node: &Node, now: Timestamp) -> bool {
     let faults = common_cause::active_faults(state, &[], now);
-    let codes = HealthAssessment::new(node).codes;
-    let settle_s = state.policy.for_pool(&node.location.pool).settle_s;
+    let pool = state.policy.for_pool(&node.location.pool);
+    let codes = HealthAssessment::new(node, pool, now).codes;
     let is_recovering = faults
         .recovery(node, &codes)
-        .is_some_and(|(_, recovery)| now < add_seconds(recovery.at, settle_s));
+        .is_some_and(|(_, recovery)| now < add_seconds(recovery.at, pool.settle_s));
     is_recovering || faults.explanation(node, &codes).is_some()
 }
 
@@ -62,7 +62,10 @@ pub(super) fn is_explained_by_domain(state: &FleetState, node: &Node, now: Times
 /// slot frees. Only nodes that the controller keeps out of service use a budget. Capacity floors
 /// count every node that takes no work. A symptom implicates only domains that can cause it, and
 /// after a domain fault the findings of its nodes get time to clear.
-pub const LOGIC_VERSION: u32 = 5;
+///
+/// 6: a coverage gap that lasts longer than the policy allows makes a node suspect. A verification
+/// without a result is repeated, and is no failure.
+pub const LOGIC_VERSION: u32 = 6;
 
 /// More steps than any node takes at once. If a node reaches this limit, two rules undo each
 /// other's work.
@@ -131,12 +134,13 @@ impl Round<'_> {
     /// before a step that needs one, and returns true.
     fn take_steps(&mut self, id: &NodeId, node: &mut Node, slots: Slots) -> bool {
         for _ in 0..STEPS_MAX {
-            let assessment = HealthAssessment::new(node);
+            let pool = self.state.policy.for_pool(&node.location.pool);
+            let assessment = HealthAssessment::new(node, pool, self.now);
             let context = DecisionContext {
                 id,
                 node,
                 assessment: &assessment,
-                pool: self.state.policy.for_pool(&node.location.pool),
+                pool,
                 state: self.state,
                 active_faults: &self.active_faults,
                 now: self.now,

@@ -235,7 +235,12 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     };
     let (cause, action) = (Box::new(assessment.reason()), assessment.action);
     let reason = Reason::NeedsRepair { cause, action, attempted };
-    NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
+    let unblocked_by = if assessment.is_missing_coverage() {
+        UnblockedBy::Coverage { retry_at: None }
+    } else {
+        UnblockedBy::OperatorRepair
+    };
+    NextAction::Person(Rationale::new(reason, unblocked_by))
 }
 
 /// The remaining fault belongs to a site, rack, switch or NVLink domain, so no operator has to
@@ -321,6 +326,15 @@ fn blocker(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Blocker> {
     }
     let is_verification = matches!(kind, OrderKind::Verify { .. });
     let is_joining = context.node.phase() == NodePhase::Joining;
+    let inconclusive = context.node.verification.inconclusive();
+    let inconclusive = inconclusive.filter(|last| *kind == OrderKind::Verify { level: last.level });
+    if let Some(inconclusive) = inconclusive {
+        let unblocked_by = UnblockedBy::Coverage { retry_at: Some(retry_at) };
+        return Some(Blocker::waits(Rationale::new(
+            inconclusive.inconclusive_reason(),
+            unblocked_by,
+        )));
+    }
     let unverified = context.node.verification.failure().filter(|_| is_joining);
     let reason = unverified.map(|failure| failure.reason(Vec::new()));
     let reason = reason.or_else(|| failed_often.filter(|_| !is_verification));

@@ -76,8 +76,7 @@ fn in_service(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option
         Impact::None => None,
         Impact::Unfit if context.quarantine_blocker(budget).is_none() => Some(context.quarantine()),
         Impact::Unfit | Impact::Suspect => {
-            let rationale = context.assessed(UnblockedBy::ConditionChange);
-            Some(context.phase_changed(NodePhase::Suspect, rationale))
+            Some(context.phase_changed(NodePhase::Suspect, context.suspicion()))
         }
     }
 }
@@ -93,13 +92,17 @@ fn suspect(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Ev
     if context.assessment.impact == Impact::None {
         return Some(context.in_service(Reason::FindingsCleared { verifying: false }));
     }
-    if !context.is_quarantine_due() {
-        return None;
+    let is_due = context.is_quarantine_due();
+    let blocker = is_due.then(|| context.quarantine_blocker(budget)).flatten();
+    if is_due && blocker.is_none() {
+        return Some(context.quarantine());
     }
-    match context.quarantine_blocker(budget) {
-        Some(rationale) => Some(context.deferred(rationale)),
-        None => Some(context.quarantine()),
+    // The phase begins again, so that the time of a coverage gap does not count towards
+    // `suspect_timeout_s` of a fault.
+    if !context.is_same_suspicion() {
+        return Some(context.phase_changed(NodePhase::Suspect, context.suspicion()));
     }
+    blocker.map(|rationale| context.deferred(rationale))
 }
 
 fn quarantined(context: &DecisionContext<'_>) -> Option<Event> {
@@ -133,6 +136,11 @@ fn verifying(context: &DecisionContext<'_>) -> Option<Event> {
     let settled = context.node.phase.deadline(context.pool.settle_s) <= context.now;
     if context.assessment.impact == Impact::Unfit && settled {
         return Some(context.fail_verification(context.assessed(UnblockedBy::Repair)));
+    }
+    // It passed, but something cannot be read now.
+    if context.is_verified() && context.assessment.is_missing_coverage() {
+        let rationale = context.assessed(UnblockedBy::Coverage { retry_at: None });
+        return Some(context.deferred(rationale));
     }
     if context.assessment.impact != Impact::None || !context.is_verified() {
         return None;
@@ -180,6 +188,22 @@ impl DecisionContext<'_> {
         Rationale::new(self.assessment.reason(), unblocked_by)
     }
 
+    /// Whether a suspect node still is suspect for the same cause: a fault, or missing coverage.
+    fn is_same_suspicion(&self) -> bool {
+        let lacked_coverage = self.node.phase.rationale().reason.is_missing_coverage();
+        lacked_coverage == self.assessment.is_missing_coverage()
+    }
+
+    /// Why the node is suspect.
+    fn suspicion(&self) -> Rationale {
+        let lasts = self.assessment.is_missing_coverage() && !self.pool.coverage_gap_quarantines;
+        self.assessed(if lasts {
+            UnblockedBy::Coverage { retry_at: None }
+        } else {
+            UnblockedBy::ConditionChange
+        })
+    }
+
     fn quarantine(&self) -> Event {
         self.phase_changed(
             NodePhase::Quarantined,
@@ -207,7 +231,10 @@ impl DecisionContext<'_> {
                     self.node.heartbeat_deadline(self.pool).is_some_and(|at| at <= self.now);
                 let persists = self.node.phase.deadline(self.pool.suspect_timeout_s) <= self.now;
                 // Once a timer has ended, a pause of the controller does not restart it.
-                let is_late = timed_out || persists || self.node.waits_for_slot().is_some();
+                let is_late = persists || self.node.waits_for_slot().is_some();
+                let escalates =
+                    self.pool.coverage_gap_quarantines || !self.assessment.is_missing_coverage();
+                let is_late = timed_out || (is_late && escalates && self.is_same_suspicion());
                 impact == Impact::Unfit || (impact != Impact::None && is_late)
             }
             _ => false,

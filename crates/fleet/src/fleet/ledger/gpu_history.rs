@@ -60,7 +60,7 @@ impl GpuHistories {
     /// before.
     pub(super) fn note_finding(&mut self, finding: &Finding, opened: bool, is_fault: bool) {
         let Some(uuid) = finding.subject.gpu() else { return };
-        if finding.kind != FindingKind::LossReason {
+        if finding.kind != FindingKind::Fault {
             return;
         }
         let Some(history) = self.entry(uuid) else { return };

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use super::{
-    BudgetCounts, CapacityCounts, FindingSummary, GpuLocation, NodeNames, OrderFailure, Reason,
-    RepairsAttempted, SymptomCounts, UnblockedBy,
+    BudgetCounts, CapacityCounts, FindingSummary, GapSummary, GpuLocation, NodeNames, OrderFailure,
+    Reason, RepairsAttempted, SymptomCounts, UnblockedBy,
 };
 use crate::fleet::order::{OrderKind, span};
 use crate::fleet::policy::Autonomy;
@@ -28,6 +28,13 @@ impl fmt::Display for Reason {
             Self::FindingsUnreadable => out.write_str(
                 "the server cannot read its findings; its agent may be newer than the server",
             ),
+            Self::CoverageGap { gap, since, more } => {
+                write!(out, "{gap} since {since:.0}")?;
+                if *more > 0 { write!(out, ", and {more} more coverage gaps") } else { Ok(()) }
+            }
+            Self::VerificationInconclusive { level, evidence } => {
+                write!(out, "verification {level} has no result: {evidence}")
+            }
             Self::InventoryUnknown => out.write_str("no inventory reported yet"),
             Self::GpusUnreadable => out.write_str("the agent could not read its GPUs"),
             Self::FindingsCleared { verifying: false } => out.write_str("no open findings"),
@@ -185,6 +192,13 @@ impl fmt::Display for UnblockedBy {
             Self::Verification => "all required verifications pass",
             Self::Finding => "a new finding",
             Self::ConditionChange => "the condition clears, lasts too long or gets worse",
+            Self::Coverage { retry_at: None } => "what cannot be read is readable again",
+            Self::Coverage { retry_at: Some(at) } => {
+                return write!(
+                    out,
+                    "what cannot be read is readable again, then the verification is repeated; at the latest at {at:.0}"
+                );
+            }
             Self::VerificationResult => "verification passes (return to service) or fails (repair)",
             Self::Repair => "a repair, by order or by hand",
             Self::RepairAndVerification => "a repair and a passed verification",
@@ -277,6 +291,15 @@ impl fmt::Display for FindingSummary {
             write!(out, " ({})", self.detail)?;
         }
         write!(out, " on {}", subject_text(&self.subject, self.gpu.as_ref()))
+    }
+}
+
+impl fmt::Display for GapSummary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.subject.gpu().is_some() || matches!(self.subject, Subject::Nic { .. }) {
+            write!(out, "{}: ", subject_text(&self.subject, self.gpu.as_ref()))?;
+        }
+        write!(out, "{} ({})", self.source, self.cause)
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) use describe::{order_text, subject_text};
 pub(crate) use legacy::{upgrade_event, upgrade_state};
 pub(super) use params::bounded;
 pub use params::{
-    BudgetCounts, CapacityCounts, FindingSummary, GpuLocation, NodeNames, OrderFailure,
+    BudgetCounts, CapacityCounts, FindingSummary, GapSummary, GpuLocation, NodeNames, OrderFailure,
     RepairsAttempted, SymptomCounts,
 };
 pub use unblocked_by::UnblockedBy;
@@ -70,6 +70,20 @@ pub enum Reason {
     },
     /// The server cannot decode the node's findings.
     FindingsUnreadable,
+    /// The agent cannot read something, and has not for longer than the policy allows.
+    CoverageGap {
+        gap: Box<GapSummary>,
+        since: Timestamp,
+        /// Number of further gaps.
+        #[serde(default, skip_serializing_if = "super::state::is_zero")]
+        more: u32,
+    },
+    /// A verification has no result, because something could not be read.
+    VerificationInconclusive {
+        level: VerificationLevel,
+        /// The text from the agent, cut to a limit.
+        evidence: String,
+    },
     /// The node has not reported its inventory yet.
     InventoryUnknown,
     /// The node could not read its GPUs.
@@ -224,12 +238,14 @@ pub enum Reason {
 
 impl Reason {
     /// The codes of all reasons that decisions have.
-    pub const CODES: [&str; 33] = [
+    pub const CODES: [&str; 35] = [
         "enrolled",
         "open-findings",
         "verification-failed",
         "heartbeat-lost",
         "findings-unreadable",
+        "coverage-gap",
+        "verification-inconclusive",
         "inventory-unknown",
         "gpus-unreadable",
         "findings-cleared",
@@ -268,6 +284,8 @@ impl Reason {
             Self::VerificationFailed { .. } => "verification-failed",
             Self::HeartbeatLost { .. } => "heartbeat-lost",
             Self::FindingsUnreadable => "findings-unreadable",
+            Self::CoverageGap { .. } => "coverage-gap",
+            Self::VerificationInconclusive { .. } => "verification-inconclusive",
             Self::InventoryUnknown => "inventory-unknown",
             Self::GpusUnreadable => "gpus-unreadable",
             Self::FindingsCleared { .. } => "findings-cleared",
@@ -312,6 +330,11 @@ impl Reason {
             | Self::FailureDomainFault { cause: Some(cause), .. } => cause.findings(),
             _ => &[],
         }
+    }
+
+    /// Whether the node is in doubt only because something cannot be read.
+    pub fn is_missing_coverage(&self) -> bool {
+        matches!(self, Self::CoverageGap { .. } | Self::VerificationInconclusive { .. })
     }
 
     pub fn is_heartbeat_lost(&self) -> bool {

@@ -1,8 +1,10 @@
 //! Values of the fields of reasons.
 
+use farrier_facts::node::ReadError;
 use serde::{Deserialize, Serialize};
 
 use super::Reason;
+use crate::fleet::coverage::{GapSource, NodeCoverageGap};
 use crate::fleet::event::GpuInventory;
 use crate::fleet::identity::NodeId;
 use crate::fleet::order::OrderKind;
@@ -93,6 +95,25 @@ impl FindingSummary {
             subject: finding.subject.clone(),
             gpu: gpu.and_then(GpuLocation::new),
         }
+    }
+}
+
+/// Identifies a coverage gap to a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GapSummary {
+    pub subject: Subject,
+    /// Location of the subject, if it is a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuLocation>,
+    pub source: GapSource,
+    pub cause: ReadError,
+}
+
+impl GapSummary {
+    pub(in crate::fleet) fn new(gap: &NodeCoverageGap, gpu: Option<&GpuInventory>) -> Self {
+        let (subject, source, cause) = (gap.subject.clone(), gap.source.clone(), gap.cause.clone());
+        Self { subject, gpu: gpu.and_then(GpuLocation::new), source, cause }
     }
 }
 

@@ -85,6 +85,8 @@ impl Reason {
             | Self::VerificationFailed { .. }
             | Self::HeartbeatLost { .. }
             | Self::FindingsUnreadable
+            | Self::CoverageGap { .. }
+            | Self::VerificationInconclusive { .. }
             | Self::InventoryUnknown
             | Self::GpusUnreadable
             | Self::FindingsCleared { .. }

@@ -1,12 +1,14 @@
 //! One sample of each reason, with names and counts that can be searched for. They are for tests of
 //! code that stores, shows or redacts reasons.
 
+use farrier_facts::node::ReadError;
 use jiff::Timestamp;
 
 use super::{
-    BudgetCounts, CapacityCounts, FindingSummary, GpuLocation, NodeNames, OrderFailure, Reason,
-    RepairsAttempted, SymptomCounts, UnblockedBy,
+    BudgetCounts, CapacityCounts, FindingSummary, GapSummary, GpuLocation, NodeNames, OrderFailure,
+    Reason, RepairsAttempted, SymptomCounts, UnblockedBy,
 };
+use crate::fleet::coverage::{GapNames, GapSource};
 use crate::fleet::identity::{Actor, Domain, NodeId, Pool};
 use crate::fleet::order::{OrderKind, VerificationLevel};
 use crate::fleet::policy::Autonomy;
@@ -136,6 +138,15 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     reasons.extend(window);
     reasons.push(floor);
     reasons.push(Reason::DomainRecovering { domain: domain(), symptom: Symptom::Network });
+    let gap = Box::new(GapSummary {
+        subject: Subject::Gpu(GpuUuid("GPU-1".to_owned())),
+        gpu: Some(location()),
+        source: GapSource::Signals(GapNames::new(["gpu.power_w".to_owned()])),
+        cause: ReadError::nvml(999),
+    });
+    reasons.push(Reason::CoverageGap { gap, since: at, more: 2 });
+    let (level, evidence) = (VerificationLevel::V1, text());
+    reasons.push(Reason::VerificationInconclusive { level, evidence });
     reasons
 }
 
@@ -184,5 +195,6 @@ pub fn unblocked_by_naming(
     let enrolment = pool.zip(node).map(|(pool, node)| UnblockedBy::Enrolment { pool, node });
     all.extend(enrolment);
     all.push(UnblockedBy::Settled { at });
+    all.push(UnblockedBy::Coverage { retry_at: Some(at) });
     all
 }

@@ -16,6 +16,12 @@ pub enum UnblockedBy {
     Finding,
     /// The condition clears, lasts too long or gets worse.
     ConditionChange,
+    /// What cannot be read is readable again.
+    Coverage {
+        /// When a verification is tried again anyway.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_at: Option<Timestamp>,
+    },
     /// The running verification ends.
     VerificationResult,
     /// A repair, by order or by hand.
@@ -77,10 +83,11 @@ pub enum UnblockedBy {
 }
 
 impl UnblockedBy {
-    pub const CODES: [&str; 25] = [
+    pub const CODES: [&str; 26] = [
         "verification",
         "finding",
         "condition-change",
+        "coverage",
         "verification-result",
         "repair",
         "repair-and-verification",
@@ -111,6 +118,7 @@ impl UnblockedBy {
             Self::Verification => "verification",
             Self::Finding => "finding",
             Self::ConditionChange => "condition-change",
+            Self::Coverage { .. } => "coverage",
             Self::VerificationResult => "verification-result",
             Self::Repair => "repair",
             Self::RepairAndVerification => "repair-and-verification",
@@ -143,6 +151,7 @@ impl UnblockedBy {
             | Self::WindowOrApproval { at }
             | Self::Retry { at }
             | Self::Settled { at } => Some(*at),
+            Self::Coverage { retry_at } => *retry_at,
             Self::Legacy { changes_at, .. } => *changes_at,
             _ => None,
         }

@@ -1,6 +1,7 @@
 //! The state of the fleet: a fold over the log. The same entries give the same state, byte for
 //! byte.
 
+mod coverage;
 mod disruption;
 mod fault;
 mod inventory;
@@ -32,6 +33,7 @@ use super::event::{Entry, Event, OperatorRequest};
 use super::identity::{Actor, Domain, Location, NodeId};
 use super::policy::Policy;
 use super::reason::Rationale;
+pub use coverage::{NodeCoverage, OpenGaps};
 pub use disruption::{DisruptionIndex, DisruptionSlot};
 pub use fault::FaultKey;
 pub use inventory::Inventory;
@@ -211,6 +213,7 @@ impl FleetState {
             | Event::QuotaRestored { node }
             | Event::ReportsUnreadable { node }
             | Event::ReportsReadable { node }
+            | Event::CoverageReported { node, .. }
             | Event::PhaseChanged { node, .. }
             | Event::OrderCancelled { node, .. }
             | Event::Deferred { node, .. } => self.change(node, |node| node.apply(entry)),
@@ -369,6 +372,6 @@ impl FleetState {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_zero(seconds: &u32) -> bool {
-    *seconds == 0
+pub(in crate::fleet) fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

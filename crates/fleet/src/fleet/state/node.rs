@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::coverage::NodeCoverage;
 use super::inventory::Inventory;
 use super::liveness::Liveness;
 use super::orders::{Orders, PendingOrder};
@@ -20,6 +21,7 @@ use super::timers::add_seconds;
 use super::urgency::Urgency;
 use super::verification::Verification;
 use crate::fleet::access::AccessChange;
+use crate::fleet::coverage::CoverageReport;
 use crate::fleet::event::{Entry, Event, NodeInventory, OperatorRequest};
 use crate::fleet::identity::{Actor, Domain, Location};
 use crate::fleet::order::{Order, OrderKind, OrderStatus};
@@ -186,6 +188,7 @@ impl Node {
             Event::QuotaRestored { .. } => self.reports.keep_quota(),
             Event::ReportsUnreadable { .. } => self.reports.become_unreadable(entry.at),
             Event::ReportsReadable { .. } => self.reports.become_readable(),
+            Event::CoverageReported { coverage, .. } => self.apply_coverage(coverage),
             Event::PhaseChanged { to, rationale, .. } => self.enter_phase(*to, rationale, entry.at),
             Event::OrderCancelled { generation, reason, .. } => {
                 self.cancel_order(*generation, reason, entry.at);
@@ -194,6 +197,15 @@ impl Node {
             _ => {}
         }
         self.note_symptoms(entry.at);
+    }
+
+    fn apply_coverage(&mut self, coverage: &CoverageReport) {
+        self.reports.replace_coverage(coverage);
+        // A verification without a result is repeated now, and not after its back-off.
+        let is_full = *self.coverage() == NodeCoverage::Full;
+        if is_full && self.verification.inconclusive().is_some() {
+            self.orders.end_failed_verifications();
+        }
     }
 
     fn apply_inventory(&mut self, inventory: &NodeInventory) {
@@ -234,6 +246,9 @@ impl Node {
             }
             _ => {}
         }
+        if to != NodePhase::Suspect {
+            self.verification.dismiss_inconclusive();
+        }
         self.phase.enter(to, why.clone(), at);
         self.orders.end_failures();
     }
@@ -271,15 +286,27 @@ impl Node {
                 self.phase.verified(*level);
                 self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
+            // The level is verified again, after the back-off or when there are no gaps any more.
+            (OrderStatus::Inconclusive { reason }, OrderKind::Verify { level }) => {
+                self.verification.end_without_result(*level, reason);
+                self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
+            }
             // An agent that does not support this order keeps its counters and findings. The order
             // counts as acknowledged, and findings that stay open still affect the node.
             (
-                OrderStatus::Failed { .. } | OrderStatus::Refused { .. },
+                OrderStatus::Failed { .. }
+                | OrderStatus::Inconclusive { .. }
+                | OrderStatus::Refused { .. },
                 OrderKind::AcknowledgeRepair { .. },
             ) => {
                 self.repairs.change_present(Repairs::acknowledge);
             }
-            (OrderStatus::Failed { reason } | OrderStatus::Refused { reason }, _) => {
+            (
+                OrderStatus::Failed { reason }
+                | OrderStatus::Inconclusive { reason }
+                | OrderStatus::Refused { reason },
+                _,
+            ) => {
                 self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
             (OrderStatus::Accepted, _) => {}
@@ -405,7 +432,11 @@ impl Node {
         let waits_for_slot = self.waits_for_slot().is_some();
         let is_timed = is_suspect && !waits_for_slot;
         let heartbeat = self.heartbeat_deadline(pool).filter(|_| is_timed);
-        let suspect = is_timed.then(|| self.phase.deadline(pool.suspect_timeout_s));
+        let lacks_coverage = self.phase.rationale().reason.is_missing_coverage();
+        let escalates = is_timed && (pool.coverage_gap_quarantines || !lacks_coverage);
+        let suspect = escalates.then(|| self.phase.deadline(pool.suspect_timeout_s));
+        let in_service = phase == NodePhase::InService;
+        let coverage = self.coverage_deadline(pool).filter(|_| in_service);
         let settled = (phase == NodePhase::Verifying).then(|| self.phase.deadline(pool.settle_s));
         let failures = self.orders.failures();
         let retry =
@@ -415,7 +446,7 @@ impl Node {
         let deferred = deferred.and_then(|rationale| {
             rationale.unblocked_by.changes_at().or(is_repeated.then_some(self.phase.since()))
         });
-        [lease, heartbeat, suspect, settled, retry, deferred].into_iter().flatten().min()
+        [lease, heartbeat, suspect, coverage, settled, retry, deferred].into_iter().flatten().min()
     }
 }
 
@@ -448,6 +479,6 @@ mod tests {
     #[test]
     fn a_node_stays_small() {
         let bytes = size_of::<Node>();
-        assert!(bytes <= 800, "{bytes}");
+        assert!(bytes <= 816, "{bytes}");
     }
 }

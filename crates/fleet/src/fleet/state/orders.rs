@@ -119,6 +119,11 @@ impl Orders {
         self.failures = None;
     }
 
+    /// Ends the back-off of verifications: what they could not read may be readable now.
+    pub(super) fn end_failed_verifications(&mut self) {
+        self.failures.take_if(|last| matches!(last.order, OrderKind::Verify { .. }));
+    }
+
     pub(super) fn extend_lease(&mut self, by: SignedDuration) {
         if let Some(pending) = &mut self.pending {
             let until = &mut pending.order.lease_until;

@@ -1,9 +1,10 @@
 //! Describes components of a node for people: a GPU by index and PCI address instead of its UUID.
 
 use super::node::Node;
+use crate::fleet::coverage::NodeCoverageGap;
 use crate::fleet::event::GpuInventory;
 use crate::fleet::order::OrderKind;
-use crate::fleet::reason::{FindingSummary, GpuLocation, order_text, subject_text};
+use crate::fleet::reason::{FindingSummary, GapSummary, GpuLocation, order_text, subject_text};
 use crate::health::{Finding, GpuUuid, Subject};
 
 impl Node {
@@ -44,6 +45,16 @@ impl Node {
     pub(in crate::fleet) fn summary(&self, finding: &Finding) -> FindingSummary {
         let gpu = finding.subject.gpu().and_then(|gpu| self.gpu(gpu));
         FindingSummary::new(finding, gpu)
+    }
+
+    pub(in crate::fleet) fn gap_summary(&self, gap: &NodeCoverageGap) -> GapSummary {
+        GapSummary::new(gap, gap.subject.gpu().and_then(|gpu| self.gpu(gpu)))
+    }
+
+    /// Describes a coverage gap with its subject and its cause, such as `GPU 3 at 0000:3b:00.0:
+    /// gpu.power_w cannot be read (NVML_ERROR_UNKNOWN)`.
+    pub fn describe_gap(&self, gap: &NodeCoverageGap) -> String {
+        self.gap_summary(gap).to_string()
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::coverage::NodeCoverage;
 use super::node::Node;
 use super::sparse::{Empty, Sparse};
+use crate::fleet::coverage::CoverageReport;
 use crate::fleet::event::JournalPosition;
 use crate::health::{Change, Finding};
 
@@ -21,6 +23,8 @@ pub struct Reports {
     journal: Option<Journal>,
     #[serde(default, skip_serializing_if = "Sparse::is_empty")]
     trouble: Sparse<ReportTrouble>,
+    #[serde(default, skip_serializing_if = "NodeCoverage::is_unknown")]
+    coverage: NodeCoverage,
 }
 
 /// The agent's journal of findings, as far as the server has received it.
@@ -58,7 +62,8 @@ impl Reports {
         // findings.
         let record = record.or_else(|| (!findings.is_empty()).then(JournalPosition::default));
         let journal = record.map(|record| Journal { record, findings });
-        Self { journal, trouble: ReportTrouble { over_quota_since, unreadable_since }.into() }
+        let trouble = ReportTrouble { over_quota_since, unreadable_since }.into();
+        Self { journal, trouble, coverage: NodeCoverage::Unknown }
     }
 
     /// The last received record of the agent's journal.
@@ -83,6 +88,18 @@ impl Reports {
     /// Since when the server cannot decode the node's findings.
     pub fn unreadable_since(&self) -> Option<Timestamp> {
         self.trouble.unreadable_since
+    }
+
+    pub fn coverage(&self) -> &NodeCoverage {
+        &self.coverage
+    }
+
+    pub(super) fn replace_coverage(&mut self, report: &CoverageReport) {
+        self.coverage.replace(report);
+    }
+
+    pub(super) fn extend_timeouts(&mut self, by_s: u32) {
+        self.coverage.extend_timeouts(by_s);
     }
 
     /// Applies a record, unless it was already applied.
@@ -124,7 +141,8 @@ impl Reports {
     }
 
     /// Adjusts to a clock that was set back, so that no time lies in the future.
-    pub(super) fn step_back(&mut self, now: Timestamp) {
+    pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
+        self.coverage.step_back(back, now);
         self.trouble.change_present(|trouble| {
             let times = [&mut trouble.over_quota_since, &mut trouble.unreadable_since];
             times.into_iter().flatten().for_each(|at| *at = (*at).min(now));
@@ -170,7 +188,7 @@ mod tests {
             (reports.over_quota_since(), reports.unreadable_since()),
             (Some(at(5)), Some(at(7)))
         );
-        reports.step_back(at(6));
+        reports.step_back(SignedDuration::from_secs(1), at(6));
         assert_eq!(
             (reports.over_quota_since(), reports.unreadable_since()),
             (Some(at(5)), Some(at(6)))

@@ -17,6 +17,7 @@ impl Node {
     fn has_timer(&self) -> bool {
         self.orders.pending().is_some()
             || self.liveness.heartbeat_loss().is_some()
+            || !self.coverage().gaps().is_empty()
             || matches!(self.phase(), NodePhase::Suspect | NodePhase::Verifying)
     }
 
@@ -24,6 +25,7 @@ impl Node {
     fn extend_timers(&mut self, by: SignedDuration) {
         self.phase.extend_timeouts(whole_seconds(by));
         self.liveness.extend_timeout(whole_seconds(by));
+        self.reports.extend_timeouts(whole_seconds(by));
         self.orders.extend_lease(by);
     }
 
@@ -34,7 +36,7 @@ impl Node {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
         self.phase.step_back(back, now);
         self.liveness.step_back(back, now);
-        self.reports.step_back(now);
+        self.reports.step_back(back, now);
         self.symptoms.values_mut().for_each(clamp);
         self.quarantines.iter_mut().for_each(clamp);
         self.urgency.iter_mut().for_each(|urgency| clamp(&mut urgency.since));

@@ -55,7 +55,9 @@ impl Node {
             self.verification.failure().is_some() && self.phase() != NodePhase::Joining;
         let critical = has_failed || self.liveness.heartbeat_loss().is_some();
         let gpus = self.reported_inventory().and_then(|inventory| inventory.gpus.as_ref());
-        let unknown = self.reports.unreadable_since().is_some() || gpus.is_none();
+        let unknown = self.reports.unreadable_since().is_some()
+            || gpus.is_none()
+            || self.phase.rationale().reason.is_missing_coverage();
         worst.max(critical.then_some(Severity::Critical)).max(unknown.then_some(Severity::Warning))
     }
 }

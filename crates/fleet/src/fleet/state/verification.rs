@@ -24,6 +24,10 @@ pub struct Verification {
     /// The last failure, until it is dismissed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<Box<FailedVerification>>,
+    /// The last verification without a result, until its level passes or fails, or the node enters
+    /// another phase. Something could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inconclusive: Option<Box<FailedVerification>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +66,12 @@ impl FailedVerification {
     pub(in crate::fleet) fn reason(&self, findings: Vec<u64>) -> Reason {
         let evidence = bounded(&self.evidence);
         Reason::VerificationFailed { level: self.level, evidence, findings }
+    }
+
+    /// The reason of a verification without a result.
+    pub(in crate::fleet) fn inconclusive_reason(&self) -> Reason {
+        let evidence = bounded(&self.evidence);
+        Reason::VerificationInconclusive { level: self.level, evidence }
     }
 
     /// The key of this failure among the faults of the node.
@@ -123,10 +133,31 @@ impl Verification {
         self.failure.as_deref()
     }
 
+    /// The last verification without a result.
+    pub fn inconclusive(&self) -> Option<&FailedVerification> {
+        self.inconclusive.as_deref()
+    }
+
+    /// The level ran, but has no result. It neither passed nor failed, and is run again.
+    pub(super) fn end_without_result(&mut self, level: VerificationLevel, evidence: &str) {
+        self.discard_result(level);
+        let evidence = evidence.to_owned();
+        self.inconclusive = Some(Box::new(FailedVerification { level, evidence }));
+    }
+
+    pub(super) fn dismiss_inconclusive(&mut self) {
+        self.inconclusive = None;
+    }
+
+    fn dismiss_inconclusive_of(&mut self, level: VerificationLevel) {
+        self.inconclusive.take_if(|inconclusive| inconclusive.level == level);
+    }
+
     pub(super) fn pass(&mut self, level: VerificationLevel, at: Timestamp, evidence: &str) {
         let evidence = evidence.to_owned();
         *self.level_mut(level) = Level::Passed(Box::new(Evidence { at, evidence }));
         self.dismiss_failure_of(level);
+        self.dismiss_inconclusive_of(level);
     }
 
     pub(super) fn fail(&mut self, level: VerificationLevel, at: Timestamp, evidence: &str) {
@@ -134,6 +165,7 @@ impl Verification {
         let failure = FailedVerification { level, evidence: evidence.clone() };
         *self.level_mut(level) = Level::Failed(Box::new(Evidence { at, evidence }));
         self.failure = Some(Box::new(failure));
+        self.dismiss_inconclusive_of(level);
     }
 
     /// Makes a level required until it passes.

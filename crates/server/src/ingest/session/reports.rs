@@ -1,4 +1,4 @@
-//! Reports from a node: findings, inventory, cordon and order status.
+//! Reports from a node: findings, inventory, coverage, cordon and order status.
 
 use std::time::Instant;
 
@@ -187,6 +187,17 @@ impl Session<'_> {
     pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), SessionEnd> {
         let event = Event::CordonObserved { node: self.node.clone(), cordon };
         self.report(event, SMALL_BYTES, None).await
+    }
+
+    /// Reports what the node's agent cannot read. The controller decides whether it is new.
+    pub(super) async fn report_coverage(
+        &mut self,
+        message: proto::Coverage,
+    ) -> Result<(), SessionEnd> {
+        let bytes = message.encoded_len().max(SMALL_BYTES);
+        let coverage = convert::coverage(message, self.context.controller.now())?;
+        let event = Event::CoverageReported { node: self.node.clone(), coverage };
+        self.report(event, bytes, None).await
     }
 
     pub(super) async fn report_order_status(

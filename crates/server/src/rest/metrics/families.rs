@@ -26,6 +26,9 @@ families! {
         "Nodes by the state of their agent's session.";
     HEARTBEAT_LOST = "farrier_fleet_nodes_heartbeat_lost", Gauge, ["pool"],
         "Nodes whose heartbeat is lost.";
+    COVERAGE = "farrier_fleet_node_coverage", Gauge, ["pool", "coverage"],
+        "Nodes by whether their agent can read everything: `full`, `gaps`, or `unknown` for agents that do not report it.";
+    COVERAGE_GAPS = "farrier_fleet_coverage_gaps", Gauge, ["pool"], "Open coverage gaps.";
     DEFERRED = "farrier_fleet_nodes_deferred", Gauge, ["pool", "reason"],
         "Nodes with a deferred action, by the code of the reason; no sample for a reason without nodes.";
     APPROVALS = "farrier_fleet_nodes_waiting_for_approval", Gauge, ["pool"],

@@ -28,6 +28,9 @@ pub(super) struct NodeTally {
 
 type ByPhase = [u32; NodePhase::ALL.len()];
 
+/// Whether a node's agent can read everything.
+const COVERAGE_STATES: [&str; 3] = ["full", "gaps", "unknown"];
+
 #[derive(Debug, Default, PartialEq)]
 struct PoolTally {
     phases: ByPhase,
@@ -35,6 +38,9 @@ struct PoolTally {
     oldest: [Option<Timestamp>; NodePhase::ALL.len()],
     connections: [u32; ConnectionState::ALL.len()],
     heartbeat_lost: u32,
+    /// By [`COVERAGE_STATES`].
+    coverage: [u32; COVERAGE_STATES.len()],
+    coverage_gaps: u64,
     waiting_for_approval: u32,
     over_quota: u32,
     /// By the code of the reason.
@@ -86,6 +92,9 @@ impl NodeTally {
         let states = ConnectionState::ALL.map(ConnectionState::name);
         self.by_label(page, &families::CONNECTIONS, &states, |pool| &pool.connections);
         self.by_pool(page, &families::HEARTBEAT_LOST, |pool| pool.heartbeat_lost);
+        let states = COVERAGE_STATES;
+        self.by_label(page, &families::COVERAGE, &states, |pool| &pool.coverage);
+        self.by_pool(page, &families::COVERAGE_GAPS, |pool| pool.coverage_gaps);
         self.by_code(page, &families::DEFERRED, |pool| &pool.deferred);
         self.by_pool(page, &families::APPROVALS, |pool| pool.waiting_for_approval);
         self.by_pool(page, &families::OVER_QUOTA, |pool| pool.over_quota);
@@ -156,8 +165,14 @@ impl NodeTally {
         page.family(&families::FINDINGS_BY_CODE, samples);
     }
 
-    fn by_pool(&self, page: &mut MetricsPage, family: &Family, count: fn(&PoolTally) -> u32) {
-        let samples = self.pools.iter().map(|(pool, tally)| (vec![pool.to_string()], count(tally)));
+    fn by_pool<N: Into<u64>>(
+        &self,
+        page: &mut MetricsPage,
+        family: &Family,
+        count: fn(&PoolTally) -> N,
+    ) {
+        let samples =
+            self.pools.iter().map(|(pool, tally)| (vec![pool.to_string()], count(tally).into()));
         page.family(family, samples);
     }
 
@@ -199,6 +214,13 @@ impl PoolTally {
         *oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
         self.connections[index(&ConnectionState::ALL, &connection)] += 1;
         self.heartbeat_lost += u32::from(node.liveness.heartbeat_loss().is_some());
+        let gaps = node.coverage().count();
+        self.coverage[match gaps {
+            Some(0) => 0,
+            Some(_) => 1,
+            None => 2,
+        }] += 1;
+        self.coverage_gaps += u64::from(gaps.unwrap_or(0));
         self.waiting_for_approval += u32::from(node.waits_for_approval());
         self.over_quota += u32::from(node.reports.over_quota_since().is_some());
         if let Some(deferred) = node.phase.deferred() {
@@ -219,6 +241,8 @@ impl PoolTally {
         }
         add_all(&mut self.connections, other.connections);
         self.heartbeat_lost += other.heartbeat_lost;
+        add_all(&mut self.coverage, other.coverage);
+        self.coverage_gaps += other.coverage_gaps;
         self.waiting_for_approval += other.waiting_for_approval;
         self.over_quota += other.over_quota;
         for (own, count) in self.findings.iter_mut().zip(other.findings) {
