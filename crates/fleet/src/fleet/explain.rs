@@ -2,6 +2,7 @@
 
 use super::decide::BudgetUsage;
 use super::identity::{Domain, NodeId};
+use super::order::OrderKind;
 use super::reason::{Rationale, Reason};
 use super::state::{DisruptionSlot, FleetState, Node, NodePhase};
 
@@ -36,8 +37,12 @@ pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explan
         format!("{order} (order {}, {status})", pending.order.generation)
     });
     // A caller who waits for an order needs to see that the last one failed.
+    let inconclusive = node.verification.inconclusive().map(|last| last.level);
     let failed = node.orders.failures().map(|last| {
-        format!("none; the last failed at {:.0}: {}", last.at, last.reason.redacted(scope))
+        let is_inconclusive =
+            inconclusive.is_some_and(|level| last.order == OrderKind::Verify { level });
+        let ended = if is_inconclusive { "had no result" } else { "failed" };
+        format!("none; the last {ended} at {:.0}: {}", last.at, last.reason.redacted(scope))
     });
     let order = order.or(failed);
     let domains = node.location.domains();
