@@ -45,6 +45,14 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 |captures| format!("{}  <age>  ", &captures[1]),
             )
         },
+        // How long a node has needed a person.
+        Kind {
+            moves_columns: true,
+            ..Kind::new(
+                r"\d+[smhd] +(unfit at work|no heartbeat|domain fault|order failed|approval|repair|lemon|state unknown|policy|revoked) ",
+                |captures| format!("<age>  {}  ", &captures[1]),
+            )
+        },
         // Durations, and the host name.
         Kind::new(r#""took_s": [0-9.e-]+"#, |_| r#""took_s": <age>"#.to_owned()),
         Kind::new(r"(  level \d), \d+ (?:s|min), ", |captures| {
