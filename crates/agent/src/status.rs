@@ -22,7 +22,8 @@ use crate::monitor::{BootInventory, CollectorState, CoverageLoss, OwnedGpuProces
 use crate::state::{State, Values};
 use group::GpuIdentities;
 
-pub use group::{FirstAction, Group};
+pub use farrier_fleet::health::FirstAction;
+pub use group::Group;
 pub use server::{ActiveOrderStatus, OrdersStatus, ServerStatus};
 
 /// Version of the document. A new field does not change it, because readers ignore unknown fields.

@@ -11,6 +11,7 @@
 mod charts;
 mod cli;
 mod commands;
+mod confirmation;
 mod fact_sets;
 mod failure;
 mod local_engine;

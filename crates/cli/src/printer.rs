@@ -1,5 +1,7 @@
 //! Writes all output on stdout: lines, tables, paragraphs, JSON and colours.
 
+mod line_table;
+
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -8,6 +10,8 @@ use std::sync::LazyLock;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle};
 use farrier_facts::xid::Severity;
 use farrier_wire::hidden::{escaped, escaped_but};
+
+pub(crate) use line_table::{Fit, LineColumn};
 
 /// A rule under the headings and no other borders, so that a table pastes cleanly into a ticket.
 const STYLE: TableStyle =

@@ -51,11 +51,13 @@ fn the_table_shows_the_first_action_and_its_source() {
                 GSP RPC Timeout. The GPU's system processor (GSP) does not answer: drain and reset the GPU; reboot the node
                 if the reset hangs. Afterwards: look for the fault in the software.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESET_GPU, then INVESTIGATE_SW
+                Runbook: farrier runbook xid.119
       fatal     Xid 154, line 5, Nov 15 02:25:04 → reboot-node
                 The driver changed its own recovery action for this GPU from None to Node Reboot Required: the GPU takes no
                 work until the node is rebooted. This outranks the catalogue.
                 Source: NVIDIA/go-nvml gen/nvml/nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA/DCGM
                 modules/health/DcgmHealthWatch.cpp
+                Runbook: farrier runbook xid.154
       info      Xid 45, line 3, Nov 15 02:25:02, process python3 (42) → ignore
                 Channels were removed because of Xid 119 of the same GPU: follow that one; nothing to do for this one.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: WORKFLOW_XID_45, then Solo:
@@ -68,6 +70,7 @@ fn the_table_shows_the_first_action_and_its_source() {
                 running ones continue. Drain the node, then reload the modules or reboot. The library is of version
                 580.95.05, the loaded module of version 570.195.03.
                 Source: NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c
+                Runbook: farrier runbook driver.version-mismatch
 
     gpu-17 0000:65:00
       do first  restart-app: restart the application.
@@ -76,6 +79,7 @@ fn the_table_shows_the_first_action_and_its_source() {
                 the GPU continues. Reset the GPU at the next drain. If other Xids came with it, follow those.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
+                Runbook: farrier runbook xid.94
 
     data: farrier-2026.11.18 of 2026-11-18
     "#);
@@ -89,9 +93,9 @@ fn json_has_one_event_per_line() {
     assert_eq!(lines.lines().count(), 6);
     for line in lines.lines() {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert_eq!(event.as_object().unwrap().len(), 12, "{line}");
+        assert_eq!(event.as_object().unwrap().len(), 13, "{line}");
     }
-    insta::assert_snapshot!(lines.lines().nth(1).unwrap(), @r#"{"line":3,"kind":"xid","xid":45,"pci":"0000:17:00","pid":42,"process":"python3","severity":"info","action":"ignore","text":"Channels were removed because of Xid 119 of the same GPU: follow that one; nothing to do for this one.","source":"NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: WORKFLOW_XID_45, then Solo: RESTART_FM; Not Solo: IGNORE (follow other Xid)","host":"gpu-17","time":"Nov 15 02:25:02"}"#);
+    insta::assert_snapshot!(lines.lines().nth(1).unwrap(), @r#"{"line":3,"kind":"xid","xid":45,"pci":"0000:17:00","pid":42,"process":"python3","severity":"info","action":"ignore","text":"Channels were removed because of Xid 119 of the same GPU: follow that one; nothing to do for this one.","source":"NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: WORKFLOW_XID_45, then Solo: RESTART_FM; Not Solo: IGNORE (follow other Xid)","host":"gpu-17","time":"Nov 15 02:25:02","runbook":"xid.45"}"#);
 }
 
 #[test]
@@ -143,6 +147,7 @@ Nov 15 02:26:05 gpu-1 train.py[999]: saw NVRM: Xid (PCI:0000:17:00): 79, GPU has
                 check power, seating and temperature, then replace. Afterwards: collect nvidia-bug-report and open a ticket
                 with NVIDIA or the maker of the node.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_BM, then CONTACT_SUPPORT
+                Runbook: farrier runbook xid.79
 
     gpu-1 0000:17:00
       do first  restart-app: restart the application.
@@ -150,6 +155,7 @@ Nov 15 02:26:05 gpu-1 train.py[999]: saw NVRM: Xid (PCI:0000:17:00): 79, GPU has
                 GPU memory page fault. Mostly a fault of the application (illegal address): restart it. If it comes back:
                 the same GPU with another application points at hardware, so run a diagnostic.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then WORKFLOW_XID_31
+                Runbook: farrier runbook xid.31
 
     gpu-2 0000:17:00
       do first  ignore: nothing to do.

@@ -4,8 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use farrier_fleet::health::finding::{Action, ActionBy};
-use farrier_fleet::health::{Finding, FindingKind, GpuIdentity, GpuUuid, Severity, Subject};
+use farrier_fleet::health::{
+    Finding, FindingKind, FirstAction, GpuIdentity, GpuUuid, Severity, Subject, rank,
+};
 use serde::{Deserialize, Serialize};
 
 /// The faults of one component.
@@ -24,18 +25,6 @@ pub struct Group {
     pub first_action: FirstAction,
     /// Ids of the component's faults, starting with the fault that `first_action` comes from.
     pub findings: Vec<u64>,
-}
-
-/// The first action to take.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FirstAction {
-    pub action: Action,
-    /// The action as text.
-    pub text: String,
-    /// The source of the action: the rule, or the driver.
-    pub action_by: ActionBy,
-    /// The finding that the action comes from.
-    pub finding: u64,
 }
 
 /// A component. The order of the variants decides between groups of equal severity and action.
@@ -111,7 +100,7 @@ pub(super) fn groups<'f>(
     }
     let group = |(component, mut faults): (Component, Vec<&Finding>)| {
         faults.sort_by_key(|finding| rank(finding));
-        let first = faults.first()?;
+        let first_action = FirstAction::new(&faults)?;
         let uuid = if let Component::Gpu(_, uuid) = &component { Some(uuid) } else { None };
         let identity = uuid.and_then(|uuid| identities.find(uuid));
         let worst = faults.iter().map(|finding| finding.severity).max()?;
@@ -121,12 +110,7 @@ pub(super) fn groups<'f>(
             pci: identity.and_then(|gpu| gpu.pci.clone()),
             model: identity.and_then(|gpu| gpu.name.clone()),
             worst,
-            first_action: FirstAction {
-                action: first.action,
-                text: remedy(first, &faults).unwrap_or(first.action.instruction()).to_owned(),
-                action_by: first.action_by,
-                finding: first.id,
-            },
+            first_action,
             findings: faults.iter().map(|finding| finding.id).collect(),
         })
     };
@@ -135,27 +119,9 @@ pub(super) fn groups<'f>(
     groups
 }
 
-/// The text of the remedy. If the action comes from the rule, it is the rule's remedy. If the
-/// driver requests the action, it is the remedy of the rule about the driver's recovery action.
-fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
-    let by_driver = |finding: &&&Finding| finding.code.starts_with("gpu.recovery-");
-    let source = match first.action_by {
-        ActionBy::Rule => Some(first),
-        ActionBy::Driver => faults.iter().find(by_driver).copied(),
-    };
-    source?.remedy.as_deref()
-}
-
-/// Sorts findings in the order that `farrier decode` uses: first the driver's own request, then the
-/// strongest action among the most severe findings, then the oldest finding. So a reset is never
-/// the first action for a GPU that fell off the bus, where a reset cannot work.
-fn rank(finding: &Finding) -> (bool, Reverse<(Severity, Action)>, u64) {
-    let by_rule = finding.action_by == ActionBy::Rule;
-    (by_rule, Reverse((finding.severity, finding.action)), finding.id)
-}
-
 #[cfg(test)]
 mod tests {
+    use farrier_fleet::health::finding::{Action, ActionBy};
     use jiff::Timestamp;
 
     use super::*;

@@ -1,5 +1,6 @@
 //! `farrier decode`: GPU faults in a kernel log, and what to do about them.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
@@ -7,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_facts::decode::{
-    DecodedEvent, Decoder, DeviceSummary, EventGroup, LogSniffer, Summary, UnreadableLog,
+    DecodedEvent, Decoder, DeviceSummary, EventGroup, Kind, LogSniffer, Summary, UnreadableLog,
 };
-use farrier_facts::xid::{Action, XidFacts};
+use farrier_facts::xid::{Action, Severity, XidFacts};
+use farrier_fleet::health::Rules;
+use farrier_fleet::runbook::{FirstCommands, RunbookSources};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -35,8 +38,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let log = open(args.file.as_deref())?;
     let set = fact_sets::active();
+    let (rules, commands) = (Rules::embedded()?, FirstCommands::embedded()?);
+    let sources = RunbookSources { rules: &rules, facts: &set, commands: &commands };
     let needs_action = match args.output {
-        Output::Json => print_events(&set.xids, log, printer)?,
+        Output::Json => print_events(&sources, log, printer)?,
         Output::Table => {
             let mut summary = Summary::default();
             let lines = read(&set.xids, log, |item| {
@@ -45,7 +50,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 }
                 Ok(())
             })?;
-            print_summary(&summary, lines, printer)?;
+            print_summary(&summary, lines, &sources, printer)?;
             fact_sets::print(&set.set, printer)?;
             summary.needs_action()
         }
@@ -183,20 +188,54 @@ enum LogItem {
     Pause,
 }
 
+/// An event in the JSON output.
+#[derive(serde::Serialize)]
+struct EventLine<'e> {
+    #[serde(flatten)]
+    event: &'e DecodedEvent,
+    /// Code of the runbook page; null if there is none.
+    runbook: Option<&'e str>,
+}
+
 /// Prints all events. Returns whether one calls for an action.
-fn print_events(facts: &XidFacts, log: Log, printer: &mut Printer) -> anyhow::Result<bool> {
+fn print_events(
+    sources: &RunbookSources<'_>,
+    log: Log,
+    printer: &mut Printer,
+) -> anyhow::Result<bool> {
     let mut needs_action = false;
-    read(facts, log, |item| match item {
+    // A log repeats a few kinds of events, and finding the page compares all rules.
+    let mut pages: HashMap<EventKey, Option<String>> = HashMap::new();
+    read(&sources.facts.xids, log, |item| match item {
         LogItem::Event(event) => {
             needs_action |= event.action != Action::Ignore;
-            printer.json_line(&event)
+            if pages.len() > PAGES_MAX {
+                pages.clear();
+            }
+            let page = pages.entry(key(&event)).or_insert_with(|| sources.event_page(&event));
+            printer.json_line(&EventLine { event: &event, runbook: page.as_deref() })
         }
         LogItem::Pause => printer.finish(),
     })?;
     Ok(needs_action)
 }
 
-fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Result<()> {
+/// What determines the runbook page of an event.
+type EventKey = (Kind, String, Severity, bool);
+
+/// Most pages to remember. A hostile log may have any number of codes.
+const PAGES_MAX: usize = 4096;
+
+fn key(event: &DecodedEvent) -> EventKey {
+    (event.kind, event.code.clone(), event.severity, event.unit.is_some())
+}
+
+fn print_summary(
+    summary: &Summary,
+    lines: u64,
+    sources: &RunbookSources<'_>,
+    printer: &mut Printer,
+) -> io::Result<()> {
     let Some(worst) = summary.worst() else {
         return printer.line(&format!(
             "Nothing about GPUs, their NICs or their host in {}.",
@@ -214,8 +253,9 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
         counted(lines, "line"),
         printer.severity(worst),
     ))?;
+    let mut linked = BTreeSet::new();
     for device in &devices {
-        print_device(device, printer)?;
+        print_device(device, sources, &mut linked, printer)?;
     }
     if summary.ungrouped() > 0 {
         printer.line("")?;
@@ -229,7 +269,13 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
 
 const INDENT: usize = 12;
 
-fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result<()> {
+/// Prints the events of a device. `linked` are the runbook pages that the output has named.
+fn print_device(
+    device: &DeviceSummary<'_>,
+    sources: &RunbookSources<'_>,
+    linked: &mut BTreeSet<String>,
+    printer: &mut Printer,
+) -> io::Result<()> {
     let heading = match (device.host, device.pci) {
         (Some(host), Some(pci)) => format!("{host} {pci}"),
         (Some(host), None) => format!("{host}, no device named"),
@@ -249,6 +295,12 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     }
     for group in &device.groups {
         print_group(group, printer)?;
+        // An event that calls for no action needs no page.
+        let needs_action = group.event.action != Action::Ignore;
+        let page = sources.event_page(&group.event).filter(|_| needs_action);
+        if let Some(page) = page.filter(|page| linked.insert(page.clone())) {
+            printer.paragraph("", INDENT, &format!("Runbook: farrier runbook {page}"))?;
+        }
     }
     Ok(())
 }
@@ -256,7 +308,7 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
 fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
     let event = &group.event;
     let what = match event.xid {
-        Some(code) if event.kind == farrier_facts::decode::Kind::Sxid => format!("SXid {code}"),
+        Some(code) if event.kind == Kind::Sxid => format!("SXid {code}"),
         Some(code) => format!("Xid {code}"),
         None => event.kind.to_string(),
     };

@@ -14,6 +14,7 @@ pub(crate) mod orders;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod runbook;
+mod runbook_pointer;
 pub(crate) mod server;
 pub(crate) mod simulate;
 pub(crate) mod status;

@@ -39,12 +39,15 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::Fine)
 }
 
-/// Accepts `xid.79`, `Xid 79` and `79` for an Xid.
-fn find(sources: &RunbookSources<'_>, name: &str) -> anyhow::Result<Runbook> {
+/// The code that a person means: `xid.79`, `Xid 79` and `79` are the same Xid.
+pub(crate) fn code_of(name: &str) -> String {
     let lower = name.trim().to_ascii_lowercase();
     let number = lower.strip_prefix("xid").unwrap_or(&lower).trim_start_matches(['.', ' ']);
-    let code =
-        number.parse::<u32>().map_or_else(|_| lower.clone(), farrier_fleet::runbook::xid_code);
+    number.parse::<u32>().map_or_else(|_| lower.clone(), farrier_fleet::runbook::xid_code)
+}
+
+fn find(sources: &RunbookSources<'_>, name: &str) -> anyhow::Result<Runbook> {
+    let code = code_of(name);
     sources.page(&code).ok_or_else(|| {
         let codes = sources.codes();
         let similar = nearest(&code, codes.iter().map(String::as_str));

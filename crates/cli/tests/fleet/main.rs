@@ -7,6 +7,7 @@ mod commands;
 mod connection;
 mod isolation;
 mod log_maintenance;
+mod many_nodes;
 mod schemathesis;
 #[path = "../support/mod.rs"]
 mod support;

@@ -47,6 +47,14 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         },
         // How long a coverage gap has been open.
         Kind::new(r"Z \(\d+[smhd] ago\)", |_| "Z (<age> ago)".to_owned()),
+        // How long a node has needed a person.
+        Kind {
+            moves_columns: true,
+            ..Kind::new(
+                r"\d+[smhd] +(unfit at work|no heartbeat|domain fault|order failed|approval|repair|lemon|state unknown|policy|revoked) ",
+                |captures| format!("<age>  {}  ", &captures[1]),
+            )
+        },
         // Durations, and the host name.
         Kind::new(r#""took_s": [0-9.e-]+"#, |_| r#""took_s": <age>"#.to_owned()),
         Kind::new(r"(  level \d), \d+ (?:s|min), ", |captures| {

@@ -13,6 +13,7 @@
 //! the same decisions.
 
 pub mod access;
+pub mod attention;
 pub mod coverage;
 pub mod decide;
 pub mod describe_event;
@@ -30,6 +31,7 @@ pub mod state;
 pub mod window;
 
 pub use access::{AccessChange, Permission, Role};
+pub use attention::{AttentionCause, NodeAttention, attention};
 pub use decide::{Decision, Impact, LOGIC_VERSION, Report, decide, impact};
 pub use event::{Entry, Event};
 pub use identity::{Domain, Location, NodeId, Pool, Tenant};

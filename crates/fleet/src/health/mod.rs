@@ -6,6 +6,7 @@
 
 pub mod engine;
 pub mod finding;
+mod first_action;
 pub mod observation;
 pub mod rule;
 pub mod rules;
@@ -17,6 +18,7 @@ pub use engine::{
     MEMORY_CLOCK_FLOOR, RecoverySignal, SM_CLOCK_FLOOR, SignalValues, StoredEvent,
 };
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, SERVER_FINDING_ID, Severity};
+pub use first_action::{FirstAction, rank};
 pub use observation::{
     Batch, CheckItem, EventSource, GpuIdentity, GpuUuid, KernelEvent, Moment, NvmlXid, Sample,
     Subject,

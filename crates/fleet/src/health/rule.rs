@@ -297,6 +297,23 @@ pub struct EventPattern {
     pub clear_after_s: u32,
 }
 
+impl EventPattern {
+    /// Whether an event with this kind, code and severity counts. `has_unit` says whether the event
+    /// names a unit.
+    pub fn matches(
+        &self,
+        kind: decode::Kind,
+        code: &str,
+        severity: Severity,
+        has_unit: bool,
+    ) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&kind))
+            && (self.codes.is_empty() || self.codes.iter().any(|own| own == code))
+            && self.severity.is_none_or(|minimum| severity >= minimum)
+            && (self.same != Same::Unit || has_unit)
+    }
+}
+
 fn once() -> u32 {
     1
 }

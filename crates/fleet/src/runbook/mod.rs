@@ -14,6 +14,7 @@ mod markdown;
 mod replacement;
 
 use farrier_facts::FactSet;
+use farrier_facts::decode::{DecodedEvent, Kind};
 use farrier_facts::xid::Xid;
 use serde::Serialize;
 
@@ -71,6 +72,24 @@ impl RunbookSources<'_> {
         self.facts.xids.by_code(number).map(|xid| self.xid_page(xid))
     }
 
+    /// Code of the page for an event in a kernel log: the page of its Xid, or of the rule that a
+    /// single such event fires. `None` if there is neither.
+    pub fn event_page(&self, event: &DecodedEvent) -> Option<String> {
+        if event.kind == Kind::Xid
+            && let Some(xid) = event.xid.and_then(|xid| self.facts.xids.by_code(xid))
+        {
+            return Some(xid_code(xid.code));
+        }
+        let fires = |rule: &&Rule| {
+            let pattern = rule.on.as_ref().filter(|pattern| pattern.within_s == 0);
+            let has_unit = event.unit.is_some();
+            pattern.is_some_and(|pattern| {
+                pattern.matches(event.kind, &event.code, event.severity, has_unit)
+            })
+        };
+        self.rules.iter().find(fires).map(|rule| rule.code.clone())
+    }
+
     fn rule_page(&self, rule: &Rule) -> Runbook {
         let meaning = rule.text.clone().unwrap_or_else(|| {
             "The meaning, severity and action are those of the event or check in the finding."
@@ -125,9 +144,12 @@ pub fn xid_code(xid: u32) -> String {
 
 /// Code of the page for a finding. A finding of a known Xid has the page of that Xid.
 pub fn page_code(facts: &FactSet, finding_code: &str, detail: &str) -> String {
+    if finding_code != XID_RULE {
+        return finding_code.to_owned();
+    }
     let codes = facts.xids.xid.iter().map(|xid| xid_code(xid.code));
-    let xid = codes.filter(|_| finding_code == XID_RULE).find(|code| event_detail(code) == detail);
-    xid.unwrap_or_else(|| finding_code.to_owned())
+    let mut xid = codes.filter(|code| event_detail(code) == detail);
+    xid.next().unwrap_or_else(|| finding_code.to_owned())
 }
 
 #[cfg(test)]
@@ -157,6 +179,25 @@ mod tests {
         assert_eq!(code("gpu.xid", "Xid 79"), "xid.79");
         assert_eq!(code("gpu.xid", "Xid 9999"), "gpu.xid");
         assert_eq!(code("gpu.lost", ""), "gpu.lost");
+    }
+
+    #[test]
+    fn an_event_has_the_page_of_its_xid_or_of_the_rule_that_it_fires() {
+        let (rules, facts) = (Rules::embedded().unwrap(), FactSet::embedded());
+        let commands = FirstCommands::embedded().unwrap();
+        let sources = RunbookSources { rules: &rules, facts, commands: &commands };
+        let pages = |line: &str| -> Vec<Option<String>> {
+            let events = farrier_facts::decode::decode(&facts.xids, line.as_bytes());
+            events.iter().map(|event| sources.event_page(event)).collect()
+        };
+        let xid = "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.\n";
+        assert_eq!(pages(xid), [Some("xid.79".to_owned())]);
+        let lost = "NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.\n";
+        assert_eq!(pages(lost), [Some("gpu.fell-off-bus".to_owned())]);
+        // Every page that an event names exists.
+        for page in pages(&format!("{xid}{lost}")).into_iter().flatten() {
+            assert!(sources.page(&page).is_some(), "{page}");
+        }
     }
 
     #[test]

@@ -60,9 +60,10 @@ impl From<Failure> for Stop {
 async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let mut from = Bound::Unbounded;
     loop {
-        let viewer = call.caller()?.clone();
-        let visit: pagination::Visit<NodeRow> =
-            Arc::new(move |state, id, node, found| found.push(row(&viewer, state, id, node)));
+        let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
+        let visit: pagination::Visit<NodeRow> = Arc::new(move |state, id, node, found| {
+            found.push(row(&viewer, state, (id, node), now));
+        });
         let range = (from, Bound::Unbounded);
         let mut nodes =
             pagination::nodes(&call.app.controller, call.caller()?, range, NODES_STEP, visit)

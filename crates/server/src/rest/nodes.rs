@@ -8,88 +8,37 @@ use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::coverage::NodeCoverageGap;
 use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::fleet::explain;
-use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::state::{RepairAttempt, RequestedOrderResult, VerificationResult};
-use farrier_fleet::fleet::{FleetState, Node, NodeId, NodePhase, OrderStatus, Pool};
-use farrier_fleet::health::{Finding, FindingKind, Severity};
+use farrier_fleet::fleet::{FleetState, Node, NodeId, OrderStatus, attention};
+use farrier_fleet::health::{Finding, FindingKind, rank};
 use farrier_wire::rest::{
-    CoverageGapView, FindingPage, FindingRow, HoldView, NodeDetail, NodeExplanation, NodePage,
-    NodeRow, OrderView, ReasonView, RequestedOrderView, VerificationView,
+    AttentionView, CoverageGapView, HoldView, NodeDetail, NodeExplanation, NodePage, NodeRow,
+    OrderView, ReasonView, RequestedOrderView, VerificationView,
 };
+use jiff::Timestamp;
 
 use super::caller::Caller;
 use super::failure::Failure;
-use super::query::Params;
+use super::findings::groups;
+use super::node_filter::NodeFilter;
 use super::reply::Reply;
 use super::{AppState, Call, pagination};
 
-const PAGE: usize = 100;
-
-struct NodeFilter {
-    pool: Option<Pool>,
-    rack: Option<Unit>,
-    leaf: Option<Unit>,
-    phase: Option<NodePhase>,
-    text: Option<String>,
-}
-
-impl NodeFilter {
-    fn from_query(query: &Params) -> Result<Self, Failure> {
-        let phase = query.text("phase").map(|word| {
-            let word = serde_json::Value::String(word.to_owned());
-            serde_json::from_value(word).map_err(|_| Failure::bad_request("there is no such phase"))
-        });
-        Ok(Self {
-            pool: query.parsed("pool")?,
-            rack: query.parsed("rack")?,
-            leaf: query.parsed("leaf")?,
-            phase: phase.transpose()?,
-            text: query.text("text").map(str::to_lowercase).filter(|text| !text.is_empty()),
-        })
-    }
-
-    fn matches(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
-        self.matches_location(node)
-            && self.text.as_ref().is_none_or(|text| node_matches(caller, id, node, text))
-    }
-
-    fn matches_location(&self, node: &Node) -> bool {
-        let location = &node.location;
-        self.pool.as_ref().is_none_or(|pool| location.pool == *pool)
-            && self.rack.as_ref().is_none_or(|rack| location.rack.as_ref() == Some(rack))
-            && self.leaf.as_ref().is_none_or(|leaf| location.leaf.as_ref() == Some(leaf))
-            && self.phase.is_none_or(|phase| node.phase() == phase)
-    }
-}
-
-/// Whether the node's name, reason, driver, GPUs, findings or coverage gaps match the text.
-fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
-    let has = |field: &str| field.to_lowercase().contains(text);
-    let inventory = node.reported_inventory();
-    let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref()).into_iter().flatten();
-    has(id.as_str())
-        || has(&node.phase.rationale().reason.redacted(caller.scope()).to_string())
-        || inventory.and_then(|inventory| inventory.driver.as_deref()).is_some_and(has)
-        || gpus
-            .into_iter()
-            .any(|gpu| gpu.uuid.0.to_lowercase() == text || gpu.name.as_deref().is_some_and(has))
-        || node.open_findings().any(|finding| finding_matches(&finding, text))
-        || node.coverage().gaps().iter().any(|gap| has(&node.describe_gap(gap)))
-}
-
-fn finding_matches(finding: &Finding, text: &str) -> bool {
-    let has = |field: &str| field.to_lowercase().contains(text);
-    has(&finding.code) || has(&finding.text) || has(&finding.detail)
-}
+/// Items per page, unless the request says otherwise.
+pub(super) const PAGE: usize = 100;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let filter = NodeFilter::from_query(&call.query)?;
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
-    let viewer = call.caller()?.clone();
+    let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
     let visit: pagination::Visit<NodeRow> = Arc::new(move |state, id, node, found| {
-        if filter.matches(&viewer, id, node) {
-            found.push(row(&viewer, state, id, node));
+        let needs_attention = || {
+            let deferred = explain::current_deferral(state, node);
+            attention(node, deferred.as_ref(), now).is_some()
+        };
+        if filter.matches(&viewer, id, node) && (!filter.needs_attention || needs_attention()) {
+            found.push(row(&viewer, state, (id, node), now));
         }
     });
     let mut nodes = pagination::nodes(
@@ -114,7 +63,18 @@ pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
     }
 }
 
-pub(super) fn row(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeRow {
+pub(super) fn row(
+    caller: &Caller,
+    state: &FleetState,
+    (id, node): (&NodeId, &Node),
+    now: Timestamp,
+) -> NodeRow {
+    let deferred = explain::current_deferral(state, node);
+    let attention = attention(node, deferred.as_ref(), now).map(|attention| AttentionView {
+        code: attention.cause.code().to_owned(),
+        severity: attention.severity,
+        since: attention.since,
+    });
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref());
     let first = gpus.and_then(|gpus| gpus.first()).and_then(|gpu| gpu.name.clone());
@@ -133,9 +93,9 @@ pub(super) fn row(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node)
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|finding| finding.severity).max(),
         order: node.orders.pending().map(|pending| node.describe_order(&pending.order.kind)),
-        deferred: explain::current_deferral(state, node)
-            .map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
+        deferred: deferred.map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
         heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
+        attention,
         connection: None,
         compliance: inventory.and_then(|inventory| inventory.compliance.clone()),
     }
@@ -299,13 +259,13 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
     let explained = with_node(&call, move |state, id, node| {
         let explanation = explain::explain(state, id, viewer.scope())?;
         // The findings that caused the phase come first, then other open faults.
-        let (first, rest): (Vec<_>, Vec<_>) = node
+        let is_cause =
+            |finding: &Finding| explanation.rationale.reason.findings().contains(&finding.id);
+        let mut findings: Vec<Cow<'_, Finding>> = node
             .open_findings()
-            .filter(|finding| {
-                finding.kind == FindingKind::Fault
-                    || explanation.rationale.reason.findings().contains(&finding.id)
-            })
-            .partition(|finding| explanation.rationale.reason.findings().contains(&finding.id));
+            .filter(|finding| finding.kind == FindingKind::Fault || is_cause(finding))
+            .collect();
+        findings.sort_by_key(|finding| (!is_cause(finding), rank(finding)));
         let describe = |finding: &Cow<'_, Finding>| {
             let clears = if finding.clears_when.is_empty() {
                 String::new()
@@ -319,6 +279,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
                 finding.text
             )
         };
+        let problems = other_problems(&viewer, node);
         let frozen = state
             .freezes
             .iter()
@@ -327,12 +288,9 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             node: id.clone(),
             phase: explanation.phase,
             since: node.phase.since(),
-            findings: first
-                .iter()
-                .chain(&rest)
-                .map(describe)
-                .chain(other_problems(&viewer, node))
-                .collect(),
+            findings: findings.iter().map(describe).chain(problems.iter().cloned()).collect(),
+            finding_groups: Some(groups(node, &findings)),
+            problems: Some(problems),
             rationale: (&explanation.rationale).into(),
             coverage_gaps: coverage_gaps(node),
             order: explanation.order,
@@ -352,51 +310,4 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
     let mut explanation = explained.await?.ok_or_else(|| Failure::node_not_found("it"))?;
     explanation.connection = Some(call.app.connection(&explanation.node));
     Reply::json(&explanation)
-}
-
-/// Parses `NODE/NUMBER`.
-pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
-    let parts =
-        text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));
-    parts.ok_or_else(|| Failure::bad_request("`cursor` is not a `next` value of an earlier page"))
-}
-
-pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
-    let filter = NodeFilter::from_query(&call.query)?;
-    let min_severity: Option<Severity> = match call.query.text("severity") {
-        Some(word) => serde_json::from_value(serde_json::Value::String(word.to_owned())).ok(),
-        None => None,
-    };
-    let code = call.query.text("code").map(str::to_owned);
-    let only: Option<NodeId> = call.query.parsed("node")?;
-    let after = call.query.text("cursor").map(cursor).transpose()?;
-    let limit = call.query.limit(PAGE);
-    let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
-    let range = [from, only].map(|bound| bound.map_or(Bound::Unbounded, Bound::Included)).into();
-    let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
-        let text = filter.text.as_deref();
-        if !filter.matches_location(node) {
-            return;
-        }
-        for finding in node.open_findings() {
-            let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
-            let is_selected = min_severity.is_none_or(|severity| finding.severity >= severity)
-                && code.as_ref().is_none_or(|code| finding.code.starts_with(code.as_str()))
-                && text.is_none_or(|text| {
-                    finding_matches(&finding, text) || id.as_str().contains(text)
-                });
-            if is_later && is_selected {
-                let subject = Some(node.describe_subject(&finding.subject));
-                let finding = finding.into_owned();
-                found.push(FindingRow { node: id.clone(), subject, finding });
-            }
-        }
-    });
-    let mut findings =
-        pagination::nodes(&call.app.controller, call.caller()?, range, limit, visit).await?;
-    let has_more = findings.len() > limit;
-    findings.truncate(limit);
-    let next = findings.last().filter(|_| has_more);
-    let next = next.map(|row| format!("{}/{}", row.node, row.finding.id));
-    Reply::json(&FindingPage { findings, next })
 }

@@ -86,8 +86,13 @@ fn parameters(route: &Route) -> Vec<Value> {
         })
         .collect();
     all.extend(route.query.iter().map(|parameter| {
-        json!({ "name": parameter.name, "in": "query", "description": parameter.about,
-            "schema": parameter.schema() })
+        let mut described = json!({ "name": parameter.name, "in": "query",
+            "description": parameter.about, "schema": parameter.schema() });
+        if parameter.is_list() {
+            described["style"] = json!("form");
+            described["explode"] = json!(false);
+        }
+        described
     }));
     if route.name == "followEvents" {
         all.push(json!({

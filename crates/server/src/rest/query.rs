@@ -19,6 +19,27 @@ pub(super) enum ParameterKind {
         max: u64,
     },
     OneOf(&'static [&'static str]),
+    /// One or more values, separated by commas.
+    ListOf(ListItem),
+}
+
+/// A value of a list.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ListItem {
+    Name,
+    /// Up to 100 characters.
+    Text,
+    OneOf(&'static [&'static str]),
+}
+
+impl ListItem {
+    fn kind(self) -> ParameterKind {
+        match self {
+            Self::Name => ParameterKind::Name,
+            Self::Text => ParameterKind::Text,
+            Self::OneOf(words) => ParameterKind::OneOf(words),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +50,8 @@ pub(super) struct Parameter {
 }
 
 const TEXT_MAX: usize = 100;
+/// Most values in a list.
+const LIST_MAX: usize = 100;
 
 impl Parameter {
     fn check(&self, value: &str) -> Result<(), Failure> {
@@ -53,6 +76,16 @@ impl Parameter {
             ParameterKind::OneOf(words) if !words.contains(&value) => {
                 wrong(format!("one of {}", words.join(", ")))
             }
+            ParameterKind::ListOf(_) if value.split(',').count() > LIST_MAX => {
+                wrong(format!("up to {LIST_MAX} values"))
+            }
+            ParameterKind::ListOf(_) if value.split(',').any(str::is_empty) => {
+                wrong("values separated by commas".to_owned())
+            }
+            ParameterKind::ListOf(item) => {
+                let item = Self { kind: item.kind(), ..*self };
+                value.split(',').try_for_each(|value| item.check(value))
+            }
             _ => Ok(()),
         }
     }
@@ -68,7 +101,21 @@ impl Parameter {
                 json!({ "type": "integer", "minimum": min, "maximum": max })
             }
             ParameterKind::OneOf(words) => json!({ "type": "string", "enum": words }),
+            ParameterKind::ListOf(item) => {
+                let mut items = Self { kind: item.kind(), ..*self }.schema();
+                if matches!(item, ListItem::Text) {
+                    items["minLength"] = json!(1);
+                    // A comma separates values.
+                    items["pattern"] = json!("^[^\\u0000-\\u001f\\u007f-\\u009f,]*$");
+                }
+                json!({ "type": "array", "items": items, "minItems": 1, "maxItems": LIST_MAX })
+            }
         }
+    }
+
+    /// Whether the parameter is a list, whose values are separated by commas.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.kind, ParameterKind::ListOf(_))
     }
 }
 
@@ -110,6 +157,11 @@ impl Params {
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
+    }
+
+    /// The values of a list. Empty if it is not given.
+    pub(super) fn values(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.text(name).into_iter().flat_map(|text| text.split(','))
     }
 
     pub(super) fn number(&self, name: &str) -> Option<u64> {
@@ -174,7 +226,25 @@ mod tests {
             about: "",
             kind: ParameterKind::OneOf(&["findings-reported", "phase-changed"]),
         },
+        Parameter { name: "rack", about: "", kind: ParameterKind::ListOf(ListItem::Name) },
+        Parameter {
+            name: "phase",
+            about: "",
+            kind: ParameterKind::ListOf(ListItem::OneOf(&["held", "suspect"])),
+        },
     ];
+
+    #[test]
+    fn each_value_of_a_list_is_checked() {
+        let params = Params::read("rack=r1%2Cr2&phase=held,suspect", KNOWN).unwrap();
+        assert_eq!(params.values("rack").collect::<Vec<_>>(), ["r1", "r2"]);
+        assert_eq!(params.values("phase").count(), 2);
+        assert_eq!(params.values("pool").count(), 0);
+        let many = format!("rack={}", ["r"; 101].join(","));
+        for wrong in ["rack=r1,", "rack=", "rack=r1,a b", "phase=held,all", &many] {
+            assert!(Params::read(wrong, KNOWN).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn parameters_are_checked_and_unknown_ones_refused() {

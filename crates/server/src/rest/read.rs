@@ -9,7 +9,7 @@ use hyper::Method;
 
 use super::body::parse_body;
 use super::query::Params;
-use super::{nodes, routes};
+use super::{findings, routes};
 
 /// Returns whether the path and the query match a route, and whether the body is valid for any
 /// route.
@@ -17,7 +17,7 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
     let is_route = Method::from_bytes(method).ok().and_then(|method| {
         let found = routes::find(&method, path).ok()?;
         let params = Params::read(query, found.route.query).ok()?;
-        params.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
+        params.text("cursor").is_none_or(|text| findings::cursor(text).is_ok()).then_some(())
     });
     let policy = parse_body::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
     let bodies = [

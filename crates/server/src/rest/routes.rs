@@ -17,11 +17,11 @@ use serde_json::Value;
 
 use super::events::EVENT_KINDS;
 use super::failure::Failure;
-use super::query::{Parameter, ParameterKind, Params};
+use super::query::{ListItem, Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, events, export, fleet, health, matrix, metrics, nodes, openapi, report,
-    requests, stream, tokens,
+    Call, artifacts, events, export, findings, fleet, health, matrix, metrics, nodes, openapi,
+    report, requests, stream, tokens,
 };
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
@@ -63,7 +63,9 @@ const LIMIT: Parameter = parameter(
     "maximum number of items per page",
 );
 const CURSOR: Parameter = parameter("cursor", ParameterKind::Text, "`next` of the previous page");
-const PHASE_KIND: ParameterKind = ParameterKind::OneOf(&[
+const NAMES: ParameterKind = ParameterKind::ListOf(ListItem::Name);
+const TEXTS: ParameterKind = ParameterKind::ListOf(ListItem::Text);
+const PHASES: ParameterKind = ParameterKind::ListOf(ListItem::OneOf(&[
     "joining",
     "in-service",
     "suspect",
@@ -71,12 +73,13 @@ const PHASE_KIND: ParameterKind = ParameterKind::OneOf(&[
     "repairing",
     "verifying",
     "held",
-]);
+]));
 const SEVERITY: ParameterKind = ParameterKind::OneOf(&["info", "warning", "critical", "fatal"]);
-const POOL: Parameter = parameter("pool", ParameterKind::Name, "only this pool");
-const RACK: Parameter = parameter("rack", ParameterKind::Name, "only this rack");
-const LEAF: Parameter = parameter("leaf", ParameterKind::Name, "only this leaf switch");
-const PHASE: Parameter = parameter("phase", PHASE_KIND, "only this phase");
+const POOL: Parameter = parameter("pool", NAMES, "only these pools");
+const RACK: Parameter = parameter("rack", NAMES, "only these racks");
+const LEAF: Parameter = parameter("leaf", NAMES, "only these leaf switches");
+const SITE: Parameter = parameter("site", NAMES, "only these sites");
+const PHASE: Parameter = parameter("phase", PHASES, "only these phases");
 const NODE: Parameter = parameter("node", ParameterKind::Name, "only this node");
 const KIND: Parameter = parameter("kind", ParameterKind::OneOf(EVENT_KINDS), "only this kind");
 const BY: Parameter = parameter(
@@ -88,10 +91,20 @@ const AFTER: Parameter = parameter("after", NUMBER, "entries after this one, old
 const BEFORE: Parameter = parameter("before", NUMBER, "entries before this one, newest first");
 
 const NODES: &[Parameter] = &[
+    parameter("node", NAMES, "only these nodes"),
     POOL,
     RACK,
     LEAF,
+    SITE,
     PHASE,
+    parameter("gpu", TEXTS, "only GPUs whose name contains one of these, or `unknown`"),
+    parameter("driver", TEXTS, "only these driver versions or branches, or `unknown`"),
+    parameter("finding", TEXTS, "only with an open finding of these code prefixes, or `xid.N`"),
+    parameter(
+        "needs_attention",
+        ParameterKind::OneOf(&["true"]),
+        "only nodes that need a person, or may need one soon",
+    ),
     parameter(
         "text",
         ParameterKind::Text,
@@ -104,6 +117,7 @@ const FINDINGS: &[Parameter] = &[
     POOL,
     RACK,
     LEAF,
+    SITE,
     PHASE,
     NODE,
     parameter("severity", SEVERITY, "at least this severity"),
@@ -234,7 +248,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke_node, "Revokes a node's certificates."),
     route!(GET "/api/v1/findings", "listFindings", READ, FINDINGS, None, json!(FindingPage),
-        nodes::findings, "Lists open findings by node and number."),
+        findings::list, "Lists open findings by node and number."),
     route!(GET "/api/v1/events", "listEvents", READ, EVENTS, None, json!(EventPage), events::list,
         "Lists the log: with `after` oldest first, otherwise newest first."),
     route!(GET "/api/v1/events/stream", "followEvents", READ, FOLLOW, None,

@@ -17,9 +17,9 @@ pub use fleet::{
     FreezeList, FreezeRow, Matrix, MatrixOmitted, MatrixRow, PolicyView, Support,
 };
 pub use nodes::{
-    ConnectionState, ConnectionView, CoverageGapView, FindingPage, FindingRow, HoldView,
-    NodeDetail, NodeExplanation, NodePage, NodeRow, OrderView, RequestedOrderView,
-    VerificationView,
+    AttentionView, ComponentView, ConnectionState, ConnectionView, CoverageGapView, FindingGroup,
+    FindingPage, FindingRow, GroupedFinding, HoldView, NodeDetail, NodeExplanation, NodePage,
+    NodeRow, OrderView, RequestedOrderView, VerificationView,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};

@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::event::{Cordon, NodeCompliance, NodeInventory};
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, VerificationLevel};
-use farrier_fleet::health::{Finding, Severity};
+use farrier_fleet::health::{Action, Finding, Severity};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -98,6 +98,17 @@ impl std::fmt::Display for ConnectionView {
 }
 
 view! { lenient
+    /// That a node needs a person, or may need one soon.
+    AttentionView {
+        /// Why, as a stable code listed in docs/api.md.
+        code: String,
+        /// Severity of the worst open fault; null if there is none.
+        severity: Option<Severity>,
+        since: Timestamp,
+    }
+}
+
+view! { lenient
     /// A node in a list.
     NodeRow {
         node: NodeId,
@@ -126,6 +137,8 @@ view! { lenient
         deferred: Option<ReasonView>,
         /// When the last heartbeat arrived; null while heartbeats arrive.
         heartbeat_lost_since: Option<Timestamp>,
+        /// Why the node needs a person; null if it needs none.
+        attention: Option<AttentionView>,
         /// Session of the agent; null from older servers.
         connection: Option<ConnectionView>,
         /// Security features; null if unknown.
@@ -267,6 +280,54 @@ view! { lenient
 }
 
 view! { lenient
+    /// A component of a node that findings are about.
+    ComponentView {
+        /// The component as text, such as `GPU 3 at 0000:3b:00.0`.
+        name: String,
+        /// NVML index of the GPU; null if the component is no GPU, or if it is unknown.
+        gpu_index: Option<u32>,
+        /// PCI address of the GPU; null if the component is no GPU, or if it is unknown.
+        pci: Option<String>,
+    }
+}
+
+view! { lenient
+    /// An open finding in a group.
+    GroupedFinding {
+        /// The finding's number on its node.
+        id: u64,
+        severity: Severity,
+        /// Code of the rule.
+        code: String,
+        /// Distinguishes findings of the same rule and subject, such as `Xid 79`. Often empty.
+        detail: String,
+        /// Subject of the finding, such as `link 4 of GPU 3 at 0000:3b:00.0`.
+        subject: String,
+        text: String,
+        /// How often it happened or was detected again.
+        count: u64,
+        since: Timestamp,
+        /// What would clear it.
+        clears: String,
+        /// Code of its runbook page, for `farrier runbook`.
+        runbook: String,
+    }
+}
+
+view! { lenient
+    /// The open findings of one component. They mostly have one cause, and so one first action.
+    FindingGroup {
+        component: ComponentView,
+        /// The first action.
+        action: Action,
+        /// The first action as text.
+        text: String,
+        /// The findings, starting with the one that the action comes from.
+        findings: Vec<GroupedFinding>,
+    }
+}
+
+view! { lenient
     /// Why a node is in its phase, and what would change that.
     NodeExplanation {
         node: NodeId,
@@ -280,6 +341,10 @@ view! { lenient
         coverage_gaps: Option<Vec<CoverageGapView>>,
         /// The findings that caused the phase, and other problems, as text.
         findings: Vec<String>,
+        /// The same findings by component, most severe first; null from older servers.
+        finding_groups: Option<Vec<FindingGroup>>,
+        /// The other problems, as text; null from older servers.
+        problems: Option<Vec<String>>,
         /// The pending order. If none is pending, how the last one failed.
         order: Option<String>,
         /// Why an action that is due has to wait, and what unblocks it.
@@ -299,6 +364,10 @@ view! { lenient
         node: NodeId,
         /// Subject of the finding, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
         subject: Option<String>,
+        /// The component that the finding is about; null from older servers.
+        component: Option<ComponentView>,
+        /// Code of the finding's runbook page, for `farrier runbook`; null from older servers.
+        runbook: Option<String>,
         finding: Finding,
     }
 }

@@ -39,9 +39,15 @@ impl ReasonView {
         let cause = self.params.as_ref().and_then(|params| params.pointer("/cause/code"));
         self.code == HEARTBEAT_LOST || cause.is_some_and(|code| code == HEARTBEAT_LOST)
     }
+
+    /// Whether the reason is a coverage gap.
+    pub fn is_coverage_gap(&self) -> bool {
+        self.code == COVERAGE_GAP
+    }
 }
 
 const HEARTBEAT_LOST: &str = "heartbeat-lost";
+const COVERAGE_GAP: &str = "coverage-gap";
 
 impl From<&Reason> for ReasonView {
     fn from(reason: &Reason) -> Self {
@@ -92,5 +98,10 @@ mod tests {
         let deferred = Reason::QuarantineNotAllowed { cause: Box::new(lost) };
         assert!(ReasonView::from(&deferred).is_heartbeat_lost());
         assert!(!ReasonView::from(&Reason::Enrolled).is_heartbeat_lost());
+    }
+
+    #[test]
+    fn the_code_of_a_coverage_gap_is_one_of_the_reasons() {
+        assert!(Reason::CODES.contains(&COVERAGE_GAP));
     }
 }

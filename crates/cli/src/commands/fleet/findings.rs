@@ -1,8 +1,17 @@
 //! `farrier fleet findings`.
 
-use farrier_fleet::health::Finding;
-use farrier_wire::rest::{FindingPage, FindingRow};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
+use farrier_facts::FactSet;
+use farrier_fleet::fleet::NodeId;
+use farrier_fleet::health::{Finding, FirstAction, Severity, rank};
+use farrier_fleet::runbook::page_code;
+use farrier_wire::rest::{ComponentView, FindingGroup, FindingPage, FindingRow, GroupedFinding};
+
+use super::finding_groups::{self, NodeGroup};
+use super::node_names::natural_order;
+use super::nodes::counted;
 use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -62,22 +71,82 @@ pub(super) fn run(
     } else if findings.is_empty() {
         printer.line("no open findings")?;
     } else {
-        let cells = |row: &FindingRow| {
-            vec![
-                row.node.to_string(),
-                printer.severity(row.finding.severity),
-                code_with_detail(&row.finding),
-                row.subject.clone().unwrap_or_else(|| row.finding.subject.to_string()),
-                row.finding.text.clone(),
-                format!("{:.0}", row.finding.first_seen),
-                row.finding.count.to_string(),
-            ]
-        };
-        let rows: Vec<Vec<String>> = findings.iter().map(cells).collect();
-        printer
-            .table(&["Node", "Severity", "Code", "Subject", "Finding", "Since", "Count"], &rows)?;
+        let groups = groups(&findings);
+        printer.line(&summary(&findings))?;
+        let shown: Vec<NodeGroup<'_>> =
+            groups.iter().map(|(node, group)| NodeGroup { node: Some(node), group }).collect();
+        finding_groups::print(&shown, printer)?;
     }
     Ok(Outcome::finding_if(!findings.is_empty()))
+}
+
+/// `8 open findings on 3 nodes: 3 fatal, 5 info`
+fn summary(findings: &[FindingRow]) -> String {
+    let nodes: BTreeSet<&NodeId> = findings.iter().map(|row| &row.node).collect();
+    let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
+    for row in findings {
+        *severities.entry(row.finding.severity).or_default() += 1;
+    }
+    let severities: Vec<String> =
+        severities.iter().rev().map(|(severity, count)| format!("{count} {severity}")).collect();
+    let open = if findings.len() == 1 { "finding".to_owned() } else { "findings".to_owned() };
+    format!("{} open {open} on {}: {}", findings.len(), counted(nodes.len()), severities.join(", "))
+}
+
+/// Groups findings by node and component. The most severe group is first, then the nodes are in
+/// natural order.
+fn groups(rows: &[FindingRow]) -> Vec<(&NodeId, FindingGroup)> {
+    let mut components: BTreeMap<(&NodeId, String), Vec<&FindingRow>> = BTreeMap::new();
+    for row in rows {
+        components.entry((&row.node, component(row).name)).or_default().push(row);
+    }
+    let mut groups: Vec<_> = components
+        .into_iter()
+        .filter_map(|((node, _), mut rows)| {
+            rows.sort_by_key(|row| rank(&row.finding));
+            let findings: Vec<&Finding> = rows.iter().map(|row| &row.finding).collect();
+            let FirstAction { action, text, .. } = FirstAction::new(&findings)?;
+            let worst = findings.iter().map(|finding| finding.severity).max()?;
+            let component = component(rows.first()?);
+            let findings = rows.into_iter().map(grouped).collect();
+            Some((
+                Reverse((worst, action)),
+                node,
+                FindingGroup { component, action, text, findings },
+            ))
+        })
+        .collect();
+    groups.sort_by(|(rank, node, _), (other_rank, other, _)| {
+        rank.cmp(other_rank).then_with(|| natural_order(node.as_str(), other.as_str()))
+    });
+    groups.into_iter().map(|(_, node, group)| (node, group)).collect()
+}
+
+/// The component of a finding. An older server names only the subject.
+fn component(row: &FindingRow) -> ComponentView {
+    let unknown = || ComponentView { name: subject(row), gpu_index: None, pci: None };
+    row.component.clone().unwrap_or_else(unknown)
+}
+
+fn subject(row: &FindingRow) -> String {
+    row.subject.clone().unwrap_or_else(|| row.finding.subject.to_string())
+}
+
+fn grouped(row: &FindingRow) -> GroupedFinding {
+    let finding = &row.finding;
+    let runbook = || page_code(FactSet::embedded(), &finding.code, &finding.detail);
+    GroupedFinding {
+        id: finding.id,
+        severity: finding.severity,
+        code: finding.code.clone(),
+        detail: finding.detail.clone(),
+        subject: subject(row),
+        text: finding.text.clone(),
+        count: finding.count,
+        since: finding.first_seen,
+        clears: finding.clears_when.clone(),
+        runbook: row.runbook.clone().unwrap_or_else(runbook),
+    }
 }
 
 /// Code of the finding with its detail, such as the Xid, which distinguishes findings of the same

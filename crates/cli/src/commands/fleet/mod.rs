@@ -1,15 +1,22 @@
 //! `farrier fleet`: queries and operates the fleet through the server's REST API.
 
 mod artifact;
+mod attention;
+mod bulk;
 mod connection;
 mod domain;
 mod events;
 mod export;
+mod finding_groups;
 mod findings;
 pub(crate) mod location;
 mod matrix;
+mod node;
+mod node_filter;
+mod node_names;
 mod nodes;
 mod policy;
+mod preview;
 mod report;
 mod requests;
 pub(crate) mod session;
@@ -22,35 +29,35 @@ use session::FleetSession;
 /// Commands for the fleet, sent to the server that `farrier login` saved.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum FleetCommand {
-    /// List nodes with their phase and the reason for it
+    /// List nodes, one per line, with their phase and the reason for it
     Nodes(nodes::ListArgs),
     /// Show a node in detail: phase, agent, orders, verifications, inventory and findings
-    Node(nodes::OneArgs),
+    Node(node::OneArgs),
     /// List open findings
     Findings(findings::Args),
     /// Show the event log; with --follow, as events happen
     Events(events::Args),
     /// Explain a node's phase, and what would change it
-    Explain(nodes::OneArgs),
+    Explain(node::OneArgs),
     /// List pools, racks and switches: nodes out of service, disruption budgets, domain faults and
     /// freezes
     Domains(matrix::DomainsArgs),
     /// Report what happened to a failure domain
     #[command(subcommand)]
     Domain(domain::DomainCommand),
-    /// Hold a node out of service
+    /// Hold nodes out of service
     #[command(alias = "hold")]
     Cordon(requests::CordonArgs),
-    /// Release a held node; it is verified before it returns to service
+    /// Release held nodes; each is verified before it returns to service
     #[command(alias = "release")]
     Uncordon(requests::NodeArgs),
-    /// Record a manual repair; the node is verified before it returns to service
+    /// Record a manual repair; each node is verified before it returns to service
     Repaired(requests::RepairedArgs),
-    /// Approve a repair that waits for approval
+    /// Approve repairs that wait for approval
     Approve(requests::NodeArgs),
-    /// Verify a node again
+    /// Verify nodes again
     Verify(requests::VerifyArgs),
-    /// Test the GPUs of a node under load (`farrier diag` on the node); `farrier fleet node` shows
+    /// Test the GPUs of nodes under load (`farrier diag` on each node); `farrier fleet node` shows
     /// the result
     ///
     /// GPUs in use are not tested: hold the node first (`farrier fleet cordon`).
@@ -100,10 +107,10 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
     let session = &mut FleetSession::from_saved_login()?;
     match command {
         FleetCommand::Nodes(args) => nodes::list(session, args, printer),
-        FleetCommand::Node(args) => nodes::detail(session, args, printer),
+        FleetCommand::Node(args) => node::detail(session, args, printer),
         FleetCommand::Findings(args) => findings::run(session, args, printer),
         FleetCommand::Events(args) => events::run(session, args, printer),
-        FleetCommand::Explain(args) => nodes::explain(session, args, printer),
+        FleetCommand::Explain(args) => node::explain(session, args, printer),
         FleetCommand::Domains(args) => matrix::domains(session, args, printer),
         FleetCommand::Domain(command) => domain::run(session, command, printer),
         FleetCommand::Cordon(args) => requests::cordon(session, args, printer),

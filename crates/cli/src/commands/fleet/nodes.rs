@@ -1,49 +1,103 @@
-//! `farrier fleet nodes`, `node` and `explain`.
+//! `farrier fleet nodes`: one line per node.
 
-use farrier_fleet::fleet::event::{Cordon, GpuInventory};
-use farrier_fleet::fleet::{NodeId, NodePhase};
-use farrier_wire::rest::{
-    CoverageGapView, NodeDetail, NodeExplanation, NodePage, NodeRow, RationaleView, ReasonView,
-};
+use std::cmp::Reverse;
+
+use farrier_fleet::fleet::NodePhase;
+use farrier_wire::rest::{NodeRow, ReasonView};
 use jiff::{SignedDuration, Timestamp};
 
+use super::attention;
 use super::connection;
-use super::findings::code_with_detail;
-use super::location;
+use super::node_filter::{NodeFilterArgs, read_nodes};
+use super::node_names::natural_order;
 use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::printer::{Printer, Tone};
+use crate::failure;
+use crate::printer::{Fit, LineColumn, Printer, Tone};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Only nodes of this pool
-    #[arg(long)]
-    pool: Option<String>,
-    /// Only nodes in this rack
-    #[arg(long)]
-    rack: Option<String>,
-    /// Only nodes behind this leaf switch
-    #[arg(long)]
-    leaf: Option<String>,
-    /// Only nodes in this phase: joining, in-service, suspect, quarantined, repairing, verifying,
-    /// held
-    #[arg(long)]
-    phase: Option<String>,
     /// Only nodes whose name, reason, driver, GPU or findings contain this text
     text: Option<String>,
-    /// Output format
+    #[command(flatten)]
+    filter: NodeFilterArgs,
+    /// Only nodes that need a person, or may need one soon: the cause and the next step of each,
+    /// most urgent first
+    #[arg(long)]
+    needs_attention: bool,
+    /// Order of the nodes [default: name; with --needs-attention: urgency]
+    #[arg(long, value_enum)]
+    sort: Option<NodeOrder>,
+    /// Show only the first nodes in this order
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Output format; JSON is one node per line
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct OneArgs {
-    /// Name of the node
-    node: NodeId,
-    /// Output format
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
+/// Order of the nodes. Nodes that are equal in it are in natural order of their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum NodeOrder {
+    /// Natural order of the names: gpu-2 before gpu-10
+    Name,
+    /// Most urgent need of a person first
+    Urgency,
+    /// Phases furthest from service first
+    Phase,
+    /// Most severe open finding first
+    Severity,
+    /// Latest phase change first
+    Recent,
+    /// Oldest heartbeat first
+    Heartbeat,
+    /// By site, rack and leaf switch
+    Rack,
+}
+
+impl NodeOrder {
+    fn sort(self, nodes: &mut [NodeRow]) {
+        // The server sorts names as texts.
+        nodes.sort_by(|one, other| natural_order(one.node.as_str(), other.node.as_str()));
+        match self {
+            Self::Name => {}
+            Self::Urgency => nodes.sort_by_key(attention::urgency),
+            Self::Phase => nodes.sort_by_key(|node| distance_from_service(node.phase)),
+            Self::Severity => nodes.sort_by_key(|node| Reverse((node.worst, node.findings))),
+            Self::Recent => nodes.sort_by_key(|node| Reverse(node.since)),
+            Self::Heartbeat => nodes.sort_by_key(|node| {
+                let connection = node.connection.as_ref();
+                let age_s = connection.and_then(|connection| connection.last_heartbeat_age_s);
+                // A node without any heartbeat is first.
+                Reverse(age_s.unwrap_or(u64::MAX))
+            }),
+            Self::Rack => nodes.sort_by(|one, other| {
+                let place = |node: &NodeRow| {
+                    let location = &node.location;
+                    [&location.site, &location.rack, &location.leaf]
+                        .map(|unit| unit.as_ref().map_or_else(String::new, ToString::to_string))
+                };
+                let pairs = place(one).into_iter().zip(place(other));
+                pairs.fold(std::cmp::Ordering::Equal, |order, (one, other)| {
+                    order.then_with(|| natural_order(&one, &other))
+                })
+            }),
+        }
+    }
+}
+
+/// How far a node is from running work: the phases of `--sort phase`.
+fn distance_from_service(phase: NodePhase) -> u8 {
+    match phase {
+        NodePhase::Quarantined => 0,
+        NodePhase::Repairing => 1,
+        NodePhase::Held => 2,
+        NodePhase::Verifying => 3,
+        NodePhase::Joining => 4,
+        NodePhase::Suspect => 5,
+        NodePhase::InService => 6,
+    }
 }
 
 pub(super) fn list(
@@ -51,73 +105,123 @@ pub(super) fn list(
     args: &ListArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let mut cursor: Option<String> = None;
-    let mut nodes: Vec<NodeRow> = Vec::new();
-    loop {
-        let path = Path::new("/api/v1/nodes")
-            .with("pool", args.pool.as_ref())
-            .with("rack", args.rack.as_ref())
-            .with("leaf", args.leaf.as_ref())
-            .with("phase", args.phase.as_ref())
-            .with("text", args.text.as_ref())
-            .with("cursor", cursor.as_ref())
-            .with("limit", Some(500));
-        let page: NodePage = session.get(path.as_str())?;
-        if args.output == Output::Json {
-            page.nodes.iter().try_for_each(|node| printer.json_line(node))?;
-        } else {
-            nodes.extend(page.nodes);
-        }
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
+    let path = Path::new("/api/v1/nodes").with("text", args.text.as_ref());
+    let path = path.with("needs_attention", args.needs_attention.then_some(true));
+    let mut nodes = read_nodes(session, &args.filter.add_to(path))?;
+    for unknown in args.filter.unknown_names(session, &nodes)? {
+        failure::warn(&anyhow::Error::msg(unknown));
     }
-    if args.output == Output::Table && nodes.is_empty() {
-        let is_filtered = args.pool.is_some() || args.rack.is_some() || args.leaf.is_some();
-        let is_filtered = is_filtered || args.phase.is_some() || args.text.is_some();
-        printer.line(if is_filtered {
-            "no node in your scope matches"
-        } else {
-            "no nodes in your scope; `farrier server token create` on the server lets nodes join"
-        })?;
-    } else if args.output == Output::Table {
-        let rows: Vec<Vec<String>> = nodes.iter().map(|node| row(node, printer)).collect();
-        let headings =
-            ["Node", "Phase", "For", "Heartbeat", "Pool", "Rack", "GPUs", "Driver", "Findings"];
-        printer.table(&headings, &rows)?;
-        let not_in_service: Vec<&NodeRow> =
-            nodes.iter().filter(|node| node.phase != NodePhase::InService).collect();
-        printer.line("")?;
-        printer.line(&summary(&nodes))?;
-        if let Some(agents) = connection::summary(&nodes) {
-            printer.line(&agents)?;
-        }
-        if let Some(coverage) = coverage_summary(&nodes) {
-            printer.line(&coverage)?;
-        }
-        let widths = not_in_service.iter().map(|node| node.node.to_string().len());
-        let widest = widths.max().unwrap_or(0);
-        for node in not_in_service {
-            let mut text = node.reason.text.clone();
-            if let Some(deferred) = &node.deferred {
-                text.push_str(&format!("; deferred: {}", deferred.text));
-            }
-            let mut reasons = [Some(&node.reason), node.deferred.as_ref()].into_iter().flatten();
-            let is_reported = reasons.any(ReasonView::is_heartbeat_lost);
-            if let Some(since) = node.heartbeat_lost_since.filter(|_| !is_reported) {
-                text.push_str(&format!("; no heartbeat since {since:.0}"));
-            }
-            printer.paragraph(&format!("  {}", node.node), widest + 3, &text)?;
-        }
+    let default = if args.needs_attention { NodeOrder::Urgency } else { NodeOrder::Name };
+    args.sort.unwrap_or(default).sort(&mut nodes);
+    let limit = args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    let shown = &nodes[..nodes.len().min(limit)];
+    if args.output == Output::Json {
+        shown.iter().try_for_each(|node| printer.json_line(node))?;
+        return Ok(Outcome::Fine);
+    }
+    if nodes.is_empty() {
+        printer.line(nothing(args))?;
+        return Ok(Outcome::Fine);
+    }
+    if args.needs_attention {
+        attention::print(shown, printer)?;
+    } else {
+        table(shown, printer)?;
+    }
+    printer.line("")?;
+    printer.line(&summary(&nodes))?;
+    if let Some(agents) = connection::summary(&nodes) {
+        printer.line(&agents)?;
+    }
+    if let Some(coverage) = coverage_summary(&nodes) {
+        printer.line(&coverage)?;
+    }
+    if shown.len() < nodes.len() {
+        let total = counted(nodes.len());
+        printer.line(&format!("shown: {} of {total}; without --limit, all", shown.len()))?;
     }
     Ok(Outcome::Fine)
 }
 
+fn nothing(args: &ListArgs) -> &'static str {
+    let is_filtered = !args.filter.is_empty() || args.text.is_some();
+    match (args.needs_attention, is_filtered) {
+        (true, false) => "no node in your scope needs attention",
+        (true, true) => "no node in your scope matches and needs attention",
+        (false, true) => "no node in your scope matches",
+        (false, false) => {
+            "no nodes in your scope; `farrier server token create` on the server lets nodes join"
+        }
+    }
+}
+
+const COLUMNS: [LineColumn; 8] = [
+    LineColumn { heading: "Node", fit: Fit::Whole },
+    LineColumn { heading: "Phase", fit: Fit::Whole },
+    LineColumn { heading: "For", fit: Fit::Whole },
+    LineColumn { heading: "Heartbeat", fit: Fit::Optional(2) },
+    LineColumn { heading: "Location", fit: Fit::Optional(1) },
+    LineColumn { heading: "GPUs", fit: Fit::Optional(3) },
+    LineColumn { heading: "Driver", fit: Fit::Optional(4) },
+    LineColumn { heading: "Reason", fit: Fit::Cut { min: 24 } },
+];
+
+fn table(nodes: &[NodeRow], printer: &mut Printer) -> anyhow::Result<()> {
+    let rows: Vec<Vec<String>> = nodes.iter().map(|node| row(node, printer)).collect();
+    Ok(printer.line_table(&COLUMNS, &rows)?)
+}
+
+fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
+    let gpus = match (node.gpus, &node.gpu) {
+        (Some(count), Some(name)) => format!("{count} × {}", name.trim_start_matches("NVIDIA ")),
+        (Some(count), None) => count.to_string(),
+        (None, _) => "unknown".to_owned(),
+    };
+    let (tone, heartbeat) = connection::cell(node.connection.as_ref());
+    let heartbeat = tone.map_or_else(|| heartbeat.clone(), |tone| printer.toned(tone, &heartbeat));
+    let location = &node.location;
+    let units = [&location.site, &location.rack].into_iter().flatten().map(ToString::to_string);
+    let location: Vec<String> = std::iter::once(location.pool.to_string()).chain(units).collect();
+    vec![
+        node.node.to_string(),
+        toned(printer, node.phase),
+        age_cell(node.since),
+        heartbeat,
+        location.join("/"),
+        gpus,
+        node.driver.clone().unwrap_or_else(|| "unknown".to_owned()),
+        problem(node).unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+/// What is wrong with a node: the reason for its phase if it does not take work as usual, or its
+/// findings. `None` if nothing is.
+fn problem(node: &NodeRow) -> Option<String> {
+    let mut parts = Vec::new();
+    if node.phase != NodePhase::InService {
+        parts.push(node.reason.text.clone());
+    } else if let Some(worst) = node.worst {
+        parts.push(match node.findings {
+            1 => format!("1 finding ({worst})"),
+            findings => format!("{findings} findings ({worst})"),
+        });
+    }
+    // The reason of a node that is suspect for its gaps already names one.
+    let gaps = gaps(node).filter(|_| !node.reason.is_coverage_gap());
+    parts.extend(gaps.map(|gaps| match gaps {
+        1 => "1 coverage gap".to_owned(),
+        gaps => format!("{gaps} coverage gaps"),
+    }));
+    parts.extend(node.deferred.as_ref().map(|deferred| format!("deferred: {}", deferred.text)));
+    let mut reasons = [Some(&node.reason), node.deferred.as_ref()].into_iter().flatten();
+    let is_reported = reasons.any(ReasonView::is_heartbeat_lost);
+    let lost = node.heartbeat_lost_since.filter(|_| !is_reported);
+    parts.extend(lost.map(|since| format!("no heartbeat since {since:.0}")));
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
 /// Counts nodes by phase. A suspect node still runs work, but it is not counted as in service.
 fn summary(nodes: &[NodeRow]) -> String {
-    let total =
-        if nodes.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", nodes.len()) };
     let counts = NodePhase::ALL.iter().filter_map(|phase| {
         let count = nodes.iter().filter(|node| node.phase == *phase).count();
         let description = if *phase == NodePhase::Suspect {
@@ -127,34 +231,7 @@ fn summary(nodes: &[NodeRow]) -> String {
         };
         (count > 0).then(|| format!("{count} {description}"))
     });
-    format!("{total}: {}", counts.collect::<Vec<_>>().join(", "))
-}
-
-fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
-    let gpus = match (node.gpus, &node.gpu) {
-        (Some(count), Some(name)) => format!("{count} × {}", name.trim_start_matches("NVIDIA ")),
-        (Some(count), None) => count.to_string(),
-        (None, _) => "unknown".to_owned(),
-    };
-    let findings = node.worst.map(|worst| format!("{} ({worst})", node.findings));
-    let gaps = gaps(node).map(|gaps| printer.toned(Tone::Caution, &gap_count(gaps)));
-    let findings = match (findings, gaps) {
-        (Some(findings), Some(gaps)) => format!("{findings}, {gaps}"),
-        (findings, gaps) => findings.or(gaps).unwrap_or_else(|| "-".to_owned()),
-    };
-    let (tone, heartbeat) = connection::cell(node.connection.as_ref());
-    let heartbeat = tone.map_or_else(|| heartbeat.clone(), |tone| printer.toned(tone, &heartbeat));
-    vec![
-        node.node.to_string(),
-        toned(printer, node.phase),
-        age(Timestamp::now().duration_since(node.since)),
-        heartbeat,
-        node.location.pool.to_string(),
-        node.location.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
-        gpus,
-        node.driver.clone().unwrap_or_else(|| "unknown".to_owned()),
-        findings,
-    ]
+    format!("{}: {}", counted(nodes.len()), counts.collect::<Vec<_>>().join(", "))
 }
 
 /// Number of open coverage gaps. `None` if there are none, or if they are unknown.
@@ -162,24 +239,28 @@ fn gaps(node: &NodeRow) -> Option<u32> {
     node.coverage_gaps.filter(|gaps| *gaps > 0)
 }
 
-fn gap_count(gaps: u32) -> String {
-    if gaps == 1 { "1 gap".to_owned() } else { format!("{gaps} gaps") }
-}
-
 /// Counts the nodes with coverage gaps, and the nodes whose coverage is unknown.
 fn coverage_summary(nodes: &[NodeRow]) -> Option<String> {
     let count = |which: fn(&NodeRow) -> bool| {
         let count = nodes.iter().filter(|node| which(node)).count();
-        (count > 0).then_some(count)
+        (count > 0).then(|| counted(count))
     };
-    let plural = |count: usize| if count == 1 { "node" } else { "nodes" };
-    let with_gaps = count(|node| gaps(node).is_some()).map(|count| {
-        format!("{count} {} with coverage gaps (`farrier fleet explain NODE`)", plural(count))
-    });
+    let with_gaps = count(|node| gaps(node).is_some())
+        .map(|nodes| format!("{nodes} with coverage gaps (`farrier fleet explain NODE`)"));
     let unknown = count(|node| node.coverage_gaps.is_none())
-        .map(|count| format!("coverage of {count} {} unknown", plural(count)));
+        .map(|nodes| format!("coverage of {nodes} unknown"));
     let parts: Vec<String> = with_gaps.into_iter().chain(unknown).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// `1 node`, `8 nodes`
+pub(super) fn counted(nodes: usize) -> String {
+    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
+}
+
+/// The time since then, in a cell that is as wide for minutes as for a year.
+pub(super) fn age_cell(since: Timestamp) -> String {
+    format!("{:<4}", age(Timestamp::now().duration_since(since)))
 }
 
 /// Formats an age in the largest unit that gives at least two: `95s`, `40m`, `30h`, `12d`.
@@ -193,7 +274,7 @@ pub(super) fn age(since: SignedDuration) -> String {
     }
 }
 
-fn toned(printer: &Printer, phase: NodePhase) -> String {
+pub(super) fn toned(printer: &Printer, phase: NodePhase) -> String {
     let tone = match phase {
         NodePhase::InService => Tone::Good,
         NodePhase::Joining | NodePhase::Suspect | NodePhase::Verifying | NodePhase::Held => {
@@ -202,174 +283,4 @@ fn toned(printer: &Printer, phase: NodePhase) -> String {
         NodePhase::Quarantined | NodePhase::Repairing => Tone::Bad,
     };
     printer.toned(tone, &phase.to_string())
-}
-
-pub(super) fn detail(
-    session: &mut FleetSession,
-    args: &OneArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<Outcome> {
-    let node: NodeDetail = session.get(&format!("/api/v1/nodes/{}", args.node))?;
-    let outcome = Outcome::finding_if(node.phase != NodePhase::InService);
-    if args.output == Output::Json {
-        printer.json(&node)?;
-        return Ok(outcome);
-    }
-    let phase = toned(printer, node.phase);
-    printer.line(&format!("{}: {phase} since {:.0}", node.node, node.since))?;
-    let mut field = |name: &str, text: &str| printer.paragraph(&format!("  {name}"), 18, text);
-    field("location", &location::describe(&node.location))?;
-    field("reason", &node.rationale.reason.text)?;
-    field("until", &node.rationale.unblocked_by.text)?;
-    if let Some(connection) = &node.connection {
-        field("agent", &connection.to_string())?;
-    }
-    if let Some(rationale) = &node.deferred {
-        field(
-            "deferred",
-            &format!("{}; until {}", rationale.reason.text, rationale.unblocked_by.text),
-        )?;
-    }
-    for fault in &node.domain_faults {
-        field("domain fault", &fault.text)?;
-    }
-    if let Some(since) = node.heartbeat_lost_since {
-        field("heartbeat", &format!("lost; the last one arrived at {since:.0}"))?;
-    }
-    if let Some(order) = &node.order {
-        let status = if order.accepted { "accepted by the agent" } else { "not accepted yet" };
-        let (generation, until) = (order.generation, order.lease_until);
-        let text = format!("{} (order {generation}, {status}, lease until {until:.0})", order.text);
-        field("order", &text)?;
-    }
-    if let Some(hold) = &node.hold {
-        field("held by", &format!("{}: {}", hold.by, hold.reason))?;
-    }
-    field("cordon", &cordon(&node))?;
-    if let Some(inventory) = &node.inventory {
-        let unknown = || "unknown".to_owned();
-        field("driver", &inventory.driver.clone().unwrap_or_else(unknown))?;
-        field("CUDA", &inventory.cuda.clone().unwrap_or_else(unknown))?;
-        field("kernel", &inventory.kernel.clone().unwrap_or_else(unknown))?;
-        let gpus = inventory.gpus.as_ref().map(|gpus| {
-            let describe = |gpu: &GpuInventory| {
-                let name = gpu.name.as_deref().unwrap_or("GPU of unknown model");
-                gpu.describe_location().map_or_else(
-                    || format!("{name}, {}", gpu.uuid),
-                    |slot| format!("{slot}: {name}, {}", gpu.uuid),
-                )
-            };
-            gpus.iter().map(describe).collect::<Vec<_>>()
-        });
-        match gpus {
-            Some(gpus) => gpus.iter().try_for_each(|gpu| field("GPU", gpu))?,
-            None => field("GPUs", "unknown")?,
-        }
-    }
-    for result in &node.verifications {
-        let verdict = if result.passed { "passed" } else { "failed" };
-        let text = format!("{} {verdict} at {:.0}: {}", result.level, result.at, result.evidence);
-        field("verification", &text)?;
-    }
-    if let Some(requested_order) = &node.requested_order {
-        field("requested", &format!("{requested_order}, not run yet"))?;
-    }
-    for result in &node.requested_order_results {
-        let status = match result.status.as_str() {
-            "done" => "done",
-            "failed" => "failed",
-            _ => "could not run",
-        };
-        field(
-            "requested",
-            &format!("{}, {status} at {:.0}: {}", result.text, result.at, result.evidence),
-        )?;
-    }
-    node.repairs.iter().try_for_each(|repair| field("repair", repair))?;
-    print_coverage(printer, 18, node.coverage_gaps.as_deref())?;
-    let mut finding_subjects = node.finding_subjects.iter().flatten();
-    for finding in &node.findings {
-        let severity = printer.severity(finding.severity);
-        printer.line("")?;
-        printer.paragraph(&format!("  {severity}"), 11, &finding.text)?;
-        let subject =
-            finding_subjects.next().cloned().unwrap_or_else(|| finding.subject.to_string());
-        let code = code_with_detail(finding);
-        printer.paragraph(
-            "",
-            11,
-            &format!("[{code}] on {subject} since {:.0}", finding.first_seen),
-        )?;
-    }
-    Ok(outcome)
-}
-
-/// Prints each coverage gap with its age and what to do. `None` if the coverage is unknown.
-fn print_coverage(
-    printer: &mut Printer,
-    width: usize,
-    gaps: Option<&[CoverageGapView]>,
-) -> anyhow::Result<()> {
-    let now = Timestamp::now();
-    let Some(gaps) = gaps else {
-        let unknown = "unknown: the agent has not reported its coverage";
-        return Ok(printer.paragraph("  coverage", width, unknown)?);
-    };
-    for CoverageGapView { text, since, remedy, .. } in gaps {
-        let since = format!("{since:.0} ({} ago)", age(now.duration_since(*since)));
-        printer.paragraph("  coverage gap", width, text)?;
-        printer.paragraph("    since", width, &since)?;
-        printer.paragraph("    action", width, remedy)?;
-    }
-    Ok(())
-}
-
-fn cordon(node: &NodeDetail) -> String {
-    let drained = if node.drained { "; drained" } else { "" };
-    match &node.cordon {
-        Cordon::Unknown => "unknown: the agent has not reported it yet".to_owned(),
-        Cordon::None => "none: the node takes new work".to_owned(),
-        Cordon::ByFarrier => format!("by Farrier{drained}"),
-        Cordon::External { owner, reason } => format!("by {owner}: {reason}{drained}"),
-    }
-}
-
-pub(super) fn explain(
-    session: &mut FleetSession,
-    args: &OneArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<Outcome> {
-    let explanation: NodeExplanation =
-        session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
-    let outcome = Outcome::finding_if(explanation.phase != NodePhase::InService);
-    if args.output == Output::Json {
-        printer.json(&explanation)?;
-        return Ok(outcome);
-    }
-    let phase = toned(printer, explanation.phase);
-    printer.line(&format!("{}: {phase} since {:.0}", explanation.node, explanation.since))?;
-    let print = |printer: &mut Printer, name: &str, rationale: &RationaleView| {
-        printer.paragraph(&format!("  {name}"), 16, &rationale.reason.text)?;
-        printer.paragraph("  until", 16, &rationale.unblocked_by.text)
-    };
-    print(printer, "reason", &explanation.rationale)?;
-    if let Some(connection) = &explanation.connection {
-        printer.paragraph("  agent", 16, &connection.to_string())?;
-    }
-    let domain_faults = explanation.domain_faults.iter().map(|fault| fault.text.clone()).collect();
-    for (name, texts) in [
-        ("finding", &explanation.findings),
-        ("domain fault", &domain_faults),
-        ("frozen", &explanation.frozen),
-    ] {
-        texts.iter().try_for_each(|text| printer.paragraph(&format!("  {name}"), 16, text))?;
-    }
-    print_coverage(printer, 16, explanation.coverage_gaps.as_deref())?;
-    if let Some(order) = &explanation.order {
-        printer.paragraph("  order", 16, order)?;
-    }
-    if let Some(deferred) = &explanation.deferred {
-        print(printer, "deferred", deferred)?;
-    }
-    Ok(outcome)
 }

@@ -7,7 +7,9 @@ use farrier_wire::rest::{Done, NodeDetail};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
+use super::bulk::{self, NodeRequest, NodeTarget};
 use super::findings::code_with_detail;
+use super::preview::RequestEffect;
 use super::session::FleetSession;
 use crate::commands::Outcome;
 use crate::commands::server::span;
@@ -15,14 +17,14 @@ use crate::printer::Printer;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodeArgs {
-    /// Name of the node
-    node: NodeId,
+    #[command(flatten)]
+    target: NodeTarget,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CordonArgs {
-    /// Name of the node
-    node: NodeId,
+    #[command(flatten)]
+    target: NodeTarget,
     /// Reason, shown to other operators
     #[arg(long)]
     reason: String,
@@ -30,8 +32,8 @@ pub(crate) struct CordonArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RepairedArgs {
-    /// Name of the node
-    node: NodeId,
+    #[command(flatten)]
+    target: NodeTarget,
     /// Description of the repair, shown to other operators
     #[arg(long, value_name = "TEXT")]
     repair: String,
@@ -39,8 +41,8 @@ pub(crate) struct RepairedArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// Name of the node
-    node: NodeId,
+    #[command(flatten)]
+    target: NodeTarget,
     /// Verification level: v0, v1, v2, v3
     #[arg(long, value_parser = parse_level)]
     level: VerificationLevel,
@@ -48,8 +50,8 @@ pub(crate) struct VerifyArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiagArgs {
-    /// Name of the node
-    node: NodeId,
+    #[command(flatten)]
+    target: NodeTarget,
     /// Diag level: level 1 takes seconds, level 2 takes minutes, level 3 takes as long as --minutes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
     level: u32,
@@ -121,13 +123,36 @@ fn send_for_node(
     send(session, printer, &path, body, &format!("{node} {confirmation}"))
 }
 
+/// Sends the request at once if the target is one node; then `done` follows its name. Otherwise
+/// shows the nodes and asks.
+fn send_for_target(
+    session: &mut FleetSession,
+    printer: &mut Printer,
+    target: &NodeTarget,
+    request: &NodeRequest,
+    done: &str,
+) -> anyhow::Result<Outcome> {
+    match target.one() {
+        Some(node) => {
+            send_for_node(session, printer, (node, request.endpoint), &request.body, done)
+        }
+        None => bulk::send(session, target, request, printer),
+    }
+}
+
 pub(super) fn cordon(
     session: &mut FleetSession,
     args: &CordonArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let body = json!({ "reason": args.reason });
-    send_for_node(session, printer, (&args.node, "hold"), &body, "is held out of service")
+    let request = NodeRequest {
+        verb: "cordon",
+        endpoint: "hold",
+        body: json!({ "reason": args.reason }),
+        effect: RequestEffect::TakesOut,
+        consequence: "They get no new work and running work drains, until `farrier fleet uncordon`. Holds use no disruption budget.".to_owned(),
+    };
+    send_for_target(session, printer, &args.target, &request, "is held out of service")
 }
 
 pub(super) fn uncordon(
@@ -135,7 +160,16 @@ pub(super) fn uncordon(
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let node = &args.node;
+    let Some(node) = args.target.one() else {
+        let request = NodeRequest {
+            verb: "uncordon",
+            endpoint: "release",
+            body: json!({}),
+            effect: RequestEffect::Any,
+            consequence: "The holds of operators end. Each node is verified before it returns to service. Nodes that no operator holds stay as they are.".to_owned(),
+        };
+        return bulk::send(session, &args.target, &request, printer);
+    };
     let path = format!("/api/v1/nodes/{node}/release");
     let Done { changed } = session.post(&path, &json!({}))?;
     printer.line(&if changed {
@@ -154,11 +188,32 @@ pub(super) fn repaired(
     args: &RepairedArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let body = json!({ "repair": args.repair });
+    let request = NodeRequest {
+        verb: "repaired",
+        endpoint: "repaired",
+        body: json!({ "repair": args.repair }),
+        effect: RequestEffect::NeedsOutOfService,
+        consequence: format!(
+            "Each is recorded as repaired (\"{}\") and verified before it returns to service.",
+            args.repair
+        ),
+    };
     let confirmation = "is recorded as repaired: its agent resets the counters behind findings that only a manual repair clears, and the node is verified before it returns to service";
-    let outcome = send_for_node(session, printer, (&args.node, "repaired"), &body, confirmation)?;
+    let outcome = send_for_target(session, printer, &args.target, &request, confirmation)?;
+    if let Some(node) = args.target.one() {
+        still_open(session, node, printer)?;
+    }
+    Ok(outcome)
+}
+
+/// Prints the findings that the repair leaves open.
+fn still_open(
+    session: &mut FleetSession,
+    node: &NodeId,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let NodeDetail { findings, finding_subjects, .. } =
-        session.get(&format!("/api/v1/nodes/{}", args.node))?;
+        session.get(&format!("/api/v1/nodes/{node}"))?;
     // Skip findings that a manual repair clears: the agent clears them at once or shortly after.
     let stays_open = |finding: &Finding| {
         affects_service(finding) && finding.rule_action != Action::DrainAndReplace
@@ -175,7 +230,7 @@ pub(super) fn repaired(
             printer.paragraph("  still open", 13, &text)?;
         }
     }
-    Ok(outcome)
+    Ok(())
 }
 
 pub(super) fn approve(
@@ -183,13 +238,14 @@ pub(super) fn approve(
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    send_for_node(
-        session,
-        printer,
-        (&args.node, "approve"),
-        &json!({}),
-        "may now run its deferred order",
-    )
+    let request = NodeRequest {
+        verb: "approve",
+        endpoint: "approve",
+        body: json!({}),
+        effect: RequestEffect::NeedsDeferredRepair,
+        consequence: "Their deferred repairs may run now.".to_owned(),
+    };
+    send_for_target(session, printer, &args.target, &request, "may now run its deferred order")
 }
 
 pub(super) fn verify(
@@ -197,8 +253,17 @@ pub(super) fn verify(
     args: &VerifyArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let body = json!({ "level": args.level });
-    send_for_node(session, printer, (&args.node, "verify"), &body, "will be verified again")
+    let level = args.level;
+    // These levels use the memory of the GPUs.
+    let takes_gpus = matches!(level, VerificationLevel::V2 | VerificationLevel::V3);
+    let request = NodeRequest {
+        verb: "verify",
+        endpoint: "verify",
+        body: json!({ "level": level }),
+        effect: if takes_gpus { RequestEffect::NeedsIdle } else { RequestEffect::Any },
+        consequence: format!("Each is verified again: {level}."),
+    };
+    send_for_target(session, printer, &args.target, &request, "will be verified again")
 }
 
 pub(super) fn diag(
@@ -206,10 +271,19 @@ pub(super) fn diag(
     args: &DiagArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let node = &args.node;
-    let body = json!({ "level": args.level, "minutes": args.minutes });
-    let confirmation = format!("will be tested; `farrier fleet node {node}` shows the result");
-    send_for_node(session, printer, (node, "diag"), &body, &confirmation)
+    let request = NodeRequest {
+        verb: "diag",
+        endpoint: "diag",
+        body: json!({ "level": args.level, "minutes": args.minutes }),
+        effect: RequestEffect::NeedsIdle,
+        consequence: format!(
+            "The GPUs of each are tested once at diag level {}; `farrier fleet node NODE` shows the result.",
+            args.level
+        ),
+    };
+    let node = args.target.one().map_or("NODE", NodeId::as_str);
+    let done = format!("will be tested; `farrier fleet node {node}` shows the result");
+    send_for_target(session, printer, &args.target, &request, &done)
 }
 
 pub(super) fn tune(

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use farrier_agent::monitor::Chain;
@@ -84,6 +85,11 @@ impl Login {
     }
 }
 
+/// Wait after a refusal because of the request rate. The server admits 50 requests/s by default.
+const RATE_LIMIT_WAIT: Duration = Duration::from_millis(500);
+/// A minute: another client with the same token may use the rate up for long.
+const RATE_LIMIT_TRIES: u32 = 120;
+
 /// A blocking wrapper around the REST client.
 pub(crate) struct FleetSession {
     runtime: tokio::runtime::Runtime,
@@ -131,6 +137,27 @@ impl FleetSession {
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
         self.runtime.block_on(self.client.post(path, body)).map_err(|err| explained_for(path, &err))
+    }
+
+    /// Sends a request, and again as long as the server limits the rate.
+    pub(super) fn post_patiently<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, RestError> {
+        let mut tries = 0;
+        loop {
+            let answer = self.runtime.block_on(self.client.post(path, body));
+            tries += 1;
+            match answer {
+                Err(RestError::Refused(problem))
+                    if problem.status == 429 && tries < RATE_LIMIT_TRIES =>
+                {
+                    std::thread::sleep(RATE_LIMIT_WAIT);
+                }
+                other => return other,
+            }
+        }
     }
 
     pub(super) fn put<T: DeserializeOwned>(
@@ -206,6 +233,7 @@ impl Iterator for ResponseLines<'_> {
 }
 
 /// A REST path with percent-encoded query parameters.
+#[derive(Debug, Clone)]
 pub(crate) struct Path(String);
 
 impl Path {
@@ -312,6 +340,15 @@ fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
         | RestError::Broken(_)
         | RestError::Slow => Hinted::unavailable(message, hint),
         _ => Hinted::error(message, hint),
+    }
+}
+
+/// Whether the same error would meet a request for any node: the server does not answer, or it
+/// refuses the caller and not the node.
+pub(super) fn is_for_every_node(err: &RestError) -> bool {
+    match err {
+        RestError::Refused(problem) => matches!(problem.status, 400 | 401 | 403 | 429 | 500..),
+        _ => true,
     }
 }
 

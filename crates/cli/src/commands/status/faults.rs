@@ -10,10 +10,8 @@ use farrier_fleet::health::{Evidence, Finding, Subject};
 use farrier_fleet::runbook::page_code;
 
 use super::print::second;
+use crate::commands::runbook_pointer::{CommandSubject, INDENT, RunbookPointers};
 use crate::printer::{Printer, Tone};
-
-/// Column where texts start, as in `farrier decode`: after `do first` or the longest severity.
-const INDENT: usize = 12;
 
 /// Newest evidence entries shown per finding.
 const EVIDENCE_SHOWN: usize = 3;
@@ -21,6 +19,10 @@ const EVIDENCE_SHOWN: usize = 3;
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let by_id: BTreeMap<u64, &FindingStatus> =
         status.findings.iter().map(|entry| (entry.finding.id, entry)).collect();
+    if status.groups.is_empty() {
+        return Ok(());
+    }
+    let pointers = RunbookPointers::embedded()?;
     let mut reboot_for: Option<&str> = None;
     for group in &status.groups {
         printer.line("")?;
@@ -32,14 +34,21 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         let mut printed = Printed {
             remedies: vec![&group.first_action.text],
             clears_when: "",
-            runbook: String::new(),
+            texts: Vec::new(),
         };
         for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
             print_finding(shown, group, &printed, printer)?;
             printed.remedies.extend(shown.finding.remedy.as_deref());
             printed.clears_when = &shown.finding.clears_when;
-            printed.runbook = runbook(&shown.finding);
+            printed.texts.push(&shown.finding.text);
         }
+        let findings = group.findings.iter().filter_map(|id| by_id.get(id));
+        let pages: Vec<String> = findings.map(|shown| runbook(&shown.finding)).collect();
+        let gpu = status.gpus.iter().find(|gpu| Some(&gpu.identity.uuid) == group.uuid.as_ref());
+        let gpu_index = gpu.map(|gpu| gpu.identity.index);
+        let subject = CommandSubject { gpu_index, pci: group.pci.as_deref() };
+        let pages = pages.iter().map(String::as_str);
+        pointers.print(pages, subject, Some("farrier status"), printer)?;
     }
     Ok(())
 }
@@ -49,8 +58,8 @@ struct Printed<'s> {
     remedies: Vec<&'s str>,
     /// When the previous finding clears.
     clears_when: &'s str,
-    /// Runbook of the previous finding.
-    runbook: String,
+    /// Texts of the findings so far.
+    texts: Vec<&'s str>,
 }
 
 fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
@@ -109,7 +118,9 @@ fn print_finding(
     let word = severity.to_string();
     let padded = format!("  {word:<9} ").replacen(&word, &printer.severity(*severity), 1);
     printer.line(&format!("{padded}{head}"))?;
-    printer.paragraph("", INDENT, text)?;
+    if !printed.texts.contains(&text.as_str()) {
+        printer.paragraph("", INDENT, text)?;
+    }
     for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
         printer.paragraph("    seen", INDENT, &evidence_text(evidence, text))?;
     }
@@ -120,10 +131,6 @@ fn print_finding(
     }
     if !clears_when.is_empty() && printed.clears_when != clears_when {
         printer.paragraph("    clears", INDENT, clears_when)?;
-    }
-    let runbook = runbook(&shown.finding);
-    if runbook != printed.runbook {
-        printer.paragraph("    runbook", INDENT, &format!("farrier runbook {runbook}"))?;
     }
     Ok(())
 }

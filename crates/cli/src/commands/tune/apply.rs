@@ -1,7 +1,5 @@
 //! `farrier tune apply`.
 
-use std::io::{BufRead, IsTerminal, Write};
-
 use farrier_facts::tune::{Applied, ApplyReport, Need, REPORT_VERSION, StepOutcome, StepStatus};
 use farrier_hardware::tune::{self, AppliedProfile};
 use jiff::Timestamp;
@@ -11,6 +9,7 @@ use super::print::{self, INDENT};
 use super::profile::ProfileArgs;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::confirmation;
 use crate::failure::Hinted;
 use crate::printer::{Printer, Tone};
 
@@ -109,19 +108,7 @@ pub(super) fn confirm(yes: bool, output: Output, question: &str) -> anyhow::Resu
             "pass --yes to apply without asking; `farrier tune plan` shows the changes",
         ));
     }
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        return Err(Hinted::error(
-            "nothing was changed: no terminal to ask for confirmation",
-            "pass --yes to apply without asking",
-        ));
-    }
-    let mut stderr = std::io::stderr();
-    write!(stderr, "\n{question} [y/N] ")?;
-    stderr.flush()?;
-    let mut answer = String::new();
-    stdin.lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(confirmation::confirm(false, question)?.is_some())
 }
 
 /// Prints that nothing was changed: no setting differs, or the node refuses the changes.

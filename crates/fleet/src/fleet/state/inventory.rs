@@ -47,10 +47,14 @@ impl Inventory {
         Self { reported: Arc::new(reported.clone()), missing_gpus: missing }
     }
 
+    /// The GPUs that are present, then those that are missing.
+    pub(super) fn gpus(&self) -> impl Iterator<Item = &GpuInventory> {
+        self.reported.gpus.as_ref().into_iter().flatten().chain(&self.missing_gpus)
+    }
+
     /// Finds a GPU that is present or missing.
     pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuInventory> {
-        let listed = self.reported.gpus.as_ref();
-        listed.into_iter().flatten().chain(&self.missing_gpus).find(|gpu| gpu.uuid == *uuid)
+        self.gpus().find(|gpu| gpu.uuid == *uuid)
     }
 }
 

@@ -23,6 +23,26 @@ impl Node {
         subject_text(subject, location.as_ref())
     }
 
+    /// The component that a subject is or belongs to: a GPU for its links, and for its PCI address.
+    pub fn component(&self, subject: &Subject) -> Subject {
+        let at_address = |address: &str| {
+            let without_function = |pci: &str| pci.split('.').next() == address.split('.').next();
+            let gpus = self.inventory.as_ref()?.gpus();
+            gpus.into_iter().find(|gpu| gpu.pci.as_deref().is_some_and(without_function))
+        };
+        match subject {
+            Subject::Link { gpu, .. } => Subject::Gpu(gpu.clone()),
+            Subject::Pci(address) => at_address(address)
+                .map_or_else(|| subject.clone(), |gpu| Subject::Gpu(gpu.uuid.clone())),
+            _ => subject.clone(),
+        }
+    }
+
+    /// The location of the GPU that a component is. `None` if it is no GPU, or if it is unknown.
+    pub fn gpu_location(&self, component: &Subject) -> Option<GpuLocation> {
+        component.gpu().and_then(|gpu| self.location(gpu))
+    }
+
     /// Describes a finding with its subject, such as `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
     pub fn describe_finding(&self, finding: &Finding) -> String {
         let detail = &finding.detail;

@@ -28,10 +28,7 @@ pub struct StoredEvent {
 
 impl StoredEvent {
     pub(super) fn matches_pattern(&self, pattern: &EventPattern) -> bool {
-        (pattern.kinds.is_empty() || pattern.kinds.contains(&self.kind))
-            && (pattern.codes.is_empty() || pattern.codes.contains(&self.code))
-            && pattern.severity.is_none_or(|minimum| self.severity >= minimum)
-            && (pattern.same != Same::Unit || self.unit.is_some())
+        pattern.matches(self.kind, &self.code, self.severity, self.unit.is_some())
     }
 
     /// The group of the event. Events of the same group count together.

@@ -95,6 +95,7 @@ impl History {
 }
 
 /// What the log says about a node.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each set by its own event")]
 #[derive(Default)]
 struct Facts {
     phase: Option<NodePhase>,

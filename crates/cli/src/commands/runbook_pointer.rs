@@ -1,0 +1,95 @@
+//! The last lines of a group of findings: the first command of its runbook page, and the page.
+
+use std::borrow::Cow;
+
+use farrier_facts::FactSet;
+use farrier_fleet::health::Rules;
+use farrier_fleet::runbook::{FirstCommands, RunbookSources};
+
+use crate::fact_sets;
+use crate::printer::Printer;
+
+/// Column where texts start, as in `farrier decode`: after `do first` or the longest severity.
+pub(crate) const INDENT: usize = 12;
+
+/// The component that findings are about, for the placeholders of commands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CommandSubject<'c> {
+    pub(crate) gpu_index: Option<u32>,
+    pub(crate) pci: Option<&'c str>,
+}
+
+/// Finds first commands.
+pub(crate) struct RunbookPointers {
+    facts: Cow<'static, FactSet>,
+    rules: Rules,
+    commands: FirstCommands,
+}
+
+impl RunbookPointers {
+    pub(crate) fn embedded() -> anyhow::Result<Self> {
+        let facts = fact_sets::active();
+        Ok(Self { facts, rules: Rules::embedded()?, commands: FirstCommands::embedded()? })
+    }
+
+    /// Prints the first command of the first page that is not `shown_by`, the command that runs
+    /// now, and the codes of all pages once. A finding of a newer agent may have no page here.
+    pub(crate) fn print<'p>(
+        &self,
+        pages: impl Iterator<Item = &'p str>,
+        subject: CommandSubject<'_>,
+        shown_by: Option<&str>,
+        printer: &mut Printer,
+    ) -> anyhow::Result<()> {
+        let Self { facts, rules, commands } = self;
+        let sources = RunbookSources { rules, facts, commands };
+        let mut codes: Vec<&str> = Vec::new();
+        let mut first_page = None;
+        for code in pages {
+            if !codes.contains(&code)
+                && let Some(page) = sources.page(code)
+            {
+                codes.push(code);
+                first_page.get_or_insert(page);
+            }
+        }
+        let (Some((first, others)), Some(page)) = (codes.split_first(), first_page) else {
+            return Ok(());
+        };
+        let mut commands = page.first_commands.iter().map(|command| command.run.as_str());
+        if let Some(command) = commands.find(|command| Some(*command) != shown_by) {
+            printer.paragraph("  run", INDENT, &for_subject(command, subject))?;
+        }
+        let others = match others {
+            [] => String::new(),
+            others => format!(" (also {})", others.join(", ")),
+        };
+        Ok(printer.paragraph("  runbook", INDENT, &format!("farrier runbook {first}{others}"))?)
+    }
+}
+
+/// Replaces the placeholders of a command. What is unknown stays a placeholder.
+fn for_subject(command: &str, subject: CommandSubject<'_>) -> String {
+    let index = subject.gpu_index.map(|index| index.to_string());
+    let word = |word: &str| match (word, &index, subject.pci) {
+        ("GPU", Some(index), _) => index.clone(),
+        ("BUS", _, Some(pci)) => pci.to_owned(),
+        _ => word.to_owned(),
+    };
+    command.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_become_the_component_and_unknown_ones_stay() {
+        let gpu = CommandSubject { gpu_index: Some(3), pci: Some("0000:3b:00.0") };
+        assert_eq!(for_subject("nvidia-smi -q -i GPU -d ECC", gpu), "nvidia-smi -q -i 3 -d ECC");
+        assert_eq!(for_subject("lspci -s BUS | grep x", gpu), "lspci -s 0000:3b:00.0 | grep x");
+        let node = CommandSubject { gpu_index: None, pci: None };
+        let command = "nvidia-smi -q -i GPU; lspci -s BUS; ibstat PORT";
+        assert_eq!(for_subject(command, node), command);
+    }
+}
