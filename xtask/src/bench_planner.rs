@@ -166,9 +166,10 @@ fn text(
     writeln!(
         text,
         "{rounds} rounds. Each round runs Farrier and then llm-analysis, each in a new process. An estimate is\n\
-         for one of the training runs below. Farrier's estimate is a whole plan: time by phase with P10 and\n\
-         P90, bounds, the nearest published run, and the memory of each stage. The estimate of llm-analysis\n\
-         is the result of its `training()`: time and memory. Its log is off.\n"
+         for one of the training runs in the section Errors. Farrier's estimate is a whole plan: time by\n\
+         phase with P10 and P90, bounds, the nearest published run, and the memory of each stage. The\n\
+         estimate of llm-analysis is the result of its function `training()`: time and memory. The log\n\
+         output of llm-analysis is off.\n"
     )?;
     writeln!(text, "| measurement | median | each round | budget |\n|---|---|---|---|")?;
     let mut row = |measurement: &str, median: f64, unit: &str, rounds: String, budget: &str| {
@@ -199,13 +200,14 @@ fn text(
 }
 
 const NOTES: &str = "\
-Error of the estimated step time of published runs of dense models
-(`data/planner/published_training.csv`). For each row, Farrier's model is fitted without all rows
-of the same model shape, GPU, precision and cluster size (to the nearest power of two). Such rows
-form a group in [the scoreboard](../docs/planner_scoreboard.md). llm-analysis needs an efficiency as
-an input: the share of the GPU's peak that the run achieves. We compare with four choices, A to D. C
-and D are fitted to exactly these rows, so no row is held out for them. llm-analysis assumes that a
-feed-forward layer is two GEMMs of width 4 × hidden, whatever the real width of the layer. The step
-time of llm-analysis includes no pipeline bubble, no communication and no optimizer, so the
-efficiency has to account for them.
+This section compares estimated step times with those of published runs of dense models. A run is
+one row of `data/planner/published_training.csv`. Rows with the same model shape, GPU, precision and
+cluster size (to the nearest power of two) form a group, as in [the
+scoreboard](../docs/planner_scoreboard.md). Farrier estimates each row with coefficients that were
+fitted without the row's group. llm-analysis needs an efficiency as an input: the share of the GPU's
+peak that the run achieves. We compare with four choices of this efficiency, A to D. C and D are
+fitted to exactly the rows that they estimate. llm-analysis assumes that a feed-forward layer is two
+GEMMs of width 4 × hidden, whatever the real width of the layer. The step time of llm-analysis
+includes no pipeline bubble, no communication and no optimizer, so the efficiency has to account for
+these too.
 ";

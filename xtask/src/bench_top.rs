@@ -171,7 +171,7 @@ fn text(programs: &[Program], params: TopParams) -> anyhow::Result<String> {
         text,
         "The node is simulated: eight H100 with one process on each. Every program runs in a terminal of\n\
          80×24 with an interval of one second. The programs alternate, in {} rounds of {} s each. CPU time\n\
-         and memory include child processes; `farrier top` has one child, the probe.\n",
+         and memory include child processes. `farrier top` has one child, the probe, which calls NVML.\n",
         params.rounds,
         params.watch.as_secs()
     )?;

@@ -9,15 +9,15 @@ use crate::bench_facts::{Timings, machine, today};
 
 /// Notes on the comparison and on the simulation.
 const NOTES: &str = "\
-gpustat and nvitop each run in one long-lived Python process, which calls the function above once a
-second. The agent samples in tiers: cheap, fast-changing values every second, the rest less often.
-Besides NVML it reads the kernel log, PCI, network ports and the host, and checks the node. The
-simulated NVML library returns values from memory in the calling process, so a call that is slow in
-a real driver is as cheap here as any other. The cost of real calls is in
-[agent_h200.md](agent_h200.md).
+gpustat and nvitop each run in one long-lived Python process, which calls the function in the first
+table once a second. The agent samples in tiers: it reads cheap, fast-changing values every second
+and all other values less often. Besides NVML, the agent reads the kernel log, PCI, network ports
+and the host, and checks the node. The simulated NVML library returns values from memory in the
+calling process, so a call that is slow in a real driver is as cheap here as any other call.
+[agent_h200.md](agent_h200.md) has the cost of real calls.
 
-On a simulated node the kernel log is a file, and thread `kernel` detects its growth with inotify. A
-real `/dev/kmsg` wakes its reader directly, so a real node does not have the cost of inotify.
+On a simulated node the kernel log is a file, and thread `kernel` uses inotify to detect new lines.
+A real `/dev/kmsg` wakes its reader directly, so a real node does not have the cost of inotify.
 ";
 
 pub(super) fn text(
@@ -55,8 +55,9 @@ fn write_costs(
         "## Comparison with gpustat and nvitop\n\
          \n\
          All programs run at the same time for {watch_s} s; the agent's metrics are scraped every {scrape_s} s. CPU time\n\
-         and memory include child processes. A memory page that agent and probe share counts once in PSS.\n\
-         The server runs from a copy of the binary, so it shares no memory page with agent and probe.\n"
+         and memory include child processes. The agent has one child, the probe, which calls NVML. A memory\n\
+         page that agent and probe share counts once in PSS. The server runs from a copy of the binary, so it\n\
+         shares no memory page with agent and probe.\n"
     )?;
     writeln!(text, "| program | samples | CPU, ms/s | × the agent | RSS, MB | PSS, MB | budget |")?;
     writeln!(text, "|---|---|---|---|---|---|---|")?;
@@ -110,8 +111,8 @@ fn write_latency(text: &mut String, latency: &Timings, params: AgentParams) -> a
         "## Latency from kernel log line to finding\n\
          \n\
          {} lines with an Xid are written at random times, each with a different Xid. The latency is the\n\
-         time from the write of a line until its finding is in the sink file, which is after the journal's\n\
-         fsync.\n",
+         time from the write of a line until its finding is in the sink, a file for log shippers. The agent\n\
+         writes the sink after it has synced its journal to disk.\n",
         params.lines_timed
     )?;
     writeln!(text, "| P50 | P99 | max | budget for P99 |\n|---|---|---|---|")?;

@@ -20,13 +20,13 @@ const RESTART_S_MAX: f64 = 5.0;
 
 /// Published figures of another system, for reference.
 const REFERENCE: &str = "\
-The tables also have published figures of NVSentinel, measured by its authors on their machines, on
-top of Kubernetes and MongoDB. They are not directly comparable; they show what a fleet of this size
-is known to cost. The rate of 57 events/s follows from its analyser, which takes 17.67 ms for each
-event and processes one at a time (ADR 056 of its repository). 163 s is the P90 of the time from
-fault to cordon when 375 of 1,500 nodes fail (its fault-quarantine scale test of v0.4). 235 GB is
-the memory of its control plane at 100,000 nodes (its pull request 1789). Source:
-github.com/NVIDIA/NVSentinel, read in November 2026.
+The tables also have published figures of NVSentinel. Its authors measured them on their own
+machines, on top of Kubernetes and MongoDB. These figures are not directly comparable with ours, but
+show what a fleet of this size is known to cost. The rate of 57 events/s follows from NVSentinel's
+analyser, which processes one event at a time and takes 17.67 ms for it (ADR 056 of its repository).
+163 s is the P90 of the time from fault to cordon when 375 of 1,500 nodes fail (NVSentinel's
+fault-quarantine scale test of v0.4). 235 GB is the memory of NVSentinel's control plane at 100,000
+nodes (its pull request 1789). Source: github.com/NVIDIA/NVSentinel, read in November 2026.
 ";
 
 /// Scenarios over their budget.
@@ -81,8 +81,8 @@ pub(super) fn text(results: &FleetResults) -> anyhow::Result<String> {
     writeln!(
         text,
         "The server (a release build) is one process, and all simulated agents are another process on the\n\
-         same two cores. Costs are those of the server process, from `/proc`. The log is on disk, and each\n\
-         commit is synced before it is acknowledged.\n"
+         same two cores. Costs are those of the server process, from `/proc`. The log is on disk, and the\n\
+         server acknowledges a commit only after it has synced the commit to disk.\n"
     )?;
     writeln!(text, "{REFERENCE}")?;
     if !results.steady.is_empty() {
@@ -113,10 +113,11 @@ fn steady(text: &mut String, results: &[SteadyResult]) -> anyhow::Result<()> {
         "Agents share connections, 1,000 streams on each, without TLS. *heartbeat*: while nothing changes, an\n\
          agent sends a heartbeat of a few bytes every 10 s; GPU readings stay on the node. *inventory*: each\n\
          report has the full inventory (eight GPUs with name and UUID, driver, kernel and frameworks, about\n\
-         640 bytes), which the server compares with its state. In both cases, 25 findings open and 25 clear\n\
-         per second; one in ten is a fault that takes its node through cordon, drain, reset, verification and\n\
-         return to service. The last three columns are the time from a change on a node to its\n\
-         acknowledgement, which includes the disk sync and any wait for the controller thread.\n"
+         640 bytes), and the server compares it with the inventory in its state. In both cases, 25 findings\n\
+         open and 25 clear per second. One finding in ten is a fault that takes its node through cordon,\n\
+         drain, reset, verification and return to service. The last three columns have the time from a change\n\
+         on a node until the server acknowledges it. This time includes the disk sync and any wait for the\n\
+         controller thread.\n"
     )?;
     writeln!(
         text,
@@ -151,7 +152,7 @@ fn steady(text: &mut String, results: &[SteadyResult]) -> anyhow::Result<()> {
 fn joined(text: &mut String, results: &[SteadyResult]) -> anyhow::Result<()> {
     writeln!(
         text,
-        "Before this measurement, all nodes join at once: each enrols, reports its inventory, passes two\n\
+        "Before this measurement, all nodes join at once. Each node enrols, reports its inventory, passes two\n\
          verifications and enters service.\n"
     )?;
     writeln!(
@@ -181,10 +182,11 @@ fn bursts(text: &mut String, results: &[BurstResult]) -> anyhow::Result<()> {
     writeln!(
         text,
         "Each failing node reports Xid 48. The decision is the next log entry about the node: the controller\n\
-         takes it out of service, or defers that with a reason. The first row has the default disruption\n\
-         budget: at most a tenth of the fleet may be out of service. The second row has a disruption budget\n\
-         of half the fleet, so no failing node is deferred. Each time ends when a client that follows the log\n\
-         over HTTP receives the event of the decision, which is after the event is on disk.\n"
+         takes the node out of service, or defers this and logs the reason. In the first row, the disruption\n\
+         budget is the default one: at most a tenth of the fleet may be out of service. In the second row,\n\
+         the disruption budget is half of the fleet, so the controller defers nothing. Each time ends when a\n\
+         client that follows the log over HTTP receives the event of the decision. The server sends an event\n\
+         after the event is on disk.\n"
     )?;
     writeln!(
         text,
@@ -218,8 +220,8 @@ fn flood(text: &mut String, result: &FloodResult) -> anyhow::Result<()> {
         text,
         "{} nodes, each with its own connection, send reports of 1 MB as fast as the server reads them.\n\
          Meanwhile {} other nodes report {} fatal findings, 20/s. The latency is the time from a finding to\n\
-         its acknowledgement, which is after the finding is on disk. The load generator runs on the same two\n\
-         cores. The log grew to {:.0} MB, and the server's peak RSS was {:.0} MB.\n",
+         its acknowledgement; the server acknowledges a finding when it is on disk. The load generator runs on\n\
+         the same two cores. The log grew to {:.0} MB, and the server's peak RSS was {:.0} MB.\n",
         result.flooding,
         result.nodes,
         get("flooded_count")?,
