@@ -28,7 +28,7 @@ enum ScopeRule {
 const DIAG: &str = r#"{"level":1,"minutes":1}"#;
 const TUNE: &str = r#"{"profile":"shared"}"#;
 
-const CASES: [(&str, &str, &str, Allowed, ScopeRule); 35] = [
+const CASES: [(&str, &str, &str, Allowed, ScopeRule); 36] = [
     ("GET", "/api/v1/nodes", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/nodes/a", "", Allowed::All, ScopeRule::InScope(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Allowed::All, ScopeRule::InScope(404)),
