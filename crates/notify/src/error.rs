@@ -115,6 +115,9 @@ pub enum DeliveryError {
     /// An address, a header or a TLS name that no receiver accepts.
     #[error("{what} is invalid")]
     Invalid { what: &'static str },
+    /// A response that is too large, incomplete or not what the API defines.
+    #[error("the response of `{host}` is not what its API defines")]
+    Response { host: String },
     #[error("failed to connect to `{host}`")]
     Connect {
         host: String,
@@ -158,6 +161,7 @@ impl DeliveryError {
             | Self::Tls { .. }
             | Self::TimedOut { .. }
             | Self::Http { .. }
+            | Self::Response { .. }
             | Self::NoStarttls { .. } => true,
             Self::Url(_) | Self::Template(_) | Self::Email(_) | Self::Invalid { .. } => false,
             Self::Command(err) => {

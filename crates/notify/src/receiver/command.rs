@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::word;
 use crate::error::{CommandError, DeliveryError, Step};
 use crate::http::SHOWN_CHARS_MAX;
 use crate::text;
@@ -132,10 +133,4 @@ fn environment(notification: &Notification) -> Vec<(&'static str, String)> {
         ("FARRIER_SUBJECT", text::subject(notification)),
         ("FARRIER_TEXT", text::text(notification)),
     ]
-}
-
-/// A value as it is in the JSON.
-fn word(value: &impl serde::Serialize) -> String {
-    let json = serde_json::to_value(value).ok();
-    json.and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
 }

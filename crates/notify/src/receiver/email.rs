@@ -250,9 +250,16 @@ enum Reply {
     Hide,
 }
 
+/// The error of rustls, which `lettre` wraps in an error of the connection.
+fn tls_error<'e>(err: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
+    let err = err.downcast_ref::<std::io::Error>()?.get_ref()?;
+    err.downcast_ref()
+}
+
 fn failure(host: &str, err: &smtp::Error, reply: Reply) -> DeliveryError {
-    if err.is_tls() {
-        let err = std::io::Error::other(err.source().map(ToString::to_string).unwrap_or_default());
+    let mut causes = std::iter::successors(err.source(), |err| err.source());
+    if let Some(tls) = causes.find_map(tls_error) {
+        let err = std::io::Error::other(tls.clone());
         return DeliveryError::Tls { host: host.to_owned(), err };
     }
     let shown = err.source().filter(|_| reply == Reply::Show).map(ToString::to_string);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::portable_key;
 use super::webhook::IDEMPOTENCY_KEY;
 use crate::error::DeliveryError;
-use crate::http::Post;
+use crate::http::Request;
 use crate::secret::{self, Secret};
 use crate::text;
 use crate::url::{HttpUrl, UrlError};
@@ -27,11 +27,12 @@ pub(crate) async fn deliver(
     let url = url(receiver)?;
     let routing_key = secret::read(&receiver.routing_key)?;
     let body = event(&routing_key, notification).to_string().into_bytes();
-    let mut post = Post::new(url, "application/json", body, receiver.ca.as_deref())?;
+    let mut post = Request::post(url, "application/json", body, receiver.ca.as_deref())?;
     post.hide(routing_key.expose());
     let key = portable_key(&notification.key, KEY_CHARS_MAX);
     post.header(IDEMPOTENCY_KEY, &key, "the idempotency key")?;
-    post.send().await
+    post.send().await?;
+    Ok(())
 }
 
 pub(crate) fn url(receiver: &PagerdutyReceiver) -> Result<HttpUrl, UrlError> {

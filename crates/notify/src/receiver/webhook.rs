@@ -8,7 +8,7 @@ use ring::hmac;
 use super::portable_key;
 use crate::error::DeliveryError;
 use crate::hex::hexadecimal;
-use crate::http::Post;
+use crate::http::Request;
 use crate::secret::{self, Secret};
 use crate::template::{self, Markup, TemplateError};
 use crate::url::{HttpUrl, UrlError};
@@ -35,7 +35,7 @@ pub(crate) async fn deliver(
         let timestamp = Timestamp::now().as_second();
         (timestamp, signature(&key, timestamp, &body))
     });
-    let mut post = Post::new(url, content_type, body, receiver.ca.as_deref())?;
+    let mut post = Request::post(url, content_type, body, receiver.ca.as_deref())?;
     let key = portable_key(&notification.key, KEY_CHARS_MAX);
     post.header(IDEMPOTENCY_KEY, &key, "the idempotency key")?;
     if let Some((timestamp, signature)) = signature {
@@ -45,7 +45,8 @@ pub(crate) async fn deliver(
     if let Some(file) = &receiver.bearer_token {
         post.bearer(&secret::read(file)?)?;
     }
-    post.send().await
+    post.send().await?;
+    Ok(())
 }
 
 /// The key of a signature is not sent, so that only a token requires TLS.
