@@ -16,6 +16,8 @@
 mod check;
 mod error;
 mod hex;
+#[cfg(test)]
+mod hostile_tests;
 mod http;
 mod receiver;
 mod secret;

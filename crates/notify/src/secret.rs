@@ -25,6 +25,10 @@ impl Secret {
 pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
     let path: &Path = &file.0;
     let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
+    if !path.is_absolute() {
+        let err = std::io::Error::new(ErrorKind::InvalidInput, "expected an absolute path");
+        return Err(unreadable(err));
+    }
     // Opening a pipe would block.
     let meta = path.metadata().map_err(unreadable)?;
     if !meta.is_file() {

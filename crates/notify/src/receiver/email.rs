@@ -193,6 +193,14 @@ async fn converse(
     rejected.map_or(Ok(()), Err)
 }
 
+#[cfg(test)]
+pub(crate) fn formatted(
+    receiver: &EmailReceiver,
+    notification: &Notification,
+) -> Result<Vec<u8>, DeliveryError> {
+    Ok(message(receiver, &Envelope::new(receiver)?, notification)?.formatted())
+}
+
 /// The message. It is the same for each delivery of a notification.
 fn message(
     receiver: &EmailReceiver,
@@ -251,14 +259,20 @@ enum Reply {
 }
 
 /// The error of rustls, which `lettre` wraps in an error of the connection.
-fn tls_error<'e>(err: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
-    let err = err.downcast_ref::<std::io::Error>()?.get_ref()?;
-    err.downcast_ref()
+fn tls_error(err: &smtp::Error) -> Option<&rustls::Error> {
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        let inner = err.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if let Some(tls) = inner.and_then(|inner| inner.downcast_ref()) {
+            return Some(tls);
+        }
+        cause = err.source();
+    }
+    None
 }
 
 fn failure(host: &str, err: &smtp::Error, reply: Reply) -> DeliveryError {
-    let mut causes = std::iter::successors(err.source(), |err| err.source());
-    if let Some(tls) = causes.find_map(tls_error) {
+    if let Some(tls) = tls_error(err) {
         let err = std::io::Error::other(tls.clone());
         return DeliveryError::Tls { host: host.to_owned(), err };
     }
