@@ -238,20 +238,31 @@ pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
             _ = monitor_ended => Err(AgentError::HealthMonitor),
         }
     });
+    stop(&context, executor, &monitor, uplink, hooks);
+    jobs::remove(&config.socket.path);
+    result
+}
+
+/// Stops all threads.
+fn stop(
+    context: &CollectorContext,
+    executor: Option<OrderExecutor>,
+    monitor: &std::thread::JoinHandle<()>,
+    uplink: Option<Uplink>,
+    hooks: Option<Hooks>,
+) {
     notify::send("STOPPING=1");
     context.stop.now();
     if let Some(executor) = executor {
         executor.stop();
     }
-    stop_monitor(&context.inbox, &monitor);
+    stop_monitor(&context.inbox, monitor);
     if let Some(uplink) = uplink {
         uplink.stop();
     }
     if let Some(hooks) = hooks {
         hooks.stop();
     }
-    jobs::remove(&config.socket.path);
-    result
 }
 
 fn hook_parts(

@@ -57,7 +57,8 @@ proptest! {
     fn texts_are_one_short_line(texts in hostile()) {
         let notification = notification(&texts);
         for line in [text::subject(&notification), text::text(&notification)] {
-            prop_assert!(!line.chars().any(|char| char.is_control() || char == '\u{202e}'));
+            let is_clean = !line.chars().any(|char| char.is_control() || char == '\u{202e}');
+            prop_assert!(is_clean, "{line:?}");
             prop_assert!(line.chars().count() < 2_000);
         }
     }
@@ -68,7 +69,7 @@ proptest! {
         let template = r#"{"a": {{ cause }}, "b": {{ text }}, "c": {{ nodes }}, "d": {{ key }}}"#;
         let json: Value = serde_json::from_str(&render(template, Markup::Json, &notification).unwrap()).unwrap();
         prop_assert_eq!(json.as_object().unwrap().len(), 4);
-        prop_assert_eq!(json["d"].as_str().unwrap(), notification.key);
+        prop_assert_eq!(json["d"].as_str().unwrap(), notification.key.as_str());
         prop_assert_eq!(json["b"].as_str().unwrap(), text::text(&notification));
     }
 

@@ -90,21 +90,22 @@ fn hook(line: usize, section: &mut Section<'_, '_>) -> Option<HookConfig> {
 }
 
 fn receiver(line: usize, section: &mut Section<'_, '_>) -> Option<Receiver> {
-    let receivers = [
-        section.deserialized("alertmanager").map(|found| found.map(Receiver::Alertmanager)),
-        section.deserialized("command").map(|found| found.map(Receiver::Command)),
-        section.deserialized("email").map(|found| found.map(Receiver::Email)),
-        section.deserialized("pagerduty").map(|found| found.map(Receiver::Pagerduty)),
-        section.deserialized("slack").map(|found| found.map(Receiver::Slack)),
-        section.deserialized("webhook").map(|found| found.map(Receiver::Webhook)),
+    let mut receiver = None;
+    let present = [
+        section
+            .deserialized("alertmanager", |table| receiver = Some(Receiver::Alertmanager(table))),
+        section.deserialized("command", |table| receiver = Some(Receiver::Command(table))),
+        section.deserialized("email", |table| receiver = Some(Receiver::Email(table))),
+        section.deserialized("pagerduty", |table| receiver = Some(Receiver::Pagerduty(table))),
+        section.deserialized("slack", |table| receiver = Some(Receiver::Slack(table))),
+        section.deserialized("webhook", |table| receiver = Some(Receiver::Webhook(table))),
     ];
-    let mut found: Vec<Option<Receiver>> = receivers.into_iter().flatten().collect();
-    if found.len() != 1 {
+    if present.into_iter().filter(|is_present| *is_present).count() != 1 {
         let kinds = "`alertmanager`, `command`, `email`, `pagerduty`, `slack` and `webhook`";
         section.problem("", line, format!("expected one table out of {kinds}"));
         return None;
     }
-    found.pop()?
+    receiver
 }
 
 /// `Err` with a similar code if no finding can have this code.

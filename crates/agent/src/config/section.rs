@@ -129,15 +129,18 @@ impl<'p, 't> Section<'p, 't> {
         }
     }
 
-    /// Deserializes a table. `None` if the key is missing, and `Some(None)` if the table is invalid.
+    /// Deserializes a table. Returns whether the key is present, even if the table is invalid.
     pub(super) fn deserialized<T: DeserializeOwned>(
         &mut self,
         key: &'static str,
-    ) -> Option<Option<T>> {
-        let (line, value) = self.take(key)?;
-        let table = T::deserialize(ValueDeserializer::from(value));
-        let table = table.map_err(|err| self.problem(key, line, err.message()));
-        Some(table.ok())
+        accept: impl FnOnce(T),
+    ) -> bool {
+        let Some((line, value)) = self.take(key) else { return false };
+        match T::deserialize(ValueDeserializer::from(value)) {
+            Ok(table) => accept(table),
+            Err(err) => self.problem(key, line, err.message()),
+        }
+        true
     }
 
     fn read_table(

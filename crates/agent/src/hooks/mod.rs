@@ -273,12 +273,10 @@ impl HookRunner {
         at: Timestamp,
     ) -> (Notification, bool) {
         let state = self.parts.published.get();
-        let listed = state.as_ref().map(|state| (&state.values.gpus, &state.values.delisted));
-        let mut gpus: Vec<GpuIdentity> = Vec::new();
-        for (listed, delisted) in listed {
-            gpus.extend(listed.iter().chain(delisted).cloned());
-        }
-        gpus.extend(self.parts.gpus.iter().cloned());
+        let values = state.as_ref().map(|state| &state.values);
+        let listed =
+            values.into_iter().flat_map(|values| values.gpus.iter().chain(&values.delisted));
+        let gpus: Vec<GpuIdentity> = listed.chain(&self.parts.gpus).cloned().collect();
         let facts = self.parts.facts;
         let context = MessageContext { node: &self.parts.node, gpus: &gpus, facts };
         let notification = message::notification(hook, finding, at, &context);

@@ -439,7 +439,8 @@ fn valid_requests_are_served_and_oversized_ones_are_not() {
         let published = Published::default();
         let metrics = Arc::new(RwLock::new(Metrics { dcgm: true, hostname: None }));
         let registry = Arc::new(JobRegistry::default());
-        let pages = Pages { published: published.clone(), registry, metrics, uplink: None };
+        let pages =
+            Pages { published: published.clone(), registry, metrics, uplink: None, hooks: None };
         tokio::spawn(run(listener, pages));
         let request =
             |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

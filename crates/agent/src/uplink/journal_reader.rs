@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    fn numbers(read: Read) -> Vec<u64> {
+    fn numbers(read: JournalRead) -> Vec<u64> {
         match read {
             JournalRead::Records(records) => records.iter().map(|record| record.seq).collect(),
             JournalRead::Gap => panic!("a gap"),

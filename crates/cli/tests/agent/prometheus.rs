@@ -27,7 +27,8 @@ impl Drop for Prometheus {
 
 impl Prometheus {
     fn start(folder: &Path, target: &str) -> Self {
-        let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/prometheus/farrier.rules.yml");
+        let rules =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/prometheus/farrier.rules.yml");
         let config = folder.join("prometheus.yml");
         let text = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{rules:?}]\n\
