@@ -21,7 +21,7 @@ impl Secret {
     }
 }
 
-/// Reads a secret. Refuses a file that others may read, even if this process can.
+/// Reads a secret. Refuses a file that every user may read, or that a group may change.
 pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
     let path: &Path = &file.0;
     let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
@@ -35,7 +35,9 @@ pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
         return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file")));
     }
     let text = read_bounded(path, SECRET_BYTES_MAX).map_err(unreadable)?;
-    file_mode::check([(path, FileKind::Secret)])
+    // A group may read it: a daemon often gets its secrets through one, and the files that systemd
+    // passes to a service with an access list look like that.
+    file_mode::check([(path, FileKind::Store)])
         .map_err(unreadable)?
         .map_err(|err| SecretError::NotPrivate { path: path.to_owned(), err })?;
     let text =

@@ -66,7 +66,7 @@ fn hook(line: usize, section: &mut Section<'_, '_>) -> Option<HookConfig> {
     let mut codes = Vec::new();
     section.strings("codes", &mut codes);
     for code in &codes {
-        if let Err(near) = check_code(code) {
+        if let Some(near) = unknown_code(code) {
             let line = section.line_of("codes").unwrap_or(line);
             section.problem("codes", line, format!("unknown code `{code}`{near}"));
         }
@@ -108,18 +108,15 @@ fn receiver(line: usize, section: &mut Section<'_, '_>) -> Option<Receiver> {
     receiver
 }
 
-/// `Err` with a similar code if no finding can have this code.
-fn check_code(code: &str) -> Result<(), String> {
+/// A hint with a similar code, if no finding can have this code.
+fn unknown_code(code: &str) -> Option<String> {
     // Without rules there are no findings, and the agent does not start.
-    let Ok(rules) = Rules::embedded() else { return Ok(()) };
+    let rules = Rules::embedded().ok()?;
     let prefix = format!("{code}.");
     let facts = FactSet::embedded();
     let is_known = rules.resolve(code).is_some()
         || rules.iter().any(|rule| rule.code.starts_with(&prefix))
         || code == "xid"
         || facts.xids.xid.iter().any(|xid| xid_code(xid.code) == code);
-    if is_known {
-        return Ok(());
-    }
-    Err(near(code, rules.iter().map(|rule| rule.code.as_str())))
+    (!is_known).then(|| near(code, rules.iter().map(|rule| rule.code.as_str())))
 }

@@ -186,6 +186,7 @@ impl HookRunner {
             if let Err(err) = self.read_journal(seq) {
                 tracing::error!(%err, "failed to read the journal for the hooks");
             }
+            self.reader.close();
             self.fill();
             self.publish();
             self.deliver();
