@@ -21,8 +21,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::error::{DeliveryError, Step};
-use crate::secret::Secret;
+use crate::error::{DeliveryError, DeliveryStep};
+use crate::secret::SecretText;
 use crate::text;
 use crate::tls;
 use crate::url::HttpUrl;
@@ -41,7 +41,7 @@ const BODY_BYTES_MAX: usize = 4 << 10;
 pub(crate) const SHOWN_CHARS_MAX: usize = 200;
 
 /// A request.
-pub(crate) struct Request<'r> {
+pub(crate) struct HttpRequest<'r> {
     method: Method,
     pub(crate) url: HttpUrl,
     pub(crate) headers: HeaderMap,
@@ -53,7 +53,7 @@ pub(crate) struct Request<'r> {
     secrets: Vec<String>,
 }
 
-impl<'r> Request<'r> {
+impl<'r> HttpRequest<'r> {
     pub(crate) fn post(
         url: HttpUrl,
         content_type: &str,
@@ -91,7 +91,7 @@ impl<'r> Request<'r> {
         self.secrets.push(secret.to_owned());
     }
 
-    pub(crate) fn bearer(&mut self, token: &Secret) -> Result<(), DeliveryError> {
+    pub(crate) fn bearer(&mut self, token: &SecretText) -> Result<(), DeliveryError> {
         let value = HeaderValue::from_str(&format!("Bearer {}", token.expose()));
         let mut value = value.map_err(|_| DeliveryError::Invalid { what: "the bearer token" })?;
         value.set_sensitive(true);
@@ -117,7 +117,8 @@ impl<'r> Request<'r> {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Vec<u8>, DeliveryError> {
         let host = self.url.host().to_owned();
-        let slow = |_| DeliveryError::TimedOut { step: Step::Request, limit: REQUEST_DEADLINE };
+        let slow =
+            |_| DeliveryError::TimedOut { step: DeliveryStep::Request, limit: REQUEST_DEADLINE };
         let response = timeout(REQUEST_DEADLINE, self.exchange_untimed(stream)).await;
         response.map_err(slow)?.map_err(|err| match err {
             ExchangeError::Http(err) => DeliveryError::Http { host, err },
@@ -182,7 +183,7 @@ impl From<DeliveryError> for ExchangeError {
 }
 
 pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, DeliveryError> {
-    let slow = |_| DeliveryError::TimedOut { step: Step::Connect, limit: CONNECT_DEADLINE };
+    let slow = |_| DeliveryError::TimedOut { step: DeliveryStep::Connect, limit: CONNECT_DEADLINE };
     let connected = timeout(CONNECT_DEADLINE, TcpStream::connect((host, port))).await;
     connected.map_err(slow)?.map_err(|err| DeliveryError::Connect { host: host.to_owned(), err })
 }
@@ -195,7 +196,8 @@ pub(crate) async fn handshake(
     let name = ServerName::try_from(host.to_owned());
     let name = name.map_err(|_| DeliveryError::Invalid { what: "the host name" })?;
     let connector = TlsConnector::from(tls::client_config(roots)?);
-    let slow = |_| DeliveryError::TimedOut { step: Step::TlsHandshake, limit: TLS_DEADLINE };
+    let slow =
+        |_| DeliveryError::TimedOut { step: DeliveryStep::TlsHandshake, limit: TLS_DEADLINE };
     let stream = timeout(TLS_DEADLINE, connector.connect(name, tcp)).await.map_err(slow)?;
     stream.map_err(|err| DeliveryError::Tls { host: host.to_owned(), err })
 }

@@ -13,16 +13,16 @@ use crate::error::SecretError;
 const SECRET_BYTES_MAX: u64 = 8 << 10;
 
 /// A secret. It has no `Debug`, `Display` or `Clone`, so that it cannot reach a log.
-pub(crate) struct Secret(String);
+pub(crate) struct SecretText(String);
 
-impl Secret {
+impl SecretText {
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }
 
 /// Reads a secret. Refuses a file that every user may read, or that a group may change.
-pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
+pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
     let path: &Path = &file.0;
     let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
     if !path.is_absolute() {
@@ -51,7 +51,7 @@ pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
     if text.chars().any(char::is_control) {
         return Err(SecretError::SeveralLines { path: path.to_owned() });
     }
-    Ok(Secret(text.to_owned()))
+    Ok(SecretText(text.to_owned()))
 }
 
 /// Reads a file of at most `max` bytes. `None` if it is larger.

@@ -109,7 +109,7 @@ fn a_webhook_and_a_command_get_an_xid_and_its_end_once() {
     assert!(sent["action_needed"].is_string(), "{sent:#}");
     assert_eq!(sent["runbook_url"], "https://runbooks.example/xid.79");
     wait_until(|| format!("{:#?}", pages(&agent_node)), || !pages(&agent_node).is_empty());
-    assert_eq!(pages(&agent_node), [sent.clone()]);
+    assert_eq!(pages(&agent_node), std::slice::from_ref(&sent));
 
     let status = agent.until(|status| {
         status["hooks"].as_array().is_some_and(|hooks| {

@@ -57,7 +57,7 @@ impl Prometheus {
             log.push_str(&line);
             log.push('\n');
         };
-        // It stops if nobody reads its log.
+        // It stops when its log is not read.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address }
     }

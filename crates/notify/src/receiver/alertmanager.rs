@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{portable_key, word};
 use crate::error::DeliveryError;
-use crate::http::Request;
-use crate::secret::{self, Secret};
+use crate::http::HttpRequest;
+use crate::secret::{self, SecretText};
 use crate::text;
-use crate::url::{HttpUrl, UrlError};
+use crate::url::{HttpUrl, ReceiverUrlError};
 
 /// How long Alertmanager keeps a firing alert of which it hears nothing more. Without an end, it
 /// resolves an alert after five minutes (`resolve_timeout`), because Prometheus repeats its alerts
@@ -61,7 +61,7 @@ pub(crate) async fn deliver(
     let alerts = serde_json::to_vec(&alerts(notification, active));
     let body = alerts.map_err(|_| DeliveryError::Invalid { what: "the alert" })?;
     let url = url.join("/api/v2/alerts")?;
-    let mut post = Request::post(url, "application/json", body, receiver.ca.as_deref())?;
+    let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     if let Some(token) = &token {
         post.bearer(token)?;
     }
@@ -69,7 +69,7 @@ pub(crate) async fn deliver(
     Ok(())
 }
 
-pub(crate) fn url(receiver: &AlertmanagerReceiver) -> Result<HttpUrl, UrlError> {
+pub(crate) fn url(receiver: &AlertmanagerReceiver) -> Result<HttpUrl, ReceiverUrlError> {
     match receiver.bearer_token {
         Some(_) => HttpUrl::parse_confidential(&receiver.url),
         None => HttpUrl::parse(&receiver.url),
@@ -80,14 +80,14 @@ pub(crate) fn url(receiver: &AlertmanagerReceiver) -> Result<HttpUrl, UrlError> 
 async fn active_alerts(
     receiver: &AlertmanagerReceiver,
     url: &HttpUrl,
-    token: Option<&Secret>,
+    token: Option<&SecretText>,
     notification: &Notification,
 ) -> Result<Vec<ActiveAlert>, DeliveryError> {
     let group = group(notification).replace('\\', "\\\\").replace('"', "\\\"");
     let filter = percent_encode(&format!("{GROUP}=\"{group}\""));
     let url = url.join(&format!("/api/v2/alerts?filter={filter}"))?;
     let host = url.host().to_owned();
-    let mut get = Request::get(url, ALERTS_BYTES_MAX, receiver.ca.as_deref());
+    let mut get = HttpRequest::get(url, ALERTS_BYTES_MAX, receiver.ca.as_deref());
     if let Some(token) = token {
         get.bearer(token)?;
     }

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::word;
-use crate::error::{CommandError, DeliveryError, Step};
+use crate::error::{CommandError, DeliveryError, DeliveryStep};
 use crate::http::SHOWN_CHARS_MAX;
 use crate::text;
 
@@ -49,7 +49,8 @@ pub(crate) async fn deliver(
     let input = serde_json::to_vec(notification).unwrap_or_default();
     let limit = Duration::from_secs(receiver.timeout_s.into());
     let ended = timeout(limit, run(child, input, &program)).await;
-    let ended = ended.map_err(|_| DeliveryError::TimedOut { step: Step::Command, limit })?;
+    let ended =
+        ended.map_err(|_| DeliveryError::TimedOut { step: DeliveryStep::Command, limit })?;
     group.0 = None;
     ended.map_err(DeliveryError::Command)
 }

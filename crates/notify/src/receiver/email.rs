@@ -17,7 +17,7 @@ use lettre::transport::smtp::extension::ClientId;
 use tokio::time::timeout;
 
 use super::key_digest;
-use crate::error::{DeliveryError, Step};
+use crate::error::{DeliveryError, DeliveryStep};
 use crate::http::{self, SHOWN_CHARS_MAX};
 use crate::secret;
 use crate::smtp_stream::SmtpStream;
@@ -119,7 +119,7 @@ pub(crate) async fn deliver(
         }
         result
     };
-    let slow = |_| DeliveryError::TimedOut { step: Step::Smtp, limit: SMTP_DEADLINE };
+    let slow = |_| DeliveryError::TimedOut { step: DeliveryStep::Smtp, limit: SMTP_DEADLINE };
     timeout(SMTP_DEADLINE, conversation).await.map_err(slow)?
 }
 

@@ -62,7 +62,7 @@ impl Alertmanager {
             log.push_str(&line);
             log.push('\n');
         };
-        // It stops if nobody reads its log.
+        // It stops when its log is not read.
         std::thread::spawn(move || lines.for_each(drop));
         Some(Self { child, address })
     }

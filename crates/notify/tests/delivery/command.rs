@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use farrier_fleet::notify::{CommandReceiver, Notification, Receiver};
-use farrier_notify::{CommandError, DeliveryError, Sender, Step};
+use farrier_notify::{CommandError, DeliveryError, DeliveryStep, Sender};
 
 use crate::sample::notification;
 
@@ -66,7 +66,7 @@ async fn a_command_that_never_ends_is_killed_with_its_children() {
     let text = "mkfifo \"$1/fifo\"; cat \"$1/fifo\" & echo $! > \"$1/child.part\"; \
                 mv \"$1/child.part\" \"$1/child\"; wait";
     let err = deliver(&script(folder.path(), text, 2)).await.unwrap_err();
-    assert!(matches!(err, DeliveryError::TimedOut { step: Step::Command, .. }), "{err}");
+    assert!(matches!(err, DeliveryError::TimedOut { step: DeliveryStep::Command, .. }), "{err}");
     assert!(err.is_retryable());
     // On a busy machine the shell may be killed before it starts the child.
     if let Ok(pid) = std::fs::read_to_string(folder.path().join("child")) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use farrier_fleet::notify::{EmailReceiver, Notification, Receiver, SmtpTls};
-use farrier_notify::{DeliveryError, Sender, Step};
+use farrier_notify::{DeliveryError, DeliveryStep, Sender};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -245,7 +245,7 @@ async fn a_silent_server_meets_a_deadline() {
     for replies in [vec![], vec![&b"220 smtp.test\r\n"[..]]] {
         let port = peer(replies).await;
         let err = deliver(&email(port, SmtpTls::None), &notification()).await.unwrap_err();
-        assert!(matches!(err, DeliveryError::TimedOut { step: Step::Smtp, .. }), "{err}");
+        assert!(matches!(err, DeliveryError::TimedOut { step: DeliveryStep::Smtp, .. }), "{err}");
     }
 }
 

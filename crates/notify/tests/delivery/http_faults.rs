@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farrier_fleet::notify::{PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver};
-use farrier_notify::{DeliveryError, Sender, Step};
+use farrier_notify::{DeliveryError, DeliveryStep, Sender};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -45,18 +45,21 @@ async fn a_refused_connection_is_retried() {
 async fn a_silent_peer_meets_a_deadline() {
     let silent = peer(Vec::new()).await;
     let err = delivery_error(webhook(silent.clone())).await;
-    assert!(matches!(err, DeliveryError::TimedOut { step: Step::Request, .. }), "{err}");
+    assert!(matches!(err, DeliveryError::TimedOut { step: DeliveryStep::Request, .. }), "{err}");
     assert!(err.is_retryable());
     let tls = silent.replace("http://", "https://");
     let err = delivery_error(webhook(tls)).await;
-    assert!(matches!(err, DeliveryError::TimedOut { step: Step::TlsHandshake, .. }), "{err}");
+    assert!(
+        matches!(err, DeliveryError::TimedOut { step: DeliveryStep::TlsHandshake, .. }),
+        "{err}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_response_that_never_ends_meets_a_deadline() {
     let head = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 100\r\n\r\nstart";
     let err = delivery_error(webhook(peer(head.to_vec()).await)).await;
-    assert!(matches!(err, DeliveryError::TimedOut { step: Step::Request, .. }), "{err}");
+    assert!(matches!(err, DeliveryError::TimedOut { step: DeliveryStep::Request, .. }), "{err}");
 }
 
 #[tokio::test]
