@@ -41,6 +41,9 @@ impl fmt::Display for DeliveryStep {
 /// Why the file of a secret is not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
+    /// The value is not shown: it may be the secret itself.
+    #[error("expected the absolute path of a file with the secret")]
+    NotAbsolute,
     #[error("failed to read the secret in `{}`", path.display())]
     Unreadable {
         path: PathBuf,

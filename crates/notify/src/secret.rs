@@ -26,8 +26,7 @@ pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
     let path: &Path = &file.0;
     let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
     if !path.is_absolute() {
-        let err = std::io::Error::new(ErrorKind::InvalidInput, "expected an absolute path");
-        return Err(unreadable(err));
+        return Err(SecretError::NotAbsolute);
     }
     // Opening a pipe would block.
     let meta = path.metadata().map_err(unreadable)?;
