@@ -34,17 +34,21 @@ pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     continue_without(advice, "tests with Slurm will be skipped")
 }
 
-/// Prometheus with promtool, for tests of the rules and dashboards.
-pub(crate) fn ensure_prometheus() -> anyhow::Result<()> {
-    if has_prometheus() {
+/// Alertmanager, Prometheus and an SMTP server, for tests of notifications.
+pub(crate) fn ensure_receivers() -> anyhow::Result<()> {
+    if has_receivers() {
         return Ok(());
     }
-    print_status("--- Prometheus is missing: installing prometheus");
-    if install(&["--no-install-recommends", "prometheus"]) && has_prometheus() {
+    print_status("--- Alertmanager, Prometheus or aiosmtpd is missing: installing them");
+    let packages = ["prometheus-alertmanager", "prometheus", "python3-aiosmtpd"];
+    if install(&[&["--no-install-recommends"], &packages[..]].concat()) && has_receivers() {
         return Ok(());
     }
-    let advice = "Prometheus could not be installed; run `apt-get install prometheus` as root";
-    continue_without(advice, "tests with Prometheus will be skipped")
+    let advice = format!(
+        "Alertmanager, Prometheus and aiosmtpd could not be installed; run `apt-get install {}` as root",
+        packages.join(" ")
+    );
+    continue_without(&advice, "tests with real receivers of notifications will be skipped")
 }
 
 /// tmux, which provides the terminals of `cargo xtask bench top`.
@@ -97,13 +101,13 @@ fn has_slurm() -> bool {
     ["slurmctld", "slurmd", "scontrol", "munged"].into_iter().all(has)
 }
 
-fn has_prometheus() -> bool {
-    let runs = |program: &str| {
-        let mut command = command(program);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    runs("prometheus") && runs("promtool")
+fn has_receivers() -> bool {
+    let programs = ["/usr/bin/prometheus-alertmanager", "/usr/bin/prometheus", "/usr/bin/promtool"];
+    // Debian's Python, which has Debian's packages.
+    let mut python = command("/usr/bin/python3");
+    python.args(["-c", "import aiosmtpd"]).stdout(Stdio::null()).stderr(Stdio::null());
+    programs.iter().all(|program| Path::new(program).exists())
+        && python.status().is_ok_and(|status| status.success())
 }
 
 fn has_python() -> bool {

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Scope, Signal, Subject};
+use farrier_fleet::health::{LatestValue, Scope, Signal, Subject};
 use serde_json::json;
 
-use super::metrics::render;
-use super::tests::{parse, state, uplink};
+use super::metrics::{render, render_hooks};
+use super::tests::{hook, parse, state, uplink};
 use crate::config::Metrics;
 use crate::jobs::JobState;
 use crate::monitor::CollectorState;
@@ -23,7 +23,7 @@ fn full_state() -> State {
     let mut state = state();
     let mut values = (*state.values).clone();
     let gpu = values.gpus[0].uuid.clone();
-    let mut latest: BTreeMap<Subject, Vec<(Signal, Reading<f64>)>> = BTreeMap::new();
+    let mut latest: BTreeMap<Subject, Vec<LatestValue>> = BTreeMap::new();
     for signal in Signal::ALL.iter().copied() {
         let subject = match signal.scope() {
             Scope::Node => Subject::Node,
@@ -32,7 +32,11 @@ fn full_state() -> State {
             Scope::Link => Subject::Link { gpu: gpu.clone(), link: 0 },
             Scope::Nic => Subject::Nic { device: "mlx5_0".to_owned(), port: 1 },
         };
-        latest.entry(subject).or_default().push((signal, Reading::Value(1.0)));
+        latest.entry(subject).or_default().push(LatestValue {
+            signal,
+            reading: Reading::Value(1.0),
+            read_ms: 0,
+        });
     }
     values.latest = latest.into_iter().collect();
     state.values = Arc::new(values);
@@ -53,6 +57,7 @@ fn full_page() -> String {
     .unwrap();
     let config = Metrics { dcgm: false, hostname: None };
     render(&state, state.at.steady_ms, &[job], Some(&uplink(true)), &config)
+        + &render_hooks(&[hook()])
 }
 
 fn table(page: &str) -> String {

@@ -45,6 +45,7 @@ pub use coverage::{CoverageSource, coverage_source};
 pub use enrol::{EnrolError, Enrolment, enrol};
 pub use identity::{IdentityStore, NodeIdentityError};
 pub use inventory::inventory_source;
+pub(crate) use journal_reader::{JournalRead, JournalReader};
 use reconnect::Reconnect;
 pub use reconnect::fixed_wait_from_environment;
 use session::UplinkSession;

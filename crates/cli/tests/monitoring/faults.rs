@@ -122,7 +122,8 @@ fn every_alert_fires_and_every_panel_has_data() {
     let nodes = ["1", "2", "3", "4"].map(node);
     let [drained, busy, silent, hung] = &nodes;
     let orders = "enabled = true\nscheduler = \"host\"";
-    fleet.enrol("gpu-1", "train", drained, orders);
+    let hook = "\n[[hook]]\nname = \"broken\"\n[hook.command]\nargv = [\"/bin/false\"]\n";
+    fleet.enrol("gpu-1", "train", drained, &format!("{orders}{hook}"));
     fleet.enrol("gpu-2", "train", busy, orders);
     let (drained_agent, busy_agent) = (drained.agent().ready(), busy.agent().ready());
     let (rules, token) = (rules_with_short_times(), fleet.token());
@@ -190,6 +191,7 @@ fn faults_of_nodes(
     }
     silent_node(monitoring, fleet, silent);
     monitoring.until_fired(&["FarrierFatalFinding", "FarrierApprovalsWaiting"]);
+    monitoring.until_fired(&["FarrierHookFailing"]);
     monitoring.until_fired(&["FarrierCriticalFinding", "FarrierWarningFinding"]);
     monitoring.until_fired(&["FarrierNodesWaitForBudget"]);
     // Now only a person can repair the first node.
