@@ -78,6 +78,8 @@ pub enum NotificationKind {
     DomainFault,
     /// An order failed, or exhausted its attempts.
     OrderFailed,
+    /// The notifications themselves: some may be missing, or are summarised.
+    Notifier,
     /// A test message of `farrier notify test`.
     Test,
 }

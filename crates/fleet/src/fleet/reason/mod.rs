@@ -623,7 +623,7 @@ impl GpuLocation {
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Cuts a text to the limit.
-pub(super) fn bounded(text: &str) -> String {
+pub(crate) fn bounded(text: &str) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text.to_owned();
     }
