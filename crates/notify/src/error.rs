@@ -1,0 +1,186 @@
+//! Why a notification was not delivered. No message contains a secret or the path of a URL, which
+//! often is one.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use farrier_wire::file_mode::LooseModes;
+
+use crate::receiver::email::EmailError;
+use crate::template::TemplateError;
+use crate::url::UrlError;
+
+/// Longest wait that a receiver may ask for. A longer one would delay the notification beyond use.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// A step of a delivery that has a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Connect,
+    TlsHandshake,
+    /// Sending the request and receiving the head of the response.
+    Request,
+    /// The whole conversation with an SMTP server.
+    Smtp,
+    Command,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Connect => "connecting",
+            Self::TlsHandshake => "the TLS handshake",
+            Self::Request => "the request",
+            Self::Smtp => "the SMTP conversation",
+            Self::Command => "the command",
+        })
+    }
+}
+
+/// Why the file of a secret is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    #[error("failed to read the secret in `{}`", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        err: std::io::Error,
+    },
+    #[error("the secret in `{}` is not private", path.display())]
+    NotPrivate {
+        path: PathBuf,
+        #[source]
+        err: LooseModes,
+    },
+    #[error("`{}` is empty; expected a secret in one line", path.display())]
+    Empty { path: PathBuf },
+    #[error("`{}` is larger than {max} bytes; expected a secret in one line", path.display())]
+    TooLarge { path: PathBuf, max: u64 },
+    #[error("`{}` has several lines or control characters; expected a secret in one line", path.display())]
+    SeveralLines { path: PathBuf },
+}
+
+/// Why the root certificates are not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    #[error("failed to read the root certificates in `{}`", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        err: std::io::Error,
+    },
+    #[error("`{}` has no valid certificate in PEM format", path.display())]
+    NoCertificate { path: PathBuf },
+    #[error("this machine has no root certificates")]
+    NoneInstalled,
+}
+
+/// Why a command did not deliver.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("the program is not an absolute path")]
+    NotAbsolute,
+    #[error("failed to start `{}`", program.display())]
+    Start {
+        program: PathBuf,
+        #[source]
+        err: std::io::Error,
+    },
+    #[error("failed to wait for `{}`", program.display())]
+    Wait {
+        program: PathBuf,
+        #[source]
+        err: std::io::Error,
+    },
+    /// `output` is the end of its stderr.
+    #[error("`{}` ended with {status}{}", program.display(), said(output))]
+    Failed { program: PathBuf, status: std::process::ExitStatus, output: String },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeliveryError {
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error(transparent)]
+    Roots(#[from] RootsError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Email(#[from] EmailError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// An address, a header or a TLS name that no receiver accepts.
+    #[error("{what} is invalid")]
+    Invalid { what: &'static str },
+    #[error("failed to connect to `{host}`")]
+    Connect {
+        host: String,
+        #[source]
+        err: std::io::Error,
+    },
+    #[error("failed to establish TLS with `{host}`")]
+    Tls {
+        host: String,
+        #[source]
+        err: std::io::Error,
+    },
+    #[error("{step} took longer than {} s", limit.as_secs())]
+    TimedOut { step: Step, limit: Duration },
+    /// The connection broke, or the peer does not speak HTTP.
+    #[error("the HTTP exchange with `{host}` failed")]
+    Http {
+        host: String,
+        #[source]
+        err: hyper::Error,
+    },
+    /// `body` is the start of the response.
+    #[error("`{host}` answered {status}{}", said(body))]
+    Status { host: String, status: u16, retry_after: Option<Duration>, body: String },
+    #[error("`{host}` does not offer STARTTLS")]
+    NoStarttls { host: String },
+    /// `code` is the reply code of the server, if it sent one.
+    #[error("the SMTP server `{host}` failed{}{}", code_text(*code), said(reply))]
+    Smtp { host: String, code: Option<u16>, is_permanent: bool, reply: String },
+}
+
+impl DeliveryError {
+    /// `true` if the same delivery may succeed later. Otherwise someone has to change the receiver
+    /// or its configuration.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            // Secrets and certificates are replaced while the sender runs.
+            Self::Secret(_)
+            | Self::Roots(_)
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::TimedOut { .. }
+            | Self::Http { .. }
+            | Self::NoStarttls { .. } => true,
+            Self::Url(_) | Self::Template(_) | Self::Email(_) | Self::Invalid { .. } => false,
+            Self::Command(err) => {
+                matches!(err, CommandError::Failed { .. } | CommandError::Wait { .. })
+            }
+            Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
+            Self::Smtp { is_permanent, .. } => !is_permanent,
+        }
+    }
+
+    /// How long the receiver asks the sender to wait, at most an hour.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => retry_after.map(|wait| wait.min(RETRY_AFTER_MAX)),
+            _ => None,
+        }
+    }
+}
+
+fn said(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": `{text}`") }
+}
+
+fn code_text(code: Option<u16>) -> String {
+    code.map(|code| format!(" with {code}")).unwrap_or_default()
+}

@@ -1,0 +1,35 @@
+//! Delivers notifications to people and their tools.
+//!
+//! ```text
+//! Notification ─┬─ text (subject, body) ─┐
+//!               └─ template ─────────────┴─> receiver/*.rs ─> HTTP, SMTP, process
+//! Receiver ─────── secret, CA, URL ──────────────^
+//! ```
+//!
+//! [`Sender::deliver`] delivers once and says in its error whether a repetition can help
+//! ([`DeliveryError::is_retryable`]). The caller stores notifications, repeats deliveries with
+//! back-off, and thus delivers at least once; each delivery of a notification has the same
+//! idempotency key. [`check`] finds what is wrong with a receiver before the first delivery.
+//!
+//! No error, log line or `Debug` output has a secret in it.
+
+mod check;
+mod error;
+mod hex;
+mod http;
+mod receiver;
+mod secret;
+mod sender;
+mod smtp_stream;
+mod template;
+mod text;
+mod tls;
+mod url;
+
+pub use check::{ReceiverProblem, check};
+pub use error::{CommandError, DeliveryError, RootsError, SecretError, Step};
+pub use receiver::email::EmailError;
+pub use sender::Sender;
+pub use template::TemplateError;
+pub use text::{body, subject, text};
+pub use url::UrlError;

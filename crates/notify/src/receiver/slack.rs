@@ -1,0 +1,41 @@
+//! Slack's incoming webhooks, which other chats accept too.
+
+use farrier_fleet::notify::{Notification, SlackReceiver};
+use serde_json::{Value, json};
+
+use super::portable_key;
+use super::webhook::IDEMPOTENCY_KEY;
+use crate::error::DeliveryError;
+use crate::http::Post;
+use crate::secret;
+use crate::template::{self, Markup, TemplateError};
+use crate::text;
+use crate::url::HttpUrl;
+
+pub(crate) async fn deliver(
+    receiver: &SlackReceiver,
+    notification: &Notification,
+) -> Result<(), DeliveryError> {
+    let body = body(receiver, notification)?.to_string().into_bytes();
+    let url = HttpUrl::parse_confidential(secret::read(&receiver.url)?.expose())?;
+    let mut post = Post::new(url, "application/json", body, receiver.ca.as_deref())?;
+    let path = post.url.path_and_query().to_owned();
+    post.hide(&path);
+    post.header(IDEMPOTENCY_KEY, &portable_key(&notification.key, 255), "the idempotency key")?;
+    post.send().await
+}
+
+/// Without a template, the text has no markup: an asterisk in a cause must not become bold.
+pub(crate) fn body(
+    receiver: &SlackReceiver,
+    notification: &Notification,
+) -> Result<Value, TemplateError> {
+    Ok(match &receiver.template {
+        Some(source) => {
+            json!({ "text": template::render(source, Markup::Slack, notification)?, "mrkdwn": true })
+        }
+        None => {
+            json!({ "text": template::escape_slack(&text::text(notification)), "mrkdwn": false })
+        }
+    })
+}

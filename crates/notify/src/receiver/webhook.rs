@@ -1,0 +1,88 @@
+//! A webhook: the notification as JSON, or a template, in a `POST` request that can be signed.
+
+use farrier_fleet::notify::{Notification, WebhookReceiver};
+use hyper::header::HeaderName;
+use jiff::Timestamp;
+use ring::hmac;
+
+use super::portable_key;
+use crate::error::DeliveryError;
+use crate::hex::hexadecimal;
+use crate::http::Post;
+use crate::secret::{self, Secret};
+use crate::template::{self, Markup, TemplateError};
+use crate::url::{HttpUrl, UrlError};
+
+const JSON: &str = "application/json";
+
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Time of the delivery in Unix seconds. It is signed, so that a receiver can refuse old requests.
+const TIMESTAMP: HeaderName = HeaderName::from_static("x-farrier-timestamp");
+const SIGNATURE: HeaderName = HeaderName::from_static("x-farrier-signature");
+
+/// Longest `Idempotency-Key`; the limit of the services that define the header.
+const KEY_CHARS_MAX: usize = 255;
+
+pub(crate) async fn deliver(
+    receiver: &WebhookReceiver,
+    notification: &Notification,
+) -> Result<(), DeliveryError> {
+    let url = url(receiver)?;
+    let content_type = content_type(receiver);
+    let body = body(receiver, notification)?.into_bytes();
+    let key = receiver.hmac_key.as_ref().map(secret::read).transpose()?;
+    let signature = key.map(|key| {
+        let timestamp = Timestamp::now().as_second();
+        (timestamp, signature(&key, timestamp, &body))
+    });
+    let mut post = Post::new(url, content_type, body, receiver.ca.as_deref())?;
+    let key = portable_key(&notification.key, KEY_CHARS_MAX);
+    post.header(IDEMPOTENCY_KEY, &key, "the idempotency key")?;
+    if let Some((timestamp, signature)) = signature {
+        post.header(TIMESTAMP, &timestamp.to_string(), "the timestamp")?;
+        post.header(SIGNATURE, &signature, "the signature")?;
+    }
+    if let Some(file) = &receiver.bearer_token {
+        post.bearer(&secret::read(file)?)?;
+    }
+    post.send().await
+}
+
+/// The key of a signature is not sent, so that only a token requires TLS.
+pub(crate) fn url(receiver: &WebhookReceiver) -> Result<HttpUrl, UrlError> {
+    match receiver.bearer_token {
+        Some(_) => HttpUrl::parse_confidential(&receiver.url),
+        None => HttpUrl::parse(&receiver.url),
+    }
+}
+
+/// The body of the request.
+pub(crate) fn body(
+    receiver: &WebhookReceiver,
+    notification: &Notification,
+) -> Result<String, TemplateError> {
+    let Some(source) = &receiver.template else {
+        return serde_json::to_string(notification).map_err(TemplateError::NotJson);
+    };
+    let is_json = is_json(content_type(receiver));
+    template::render(source, if is_json { Markup::Json } else { Markup::Plain }, notification)
+}
+
+fn content_type(receiver: &WebhookReceiver) -> &str {
+    receiver.content_type.as_deref().filter(|_| receiver.template.is_some()).unwrap_or(JSON)
+}
+
+/// `application/json` or a type with the suffix `+json` (RFC 6839).
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == JSON || essence.ends_with("+json")
+}
+
+/// `v1=` and the HMAC-SHA256 of the timestamp, a dot and the body.
+fn signature(key: &Secret, timestamp: i64, body: &[u8]) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose().as_bytes());
+    let mut context = hmac::Context::with_key(&key);
+    context.update(format!("{timestamp}.").as_bytes());
+    context.update(body);
+    format!("v1={}", hexadecimal(context.sign().as_ref()))
+}

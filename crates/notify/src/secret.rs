@@ -1,0 +1,56 @@
+//! Secrets, which are read from their files for each delivery.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use farrier_fleet::notify::SecretFile;
+use farrier_wire::file_mode::{self, FileKind};
+
+use crate::error::SecretError;
+
+/// Tokens and webhook URLs are far smaller.
+const SECRET_BYTES_MAX: u64 = 8 << 10;
+
+/// A secret. It has no `Debug`, `Display` or `Clone`, so that it cannot reach a log.
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Reads a secret. Refuses a file that others may read, even if this process can.
+pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
+    let path: &Path = &file.0;
+    let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
+    // Opening a pipe would block.
+    let meta = path.metadata().map_err(unreadable)?;
+    if !meta.is_file() {
+        return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file")));
+    }
+    let text = read_bounded(path, SECRET_BYTES_MAX).map_err(unreadable)?;
+    file_mode::check([(path, FileKind::Secret)])
+        .map_err(unreadable)?
+        .map_err(|err| SecretError::NotPrivate { path: path.to_owned(), err })?;
+    let text =
+        text.ok_or_else(|| SecretError::TooLarge { path: path.to_owned(), max: SECRET_BYTES_MAX })?;
+    let text = String::from_utf8(text)
+        .map_err(|_| unreadable(std::io::Error::new(ErrorKind::InvalidData, "it is not text")))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    if text.is_empty() {
+        return Err(SecretError::Empty { path: path.to_owned() });
+    }
+    if text.chars().any(char::is_control) {
+        return Err(SecretError::SeveralLines { path: path.to_owned() });
+    }
+    Ok(Secret(text.to_owned()))
+}
+
+/// Reads a file of at most `max` bytes. `None` if it is larger.
+pub(crate) fn read_bounded(path: &Path, max: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= max).then_some(bytes))
+}

@@ -1,0 +1,93 @@
+//! URLs of receivers.
+
+use std::net::IpAddr;
+
+use hyper::Uri;
+
+/// An absolute `http` or `https` URL.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct HttpUrl {
+    uri: Uri,
+    host: String,
+    port: u16,
+    is_tls: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    #[error("the URL is invalid; expected `https://HOST/PATH`")]
+    Form,
+    /// Configurations name the files of secrets, never the secrets.
+    #[error(
+        "the URL has a user or password; expected a file with the secret, such as in `bearer_token`"
+    )]
+    UserInfo,
+    /// The secret could be intercepted.
+    #[error(
+        "the URL is plain `http://` but a secret is sent; expected `https://`, or a loopback address"
+    )]
+    Plain,
+}
+
+impl HttpUrl {
+    pub(crate) fn parse(text: &str) -> Result<Self, UrlError> {
+        // `Uri` drops fragments, which no receiver gets.
+        let uri: Uri = text.parse().map_err(|_| UrlError::Form)?;
+        let authority = uri.authority().ok_or(UrlError::Form)?;
+        if authority.as_str().contains('@') {
+            return Err(UrlError::UserInfo);
+        }
+        let is_tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(UrlError::Form),
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        // A port that does not parse must not become the default port.
+        let has_port = authority.as_str().len() > authority.host().len();
+        let port = authority.port_u16().filter(|port| *port > 0);
+        if host.is_empty() || text.contains('#') || (has_port && port.is_none()) {
+            return Err(UrlError::Form);
+        }
+        let port = port.unwrap_or(if is_tls { 443 } else { 80 });
+        Ok(Self { uri, host, port, is_tls })
+    }
+
+    /// Parses the URL of a request that has a secret in its headers, body or URL.
+    pub(crate) fn parse_confidential(text: &str) -> Result<Self, UrlError> {
+        let url = Self::parse(text)?;
+        if url.is_tls || is_loopback(&url.host) { Ok(url) } else { Err(UrlError::Plain) }
+    }
+
+    /// The same server with another path.
+    pub(crate) fn join(&self, path: &str) -> Result<Self, UrlError> {
+        let base = self.uri.path().trim_end_matches('/');
+        let scheme = if self.is_tls { "https" } else { "http" };
+        Self::parse(&format!("{scheme}://{}{base}{path}", self.authority()))
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// Host and port as written, for the header `Host`.
+    pub(crate) fn authority(&self) -> &str {
+        self.uri.authority().map_or("", |authority| authority.as_str())
+    }
+
+    pub(crate) fn path_and_query(&self) -> &str {
+        self.uri.path_and_query().map_or("/", |path| path.as_str())
+    }
+}
+
+pub(crate) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
