@@ -48,8 +48,7 @@ impl Policy {
             count_within("services", code.len(), 1, NAME_MAX)?;
             service(&format!("services.{code}"), unit)?;
         }
-        // Templates are checked where they are rendered.
-        let problems = self.notifications.problems(&|_| None);
+        let problems = self.notifications.problems();
         match problems.into_iter().find(NotificationProblem::is_error) {
             Some(NotificationProblem { at, kind }) => {
                 Err(PolicyError { at, expected: kind.to_string() })

@@ -239,13 +239,17 @@ pub(super) fn of_domain(fault: &DomainFault) -> Condition {
 }
 
 /// What a person has to do about a rationale. `None` if nothing.
-pub(super) fn operator_task(rationale: &Rationale) -> Option<&UnblockedBy> {
+pub(super) fn operator_task(rationale: &Rationale) -> Option<UnblockedBy> {
     let Rationale { reason, unblocked_by } = rationale;
+    // The controller can only wait for the end of a domain fault. People can repair the domain.
+    if let Reason::CommonSymptom { domain, .. } = reason {
+        return Some(UnblockedBy::DomainRepair { domain: domain.clone() });
+    }
     let needs_person = unblocked_by.needs_operator()
         || matches!(
             unblocked_by,
             UnblockedBy::Enrolment { .. } | UnblockedBy::DomainRepair { .. }
         )
         || DisruptionSlot::from_reason(reason).is_some();
-    needs_person.then_some(unblocked_by)
+    needs_person.then(|| unblocked_by.clone())
 }

@@ -6,7 +6,7 @@ use farrier_facts::FactSet;
 use jiff::Timestamp;
 
 use super::condition::{self, Condition, IncidentKey};
-use super::group::{GroupId, Outcome};
+use super::group::{GroupId, Outcome, digest};
 use super::incident::{ActionsTaken, Incident};
 use super::notification::{
     AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
@@ -229,7 +229,8 @@ impl Notification {
     }
 
     /// A test message to a receiver.
-    pub fn test(receiver: &str, by: &str, key: String, at: Timestamp) -> Self {
+    pub fn test(receiver: &str, by: &str, at: Timestamp) -> Self {
+        let key = digest(["test", receiver, by, &at.to_string()].into_iter(), 32);
         let cause = format!("test message to `{receiver}`, requested by {by}");
         Self {
             severity: Severity::Info,
@@ -239,7 +240,8 @@ impl Notification {
     }
 
     /// Says that the server lost track of the log, so notifications may be missing.
-    pub fn gap(key: String, at: Timestamp) -> Self {
+    pub fn gap(receiver: &str, seq: u64, at: Timestamp) -> Self {
+        let key = digest(["gap", receiver, &seq.to_string()].into_iter(), 32);
         let cause = "notifications may be missing: the server lost its record of what was notified"
             .to_owned();
         Self {

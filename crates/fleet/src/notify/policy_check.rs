@@ -60,8 +60,6 @@ pub enum ProblemKind {
     /// SMTP without encryption to another machine.
     PlaintextMail(String),
     InvalidServer(String),
-    /// A template that the renderer refuses.
-    Template(String),
 }
 
 impl NotificationProblem {
@@ -120,18 +118,14 @@ impl fmt::Display for ProblemKind {
                 "mail to `{server}` would be sent without encryption; only a loopback address may do so"
             ),
             Self::InvalidServer(server) => write!(out, "expected `host:port`, found `{server}`"),
-            Self::Template(text) => write!(out, "the template is invalid: {text}"),
         }
     }
 }
 
 impl NotificationPolicy {
-    /// Every problem, errors and warnings. `check_template` says what is wrong with the template of
-    /// a receiver.
-    pub fn problems(
-        &self,
-        check_template: &dyn Fn(&Receiver) -> Option<String>,
-    ) -> Vec<NotificationProblem> {
+    /// Every problem, errors and warnings, that the policy alone shows. Templates and files are
+    /// checked by the crate that delivers.
+    pub fn problems(&self) -> Vec<NotificationProblem> {
         let mut found = Problems::default();
         found.count("receivers", self.receivers.len());
         found.count("routes", self.routes.len());
@@ -139,9 +133,6 @@ impl NotificationPolicy {
             let at = format!("receivers.{name}");
             found.name(&at, name);
             found.receiver(&at, receiver);
-            if let Some(text) = check_template(receiver) {
-                found.add(&at, ProblemKind::Template(text));
-            }
         }
         if let Some(url) = &self.runbook_base_url {
             found.url("runbook_base_url", url);
@@ -328,7 +319,7 @@ mod tests {
 
     fn problems(policy: Value) -> Vec<NotificationProblem> {
         let policy: NotificationPolicy = serde_json::from_value(policy).unwrap();
-        policy.problems(&|_| None)
+        policy.problems()
     }
 
     fn with_routes(routes: &Value) -> Value {
@@ -342,12 +333,7 @@ mod tests {
     fn an_empty_policy_and_a_complete_one_have_no_problem() {
         assert_eq!(problems(json!({})), []);
         let complete = with_routes(&json!([{ "name": "all", "receivers": ["ops"] }]));
-        assert_eq!(problems(complete.clone()), []);
-        let policy: NotificationPolicy = serde_json::from_value(complete).unwrap();
-        let refuse = |_: &Receiver| Some("no such field".to_owned());
-        let kinds: Vec<ProblemKind> =
-            policy.problems(&refuse).into_iter().map(|problem| problem.kind).collect();
-        assert_eq!(kinds, [ProblemKind::Template("no such field".to_owned())]);
+        assert_eq!(problems(complete), []);
     }
 
     #[test]

@@ -261,10 +261,14 @@ impl Router {
             Event::ClockStepped { from, to } => self.step(*from, *to, fleet),
             _ => {}
         }
-        if let Some(id) = concerned_node(&entry.event)
-            && let Some(node) = fleet.nodes.get(id)
-        {
-            self.sync_node(id, node.as_deref(), seq, at);
+        let Some(id) = concerned_node(&entry.event) else { return };
+        match fleet.nodes.get(id) {
+            Some(node) => self.sync_node(id, node.as_deref(), seq, at),
+            // A view of the whole fleet has no retired nodes.
+            None if matches!(entry.event, Event::Retired { .. }) => {
+                self.sync_node(id, None, seq, at);
+            }
+            None => {}
         }
     }
 

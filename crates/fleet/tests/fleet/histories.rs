@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::test_fleet::{Act, NODES, TestFleet};
 
-fn act() -> impl Strategy<Value = Act> {
+pub(crate) fn act() -> impl Strategy<Value = Act> {
     let node = 0..NODES;
     let severity =
         prop_oneof![Just(Severity::Warning), Just(Severity::Critical), Just(Severity::Fatal)];

@@ -8,6 +8,7 @@ mod domains;
 mod histories;
 mod hostile;
 mod logic_version;
+mod notifications;
 mod quarantine;
 mod recorded;
 mod recorded_histories;

@@ -1,6 +1,8 @@
 //! `/metrics` in the Prometheus text format, and `/healthz`. The values of labels are bounded:
 //! phases, severities, connection states, reasons and classes of answers.
 
+mod notify;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Bound;
@@ -12,6 +14,8 @@ use farrier_fleet::fleet::NodePhase;
 use farrier_fleet::health::Severity;
 use farrier_wire::rest::ConnectionState;
 use tokio::sync::Mutex;
+
+
 
 use super::failure::Failure;
 use super::reply::{self, Reply};
@@ -84,10 +88,12 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let most = usize::MAX - 1;
     let nodes = pagination::nodes(&call.app.controller, caller, everything, most, visit).await?;
     let domain_faults = call.app.controller.read(|state| state.domain_faults.len()).await?;
-    Ok(Reply::bytes(reply::METRICS, render(&call, &nodes, domain_faults)))
+    let mut text = render(&call, &nodes, domain_faults);
+    notify::render(&call, &mut text).await?;
+    Ok(Reply::bytes(reply::METRICS, text.0))
 }
 
-fn render(call: &Call, nodes: &[NodeMetrics], domain_faults: usize) -> String {
+fn render(call: &Call, nodes: &[NodeMetrics], domain_faults: usize) -> MetricsText {
     let mut text = MetricsText::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
     for severity in nodes.iter().flat_map(|node| &node.findings) {
@@ -127,7 +133,7 @@ fn render(call: &Call, nodes: &[NodeMetrics], domain_faults: usize) -> String {
         domain_faults as u64,
     );
     render_server(&mut text, call);
-    text.0
+    text
 }
 
 fn render_server(text: &mut MetricsText, call: &Call) {

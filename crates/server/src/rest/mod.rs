@@ -25,6 +25,7 @@ mod limits;
 mod matrix;
 mod metrics;
 mod nodes;
+mod notify;
 mod openapi;
 mod pagination;
 mod query;
@@ -69,6 +70,7 @@ use crate::controller::Controller;
 use crate::counters::Counters;
 use crate::ingest::SessionRegistry;
 use crate::log_tail::LogTail;
+use crate::notify::NotifyHandle;
 use crate::serve::{ActiveRequest, ConnectionActivity};
 use crate::space::DiskSpace;
 use answer_body::AnswerHold;
@@ -97,6 +99,7 @@ pub(crate) struct AppState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
     pub(crate) changes: Arc<Audit>,
+    pub(crate) notify: Arc<NotifyHandle>,
     /// Becomes true when the server stops. This ends streams.
     pub(crate) stopped: watch::Receiver<bool>,
 }

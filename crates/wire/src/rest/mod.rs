@@ -6,6 +6,7 @@
 
 mod fleet;
 mod nodes;
+mod notify;
 mod problem;
 mod reason;
 mod requests;
@@ -19,6 +20,11 @@ pub use fleet::{
 pub use nodes::{
     ConnectionState, ConnectionView, FindingPage, FindingRow, HoldView, NodeDetail,
     NodeExplanation, NodePage, NodeRow, OrderView, RequestedOrderView, VerificationView,
+};
+pub use notify::{
+    AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
+    NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
+    QueuedNotification, ReceiverQueue, UnmuteRequest,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};

@@ -9,7 +9,7 @@ mod findings;
 pub(crate) mod location;
 mod matrix;
 mod nodes;
-mod policy;
+pub(crate) mod policy;
 mod report;
 mod requests;
 pub(crate) mod session;

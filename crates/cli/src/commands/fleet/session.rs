@@ -265,6 +265,10 @@ fn by_command(path: &str, problem: &Problem) -> String {
         Some(HintCode::ListDomains) => {
             "`farrier fleet domains` lists the domains in your scope".to_owned()
         }
+        Some(HintCode::ListMutes) => "`farrier notify mutes` lists the mutes".to_owned(),
+        Some(HintCode::ShowNotifications) => {
+            "`farrier notify queue` shows receivers and groups".to_owned()
+        }
         Some(HintCode::EnrolAgain) => format!(
             "enrol it again: `farrier server token create --pool POOL --node {node}` on the server, then `farrier agent enrol` on the node"
         ),
