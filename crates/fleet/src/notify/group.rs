@@ -157,9 +157,10 @@ impl Group {
         digest(parts.into_iter(), 32)
     }
 
-    /// Adjusts to a clock step. Timers keep their remaining time.
-    pub(super) fn step(&mut self, by: SignedDuration) {
-        let step = |at: &mut Timestamp| *at = at.checked_add(by).unwrap_or(*at);
+    /// Adjusts to a clock step. Timers keep their remaining time. A timer that already ran by the
+    /// new time, before the step was read, keeps it: no time may lie in the future.
+    pub(super) fn step(&mut self, by: SignedDuration, to: Timestamp) {
+        let step = |at: &mut Timestamp| *at = at.checked_add(by).unwrap_or(to).min(to);
         step(&mut self.opened);
         if let Some(sent) = &mut self.sent {
             step(&mut sent.first_at);

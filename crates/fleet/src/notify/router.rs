@@ -305,7 +305,7 @@ impl Router {
         let ids: Vec<GroupId> = self.groups.keys().cloned().collect();
         for id in &ids {
             if let Some(group) = self.groups.get_mut(id) {
-                group.step(by);
+                group.step(by, to);
             }
             self.schedule(id);
         }
