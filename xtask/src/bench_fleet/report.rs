@@ -304,7 +304,8 @@ fn notify(text: &mut String, results: &[NotifyResult]) -> anyhow::Result<()> {
     writeln!(text, "|---|---|---|---|---|---|")?;
     for (index, result) in results.iter().enumerate() {
         for (notified, measurements) in [("no", &result.silent), ("yes", &result.notified)] {
-            let get = |name: &str| measurements.get(&format!("finding_to_acknowledgement_{name}_ms"));
+            let get =
+                |name: &str| measurements.get(&format!("finding_to_acknowledgement_{name}_ms"));
             let messages = if notified == "yes" {
                 measurements.get("messages")?.to_string()
             } else {

@@ -246,10 +246,7 @@ pub(super) fn operator_task(rationale: &Rationale) -> Option<UnblockedBy> {
         return Some(UnblockedBy::DomainRepair { domain: domain.clone() });
     }
     let needs_person = unblocked_by.needs_operator()
-        || matches!(
-            unblocked_by,
-            UnblockedBy::Enrolment { .. } | UnblockedBy::DomainRepair { .. }
-        )
+        || matches!(unblocked_by, UnblockedBy::Enrolment { .. } | UnblockedBy::DomainRepair { .. })
         || DisruptionSlot::from_reason(reason).is_some();
     needs_person.then(|| unblocked_by.clone())
 }

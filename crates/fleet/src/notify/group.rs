@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::notification::Notification;
-use super::policy::{GroupLabel, Route};
+use super::policy::{GroupLabel, NotificationRoute};
 use crate::fleet::identity::Actor;
 use crate::fleet::state::add_seconds;
 
@@ -49,7 +49,7 @@ pub(super) fn digest<'t>(parts: impl Iterator<Item = &'t str>, digits: usize) ->
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Group {
+pub struct AlertGroup {
     pub route: String,
     pub labels: BTreeMap<GroupLabel, String>,
     /// When its first alert appeared, and the position in the log.
@@ -68,7 +68,7 @@ pub struct Group {
     pub is_escalated: bool,
     /// How the last incident that left the group ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<IncidentEnd>,
 }
 
 /// What was notified last.
@@ -92,7 +92,7 @@ pub struct Acknowledgement {
 /// How an incident ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum IncidentEnd {
     ReturnedToService,
     Cleared,
     Retired,
@@ -107,9 +107,9 @@ pub(super) struct Membership {
     pub(super) is_visible: bool,
 }
 
-impl Group {
+impl AlertGroup {
     pub(super) fn new(
-        route: &Route,
+        route: &NotificationRoute,
         labels: BTreeMap<GroupLabel, String>,
         at: Timestamp,
         seq: u64,
@@ -131,7 +131,11 @@ impl Group {
 
     /// When the next notification is due. `None` if none is. `route` is `None` if the policy no
     /// longer has it: then only the end of the group is notified.
-    pub(super) fn due(&self, route: Option<&Route>, members: Membership) -> Option<Timestamp> {
+    pub(super) fn due(
+        &self,
+        route: Option<&NotificationRoute>,
+        members: Membership,
+    ) -> Option<Timestamp> {
         let Some(sent) = &self.sent else {
             let route = route.filter(|_| members.is_visible)?;
             return Some(add_seconds(self.opened, route.group_wait_s));

@@ -9,7 +9,7 @@ use super::condition::{Condition, IncidentKey};
 use super::group::GroupId;
 use super::mute::Mute;
 use super::notification::NotificationKind;
-use super::policy::{GroupLabel, NotificationPolicy, Route, RouteMatch};
+use super::policy::{AlertMatch, GroupLabel, NotificationPolicy, NotificationRoute};
 use crate::fleet::access::is_within;
 use crate::fleet::identity::{Domain, Location, NodeId};
 use crate::fleet::order::OrderKind;
@@ -81,7 +81,7 @@ impl Incident {
     }
 
     /// Whether a route takes it: one of its conditions satisfies all of the route.
-    pub(super) fn matches(&self, route: &RouteMatch) -> bool {
+    pub(super) fn matches(&self, route: &AlertMatch) -> bool {
         let is_place = |location: &Location| {
             accepts(&route.pools, Some(&location.pool))
                 && accepts(&route.sites, location.site.as_ref())
@@ -98,7 +98,7 @@ impl Incident {
     }
 
     /// The routes that take it, in their order.
-    pub(super) fn routes<'p>(&self, policy: &'p NotificationPolicy) -> Vec<&'p Route> {
+    pub(super) fn routes<'p>(&self, policy: &'p NotificationPolicy) -> Vec<&'p NotificationRoute> {
         let mut routes = Vec::new();
         for route in policy.routes.iter().filter(|route| self.matches(&route.matches)) {
             routes.push(route);
@@ -110,14 +110,11 @@ impl Incident {
     }
 
     /// The values of the labels that group it.
-    pub(super) fn labels(&self, route: &Route) -> BTreeMap<GroupLabel, String> {
+    pub(super) fn labels(&self, route: &NotificationRoute) -> BTreeMap<GroupLabel, String> {
         let worst = self.worst();
         let common = |value: &dyn Fn(&NodeId, &Location) -> Option<String>| {
-            let mut values: Vec<String> = self
-                .nodes
-                .iter()
-                .filter_map(|(node, location)| value(node, location))
-                .collect();
+            let mut values: Vec<String> =
+                self.nodes.iter().filter_map(|(node, location)| value(node, location)).collect();
             values.sort();
             values.dedup();
             match &values[..] {
@@ -129,12 +126,18 @@ impl Incident {
         let value = |label: GroupLabel| match label {
             GroupLabel::Node => common(&|node, _| Some(node.to_string())),
             GroupLabel::Pool => common(&|_, location| Some(location.pool.to_string())),
-            GroupLabel::Site => common(&|_, location| location.site.as_ref().map(ToString::to_string)),
+            GroupLabel::Site => {
+                common(&|_, location| location.site.as_ref().map(ToString::to_string))
+            }
             GroupLabel::Tenant => {
                 common(&|_, location| location.tenant.as_ref().map(ToString::to_string))
             }
-            GroupLabel::Rack => common(&|_, location| location.rack.as_ref().map(ToString::to_string)),
-            GroupLabel::Kind => worst.map_or_else(String::new, |worst| kind_code(worst.kind()).to_owned()),
+            GroupLabel::Rack => {
+                common(&|_, location| location.rack.as_ref().map(ToString::to_string))
+            }
+            GroupLabel::Kind => {
+                worst.map_or_else(String::new, |worst| worst.kind().as_str().to_owned())
+            }
             GroupLabel::Code => worst.map_or_else(String::new, |worst| worst.code().to_owned()),
         };
         route.group_by.iter().map(|label| (*label, value(*label))).collect()
@@ -156,8 +159,7 @@ impl Incident {
             )
         };
         let causes: Vec<&Condition> = self.conditions.iter().filter(is_cause).collect();
-        let considered =
-            if causes.is_empty() { self.conditions.iter().collect() } else { causes };
+        let considered = if causes.is_empty() { self.conditions.iter().collect() } else { causes };
         considered.into_iter().all(|condition| {
             let code = condition.code();
             mutes.clone().any(|mute| match key {
@@ -179,18 +181,4 @@ impl Incident {
 
 fn accepts<T: Ord>(wanted: &std::collections::BTreeSet<T>, found: Option<&T>) -> bool {
     wanted.is_empty() || found.is_some_and(|found| wanted.contains(found))
-}
-
-/// The code of a kind, as in JSON.
-pub fn kind_code(kind: NotificationKind) -> &'static str {
-    match kind {
-        NotificationKind::Finding => "finding",
-        NotificationKind::HeartbeatLost => "heartbeat-lost",
-        NotificationKind::NodePhase => "node-phase",
-        NotificationKind::Deferred => "deferred",
-        NotificationKind::DomainFault => "domain-fault",
-        NotificationKind::OrderFailed => "order-failed",
-        NotificationKind::Notifier => "notifier",
-        NotificationKind::Test => "test",
-    }
 }

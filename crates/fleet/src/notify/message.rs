@@ -6,7 +6,7 @@ use farrier_facts::FactSet;
 use jiff::Timestamp;
 
 use super::condition::{self, Condition, IncidentKey};
-use super::group::{GroupId, Outcome, digest};
+use super::group::{GroupId, IncidentEnd, digest};
 use super::incident::{ActionsTaken, Incident};
 use super::notification::{
     AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
@@ -165,9 +165,12 @@ fn describe_actions(actions: &ActionsTaken) -> Option<String> {
         RepairAttempt::Ordered { order, .. } => format!("`{order}` done"),
         RepairAttempt::Manual { .. } => "repaired by hand".to_owned(),
     }));
-    steps.extend(actions.pending.iter().map(|(order, gpu)| {
-        format!("`{}` ordered", order_text(order, gpu.as_ref()))
-    }));
+    steps.extend(
+        actions
+            .pending
+            .iter()
+            .map(|(order, gpu)| format!("`{}` ordered", order_text(order, gpu.as_ref()))),
+    );
     (!steps.is_empty()).then(|| steps.join("; "))
 }
 
@@ -183,12 +186,14 @@ fn action_needed(incident: &Incident) -> Option<String> {
     });
     let mut rationales: Vec<_> = rationales.collect();
     rationales.sort_by_key(|(order, _)| *order);
-    let task = rationales.into_iter().find_map(|(_, rationale)| condition::operator_task(rationale));
+    let task =
+        rationales.into_iter().find_map(|(_, rationale)| condition::operator_task(rationale));
     if let Some(task) = task {
         return Some(task.to_string());
     }
     match incident.worst()? {
-        Condition::Finding { action, remedy, affects_service: false, .. } => match (remedy, action) {
+        Condition::Finding { action, remedy, affects_service: false, .. } => match (remedy, action)
+        {
             (Some(remedy), _) => Some(remedy.clone()),
             (None, Action::Ignore) => None,
             (None, action) => Some(action.instruction().to_owned()),
@@ -198,11 +203,11 @@ fn action_needed(incident: &Incident) -> Option<String> {
 }
 
 /// What ended a group.
-pub(super) fn outcome_text(outcome: Option<Outcome>) -> String {
+pub(super) fn outcome_text(outcome: Option<IncidentEnd>) -> String {
     match outcome {
-        Some(Outcome::ReturnedToService) => "returned to service",
-        Some(Outcome::Retired) => "the node was retired",
-        Some(Outcome::Cleared) | None => "cleared",
+        Some(IncidentEnd::ReturnedToService) => "returned to service",
+        Some(IncidentEnd::Retired) => "the node was retired",
+        Some(IncidentEnd::Cleared) | None => "cleared",
     }
     .to_owned()
 }
@@ -260,7 +265,9 @@ impl Notification {
             format!("{count} notifications did not fit into the queue and are not sent one by one");
         Self {
             severity: worst,
-            action_needed: Some("see `farrier fleet findings` and `farrier fleet nodes`".to_owned()),
+            action_needed: Some(
+                "see `farrier fleet findings` and `farrier fleet nodes`".to_owned(),
+            ),
             ..Self::about_notifications(key, "notifications-summarised", cause, at)
         }
     }

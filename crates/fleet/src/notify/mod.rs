@@ -7,8 +7,10 @@
 //! ```
 
 mod condition;
+mod flush;
 mod group;
 mod incident;
+mod index;
 mod message;
 mod mute;
 mod notification;
@@ -16,18 +18,23 @@ mod policy;
 mod policy_check;
 mod receiver;
 mod router;
+mod view;
 
 pub use condition::{Condition, IncidentKey};
-pub use group::{Acknowledgement, Group, GroupId, Outcome, Sent};
-pub use incident::{ActionsTaken, Incident, kind_code};
+pub use group::{Acknowledgement, AlertGroup, GroupId, IncidentEnd, Sent};
+pub use incident::{ActionsTaken, Incident};
+pub use index::RouterChanges;
 pub use mute::{Mute, MuteMatch};
 pub use notification::{
     AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
 };
-pub use policy::{CodePattern, Escalation, GroupLabel, NotificationPolicy, Route, RouteMatch};
+pub use policy::{
+    AlertMatch, CodePattern, Escalation, GroupLabel, NotificationPolicy, NotificationRoute,
+};
 pub use policy_check::{NotificationProblem, ProblemKind};
 pub use receiver::{
     AlertmanagerReceiver, CommandReceiver, EmailReceiver, PagerdutyReceiver, Receiver, SecretFile,
     SlackReceiver, SmtpTls, WebhookReceiver,
 };
-pub use router::{FleetView, Outgoing, Router, RouterChanges, RouterHead, concerned_node};
+pub use router::{Outgoing, Router, RouterHead};
+pub use view::{FleetView, RecoveryPeriod, concerned_node};

@@ -17,7 +17,7 @@ pub struct NotificationPolicy {
     pub receivers: BTreeMap<String, Receiver>,
     /// Tried in this order. An alert takes the first route that matches it. A route with `continue`
     /// does not end the search.
-    pub routes: Vec<Route>,
+    pub routes: Vec<NotificationRoute>,
     /// Base of the links to runbook pages. `{code}` is replaced by the code of the page. Without
     /// `{code}`, `/CODE.md` is appended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ impl NotificationPolicy {
         *self == Self::default()
     }
 
-    pub fn route(&self, name: &str) -> Option<&Route> {
+    pub fn route(&self, name: &str) -> Option<&NotificationRoute> {
         self.routes.iter().find(|route| route.name == name)
     }
 
@@ -48,12 +48,12 @@ impl NotificationPolicy {
 /// Which alerts go to which receivers, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Route {
+pub struct NotificationRoute {
     /// Identifies the groups of the route, also after a change of the policy.
     pub name: String,
     /// An alert has to satisfy every condition. Without conditions, the route matches every alert.
-    #[serde(rename = "match", default, skip_serializing_if = "RouteMatch::is_any")]
-    pub matches: RouteMatch,
+    #[serde(rename = "match", default, skip_serializing_if = "AlertMatch::is_any")]
+    pub matches: AlertMatch,
     pub receivers: Vec<String>,
     /// Alerts with equal values of these labels are one group, and share their notifications.
     #[serde(default = "default_group_by")]
@@ -95,7 +95,7 @@ fn default_group_by() -> BTreeSet<GroupLabel> {
 /// Conditions on an alert. An empty list accepts everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct RouteMatch {
+pub struct AlertMatch {
     /// At least this severity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_severity: Option<Severity>,
@@ -111,7 +111,7 @@ pub struct RouteMatch {
     pub codes: Vec<CodePattern>,
 }
 
-impl RouteMatch {
+impl AlertMatch {
     pub fn is_any(&self) -> bool {
         *self == Self::default()
     }
@@ -170,15 +170,8 @@ pub enum GroupLabel {
 }
 
 impl GroupLabel {
-    pub const ALL: [Self; 7] = [
-        Self::Node,
-        Self::Pool,
-        Self::Site,
-        Self::Tenant,
-        Self::Rack,
-        Self::Kind,
-        Self::Code,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Node, Self::Pool, Self::Site, Self::Tenant, Self::Rack, Self::Kind, Self::Code];
 
     pub fn as_str(self) -> &'static str {
         match self {

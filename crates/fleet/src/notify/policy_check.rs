@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::policy::{NotificationPolicy, Route, RouteMatch};
+use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
 use super::receiver::{Receiver, SmtpTls};
 use crate::health::Severity;
 
@@ -144,8 +144,9 @@ impl NotificationPolicy {
             if earlier.iter().any(|other| other.name == route.name) {
                 found.add(&at, ProblemKind::DuplicateRoute(route.name.clone()));
             }
-            let taken =
-                earlier.iter().find(|other| !other.continues && other.matches.covers(&route.matches));
+            let taken = earlier
+                .iter()
+                .find(|other| !other.continues && other.matches.covers(&route.matches));
             if let Some(other) = taken {
                 found.add(&at, ProblemKind::UnreachableRoute { earlier: other.name.clone() });
             }
@@ -155,7 +156,7 @@ impl NotificationPolicy {
     }
 
     fn check_use(&self, found: &mut Problems) {
-        let fatal = RouteMatch { min_severity: Some(Severity::Fatal), ..RouteMatch::default() };
+        let fatal = AlertMatch { min_severity: Some(Severity::Fatal), ..AlertMatch::default() };
         let takes_fatal = self.routes.iter().any(|route| route.matches.covers(&fatal));
         if !takes_fatal && !self.is_empty() {
             found.add("routes", ProblemKind::NoRouteForFatal);
@@ -215,7 +216,7 @@ impl Problems {
         }
     }
 
-    fn route(&mut self, at: &str, route: &Route, policy: &NotificationPolicy) {
+    fn route(&mut self, at: &str, route: &NotificationRoute, policy: &NotificationPolicy) {
         self.name(&format!("{at}.name"), &route.name);
         self.receivers(&format!("{at}.receivers"), &route.receivers, policy);
         // A group without a wait sends its first alert alone, which may be intended.
@@ -362,7 +363,10 @@ mod tests {
         for (routes, at) in invalid {
             let found = problems(with_routes(&routes));
             let at = format!("notifications.{at}");
-            assert!(found.iter().any(|problem| problem.at == at && problem.is_error()), "{routes}: {found:?}");
+            assert!(
+                found.iter().any(|problem| problem.at == at && problem.is_error()),
+                "{routes}: {found:?}"
+            );
         }
     }
 
@@ -388,7 +392,10 @@ mod tests {
                 "routes": [{ "name": "all", "receivers": ["ops"] }],
             }));
             let at = format!("notifications.receivers.ops.{field}");
-            assert!(found.iter().any(|problem| problem.at == at && problem.is_error()), "{at}: {found:?}");
+            assert!(
+                found.iter().any(|problem| problem.at == at && problem.is_error()),
+                "{at}: {found:?}"
+            );
         }
         let loopback = json!({
             "receivers": { "ops": { "email": { "server": "[::1]:25", "from": "a@b", "to": ["c@d"], "tls": "none" } } },
@@ -404,7 +411,8 @@ mod tests {
             assert!(found.iter().all(|problem| !problem.is_error()), "{found:?}");
             found.into_iter().map(|problem| problem.kind).collect()
         };
-        let only_nic = json!([{ "name": "nic", "receivers": ["ops"], "match": { "codes": ["nic.*"] } }]);
+        let only_nic =
+            json!([{ "name": "nic", "receivers": ["ops"], "match": { "codes": ["nic.*"] } }]);
         assert_eq!(kinds(only_nic), [ProblemKind::NoRouteForFatal]);
         let shadowed = json!([
             { "name": "all", "receivers": ["ops"] },

@@ -2,28 +2,28 @@
 //! time.
 //!
 //! ```text
-//! Entry ─> conditions of the node ─> Incident ─> routes ─> Group ── time ──> Outgoing
+//! Entry ─> conditions of the node ─> Incident ─> routes ─> AlertGroup ── time ──> Outgoing
 //!          (from the fleet's state)     │                    │
 //!          mutes, domain faults ────────┘  wait, interval, repeat, escalation
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Condition, IncidentKey};
-use super::group::{Acknowledgement, Group, GroupId, Membership, Outcome, Sent};
+use super::flush::{fire, resolve};
+use super::group::{Acknowledgement, AlertGroup, GroupId, IncidentEnd};
 use super::incident::{ActionsTaken, Incident};
-use super::message;
+use super::index::{ChangedKeys, GroupIndex, RouterChanges};
 use super::mute::Mute;
-use super::notification::{Notification, NotificationStatus};
-use super::policy::{NotificationPolicy, Route};
-use crate::fleet::access::AccessChange;
+use super::notification::Notification;
+use super::policy::{NotificationPolicy, NotificationRoute};
+use super::view::{FleetView, RecoveryPeriod, concerned_node};
 use crate::fleet::event::{Entry, Event, OperatorRequest};
 use crate::fleet::identity::{Domain, Location, NodeId};
-use crate::fleet::state::{DomainFault, FleetState, Node, NodePhase};
+use crate::fleet::state::{DomainFault, Node, NodePhase};
 
 /// A notification for one receiver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,44 +31,6 @@ use crate::fleet::state::{DomainFault, FleetState, Node, NodePhase};
 pub struct Outgoing {
     pub receiver: String,
     pub notification: Notification,
-}
-
-/// The part of the fleet's state that the router reads. It may be newer than the entry that is
-/// applied: the router then learns of later entries early, and applies them again without effect.
-#[derive(Debug, Clone, Default)]
-pub struct FleetView {
-    /// `None` for a node that is not in the fleet. Nodes that are missing here are not evaluated.
-    pub nodes: BTreeMap<NodeId, Option<Arc<Node>>>,
-    pub domain_faults: BTreeMap<Domain, DomainFault>,
-    pub mutes: BTreeMap<u64, Mute>,
-}
-
-impl FleetView {
-    /// A view of these nodes.
-    pub fn of_nodes<'n>(state: &FleetState, nodes: impl Iterator<Item = &'n NodeId>) -> Self {
-        Self {
-            nodes: nodes.map(|id| (id.clone(), state.nodes.get(id).cloned())).collect(),
-            domain_faults: state.domain_faults.clone(),
-            mutes: state.mutes.clone(),
-        }
-    }
-
-    /// A view of the whole fleet.
-    pub fn of_fleet(state: &FleetState) -> Self {
-        Self::of_nodes(state, state.nodes.keys())
-    }
-}
-
-/// The node whose alerts an entry may change.
-pub fn concerned_node(event: &Event) -> Option<&NodeId> {
-    match event {
-        Event::InventoryReported { .. }
-        | Event::CordonObserved { .. }
-        | Event::OrderGenerationObserved { .. }
-        | Event::OperatorRequested { .. } => None,
-        Event::AccessChanged { change: AccessChange::CertificateRevoked { node }, .. } => Some(node),
-        other => other.node(),
-    }
 }
 
 /// What the router stores besides incidents and groups.
@@ -80,77 +42,16 @@ pub struct RouterHead {
     pub policy: NotificationPolicy,
     pub mutes: BTreeMap<u64, Mute>,
     pub domain_faults: BTreeMap<Domain, DomainFault>,
+    pub domain_recoveries: BTreeMap<Domain, RecoveryPeriod>,
 }
 
 #[derive(Debug, Default)]
 pub struct Router {
     head: RouterHead,
     incidents: BTreeMap<IncidentKey, Incident>,
-    groups: BTreeMap<GroupId, Group>,
-    index: Index,
+    groups: BTreeMap<GroupId, AlertGroup>,
+    index: GroupIndex,
     changed: ChangedKeys,
-}
-
-/// Derived from incidents and groups.
-#[derive(Debug, Default)]
-struct Index {
-    members: BTreeMap<GroupId, BTreeSet<IncidentKey>>,
-    /// Members that are not suppressed.
-    visible: BTreeMap<GroupId, BTreeSet<IncidentKey>>,
-    due: BTreeSet<(Timestamp, GroupId)>,
-    due_of: BTreeMap<GroupId, Timestamp>,
-}
-
-impl Index {
-    fn membership(&self, id: &GroupId) -> Membership {
-        Membership {
-            fires: self.members.contains_key(id),
-            is_visible: self.visible.contains_key(id),
-        }
-    }
-
-    fn set(map: &mut BTreeMap<GroupId, BTreeSet<IncidentKey>>, id: &GroupId, key: &IncidentKey, is_in: bool) {
-        if is_in {
-            map.entry(id.clone()).or_default().insert(key.clone());
-        } else if let Some(keys) = map.get_mut(id) {
-            keys.remove(key);
-            if keys.is_empty() {
-                map.remove(id);
-            }
-        }
-    }
-
-    fn set_due(&mut self, id: &GroupId, due: Option<Timestamp>) {
-        if let Some(before) = self.due_of.remove(id) {
-            self.due.remove(&(before, id.clone()));
-        }
-        if let Some(at) = due {
-            self.due_of.insert(id.clone(), at);
-            self.due.insert((at, id.clone()));
-        }
-    }
-}
-
-/// What changed since it was last stored.
-#[derive(Debug, Default)]
-struct ChangedKeys {
-    head: bool,
-    incidents: BTreeSet<IncidentKey>,
-    groups: BTreeSet<GroupId>,
-}
-
-/// What has to be stored. `None` means deleted.
-#[derive(Debug, Default)]
-pub struct RouterChanges {
-    pub head: Option<RouterHead>,
-    pub incidents: Vec<(IncidentKey, Option<Incident>)>,
-    pub groups: Vec<(GroupId, Option<Group>)>,
-}
-
-impl RouterChanges {
-    pub fn is_empty(&self) -> bool {
-        self.head.is_none() && self.incidents.is_empty() && self.groups.is_empty()
-    }
 }
 
 impl Router {
@@ -158,13 +59,13 @@ impl Router {
     pub fn restore(
         head: RouterHead,
         incidents: BTreeMap<IncidentKey, Incident>,
-        groups: BTreeMap<GroupId, Group>,
+        groups: BTreeMap<GroupId, AlertGroup>,
     ) -> Self {
         let mut router = Self { head, incidents, groups, ..Self::default() };
         for (key, incident) in &router.incidents {
             for id in incident.groups.keys() {
-                Index::set(&mut router.index.members, id, key, true);
-                Index::set(&mut router.index.visible, id, key, !incident.is_suppressed);
+                GroupIndex::set(&mut router.index.members, id, key, true);
+                GroupIndex::set(&mut router.index.visible, id, key, !incident.is_suppressed);
             }
         }
         let ids: Vec<GroupId> = router.groups.keys().cloned().collect();
@@ -184,7 +85,7 @@ impl Router {
         &self.head.policy
     }
 
-    pub fn groups(&self) -> impl Iterator<Item = (&GroupId, &Group)> {
+    pub fn groups(&self) -> impl Iterator<Item = (&GroupId, &AlertGroup)> {
         self.groups.iter()
     }
 
@@ -224,7 +125,6 @@ impl Router {
         self.head.policy = policy;
         self.head.seq = seq;
         self.head.mutes.clone_from(&fleet.mutes);
-        self.head.domain_faults.clone_from(&fleet.domain_faults);
         self.changed.head = true;
         let known: BTreeSet<NodeId> =
             self.incidents.keys().filter_map(|key| key.node().cloned()).collect();
@@ -235,7 +135,6 @@ impl Router {
             self.sync_node(id, node.as_deref(), seq, at);
         }
         self.sync_domains(seq, at, fleet);
-        self.reassess(seq, at);
         let ids: Vec<GroupId> = self.groups.keys().cloned().collect();
         for id in &ids {
             self.schedule(id);
@@ -253,10 +152,7 @@ impl Router {
         match &entry.event {
             Event::OperatorRequested { request } => self.handle_request(request, entry, fleet),
             Event::DomainFaultDetected { .. } | Event::DomainFaultCleared { .. } => {
-                self.head.domain_faults.clone_from(&fleet.domain_faults);
-                self.changed.head = true;
                 self.sync_domains(seq, at, fleet);
-                self.reassess(seq, at);
             }
             Event::ClockStepped { from, to } => self.step(*from, *to, fleet),
             _ => {}
@@ -288,10 +184,7 @@ impl Router {
                 }
             }
             OperatorRequest::DomainRepaired { .. } => {
-                self.head.domain_faults.clone_from(&fleet.domain_faults);
-                self.changed.head = true;
                 self.sync_domains(entry.seq, entry.at, fleet);
-                self.reassess(entry.seq, entry.at);
             }
             _ => {}
         }
@@ -301,6 +194,7 @@ impl Router {
     fn step(&mut self, from: Timestamp, to: Timestamp, fleet: &FleetView) {
         let by = to.duration_since(from);
         self.head.mutes.clone_from(&fleet.mutes);
+        self.head.domain_recoveries.clone_from(&fleet.domain_recoveries);
         self.changed.head = true;
         let ids: Vec<GroupId> = self.groups.keys().cloned().collect();
         for id in &ids {
@@ -324,32 +218,37 @@ impl Router {
         let findings = IncidentKey::Finding(id.clone(), String::new())..;
         let is_theirs = |key: &&IncidentKey| key.node() == Some(id);
         let known = self.incidents.range(findings).map(|(key, _)| key).take_while(is_theirs);
-        let known = self.incidents.get_key_value(&first).map(|(key, _)| key).into_iter().chain(known);
+        let known =
+            self.incidents.get_key_value(&first).map(|(key, _)| key).into_iter().chain(known);
         let ended: Vec<IncidentKey> =
             known.filter(|key| !found.contains_key(*key)).cloned().collect();
         let outcome = match node {
-            None => Outcome::Retired,
-            Some(node) if node.phase() == NodePhase::InService => Outcome::ReturnedToService,
-            Some(_) => Outcome::Cleared,
+            None => IncidentEnd::Retired,
+            Some(node) if node.phase() == NodePhase::InService => IncidentEnd::ReturnedToService,
+            Some(_) => IncidentEnd::Cleared,
         };
         for key in ended {
             // Only an incident that affected the service has a return.
             let outcome = match (&key, outcome) {
-                (IncidentKey::Finding(..), Outcome::ReturnedToService) => Outcome::Cleared,
+                (IncidentKey::Finding(..), IncidentEnd::ReturnedToService) => IncidentEnd::Cleared,
                 _ => outcome,
             };
             self.end(&key, outcome, seq);
         }
         let Some(node) = node else { return };
         for (key, conditions) in found {
-            let actions =
-                matches!(key, IncidentKey::Service(_)).then(|| ActionsTaken::new(node));
+            let actions = matches!(key, IncidentKey::Service(_)).then(|| ActionsTaken::new(node));
             let nodes = vec![(id.clone(), node.location.clone())];
             self.update(&key, nodes, conditions, actions, seq, at);
         }
     }
 
+    /// Opens and ends the incidents of failure domains, and evaluates those of nodes again: a
+    /// domain fault may explain them.
     fn sync_domains(&mut self, seq: u64, at: Timestamp, fleet: &FleetView) {
+        self.head.domain_faults.clone_from(&fleet.domain_faults);
+        self.head.domain_recoveries.clone_from(&fleet.domain_recoveries);
+        self.changed.head = true;
         let known: Vec<IncidentKey> = self
             .incidents
             .keys()
@@ -360,7 +259,7 @@ impl Router {
             .cloned()
             .collect();
         for key in known {
-            self.end(&key, Outcome::Cleared, seq);
+            self.end(&key, IncidentEnd::Cleared, seq);
         }
         for (domain, fault) in &fleet.domain_faults {
             let key = IncidentKey::DomainFault(domain.clone());
@@ -379,6 +278,7 @@ impl Router {
                 self.update(&key, nodes, vec![condition::of_domain(fault)], None, seq, at);
             }
         }
+        self.reassess(seq, at);
     }
 
     fn update(
@@ -414,7 +314,7 @@ impl Router {
 
     /// Whether a route takes the incident, but it is not in a group of the route.
     fn misses_a_group(&self, incident: &Incident) -> bool {
-        let is_in = |route: &&Route| {
+        let is_in = |route: &&NotificationRoute| {
             incident
                 .groups
                 .keys()
@@ -425,11 +325,13 @@ impl Router {
 
     fn is_suppressed(&self, key: &IncidentKey, incident: &Incident, at: Timestamp) -> bool {
         let mutes = self.head.mutes.values().filter(|mute| mute.until > at);
+        let RouterHead { domain_faults, domain_recoveries, .. } = &self.head;
+        let faults = domain_faults.iter().map(|(domain, fault)| (domain, fault.symptom));
+        let recoveries = domain_recoveries.iter().filter(|(_, recovery)| recovery.until > at);
+        let recoveries = recoveries.map(|(domain, recovery)| (domain, recovery.symptom));
         let is_explained = || {
-            self.head
-                .domain_faults
-                .iter()
-                .any(|(domain, fault)| incident.is_explained_by(domain, fault.symptom))
+            let mut domains = faults.chain(recoveries);
+            domains.any(|(domain, symptom)| incident.is_explained_by(domain, symptom))
         };
         incident.is_muted(key, &mutes) || key.node().is_some() && is_explained()
     }
@@ -448,15 +350,15 @@ impl Router {
                 let labels = incident.labels(route);
                 let id = GroupId::new(&route.name, &labels);
                 incident.groups.insert(id.clone(), false);
-                self.groups.entry(id).or_insert_with(|| Group::new(route, labels, at, seq));
+                self.groups.entry(id).or_insert_with(|| AlertGroup::new(route, labels, at, seq));
             }
         }
         let (is_visible, ids) =
             (!incident.is_suppressed, incident.groups.keys().cloned().collect::<Vec<_>>());
         for id in ids {
-            Index::set(&mut self.index.members, &id, key, true);
+            GroupIndex::set(&mut self.index.members, &id, key, true);
             let was_visible = self.index.visible.contains_key(&id);
-            Index::set(&mut self.index.visible, &id, key, is_visible);
+            GroupIndex::set(&mut self.index.visible, &id, key, is_visible);
             let Some(group) = self.groups.get_mut(&id) else { continue };
             if group.sent.is_none() && is_visible && !was_visible {
                 (group.opened, group.opened_seq) = (at, seq);
@@ -468,12 +370,12 @@ impl Router {
         }
     }
 
-    fn end(&mut self, key: &IncidentKey, outcome: Outcome, seq: u64) {
+    fn end(&mut self, key: &IncidentKey, outcome: IncidentEnd, seq: u64) {
         let Some(incident) = self.incidents.remove(key) else { return };
         self.changed.incidents.insert(key.clone());
         for id in incident.groups.keys() {
-            Index::set(&mut self.index.members, id, key, false);
-            Index::set(&mut self.index.visible, id, key, false);
+            GroupIndex::set(&mut self.index.members, id, key, false);
+            GroupIndex::set(&mut self.index.visible, id, key, false);
             if let Some(group) = self.groups.get_mut(id) {
                 group.outcome = Some(outcome);
                 group.cause_seq = seq;
@@ -515,15 +417,18 @@ impl Router {
     /// When [`Self::advance`] has something to do.
     pub fn next_due(&self) -> Option<Timestamp> {
         let mute = self.head.mutes.values().map(|mute| mute.until).min();
+        let recovery = self.head.domain_recoveries.values().map(|recovery| recovery.until).min();
         let group = self.index.due.first().map(|(at, _)| *at);
-        [mute, group].into_iter().flatten().min()
+        [mute, recovery, group].into_iter().flatten().min()
     }
 
     /// Returns the notifications that are due, in order.
     pub fn advance(&mut self, now: Timestamp) -> Vec<Outgoing> {
-        let muted = self.head.mutes.len();
-        self.head.mutes.retain(|_, mute| mute.until > now);
-        if self.head.mutes.len() < muted {
+        let RouterHead { mutes, domain_recoveries, .. } = &mut self.head;
+        let before = mutes.len() + domain_recoveries.len();
+        mutes.retain(|_, mute| mute.until > now);
+        domain_recoveries.retain(|_, recovery| recovery.until > now);
+        if mutes.len() + domain_recoveries.len() < before {
             self.changed.head = true;
             self.reassess(self.head.seq, now);
         }
@@ -574,89 +479,4 @@ impl Router {
         self.schedule(id);
         outgoing
     }
-}
-
-/// The notifications of a group that fires. Empty if nothing changed that people have to know, and
-/// no repeat or escalation is due.
-fn fire(
-    id: &GroupId,
-    group: &mut Group,
-    route: &Route,
-    policy: &NotificationPolicy,
-    visible: &[(&IncidentKey, &Incident)],
-    now: Timestamp,
-) -> Vec<Outgoing> {
-    let Some(notification) = message::firing(id, visible, policy, now) else { return Vec::new() };
-    let is_waiting = group.acknowledged.is_none();
-    let escalation = route.escalate.as_ref().filter(|_| is_waiting && !group.is_escalated);
-    let escalation = escalation.filter(|escalation| {
-        let first = group.sent.as_ref().map(|sent| sent.first_at);
-        first.is_some_and(|at| crate::fleet::state::add_seconds(at, escalation.after_s) <= now)
-    });
-    let has_news = match &group.sent {
-        None => true,
-        Some(sent) => {
-            let repeat = crate::fleet::state::add_seconds(sent.at, route.repeat_interval_s);
-            let has_new = visible.iter().any(|(_, one)| one.groups.get(id) == Some(&false));
-            let is_news = has_new || message::is_news(&sent.notification, &notification);
-            group.is_changed && is_news || is_waiting && repeat <= now
-        }
-    };
-    let mut receivers: BTreeSet<String> = BTreeSet::new();
-    if has_news {
-        receivers.extend(route.receivers.iter().cloned());
-        let told = route.escalate.as_ref().filter(|_| group.is_escalated);
-        receivers.extend(told.into_iter().flat_map(|escalation| &escalation.receivers).cloned());
-    }
-    if let Some(escalation) = escalation {
-        group.is_escalated = true;
-        receivers.extend(escalation.receivers.iter().cloned());
-    }
-    receivers.retain(|name| policy.receivers.contains_key(name));
-    if !has_news && escalation.is_none() {
-        return Vec::new();
-    }
-    send(id, group, receivers, &notification, now)
-}
-
-/// The last notifications of a group: it no longer fires.
-fn resolve(
-    id: &GroupId,
-    group: &mut Group,
-    policy: &NotificationPolicy,
-    now: Timestamp,
-) -> Vec<Outgoing> {
-    let Some(sent) = &group.sent else { return Vec::new() };
-    let notification = Notification {
-        status: NotificationStatus::Resolved,
-        action_taken: Some(message::outcome_text(group.outcome)),
-        action_needed: None,
-        at: now,
-        ..sent.notification.clone()
-    };
-    let receivers =
-        sent.receivers.iter().filter(|name| policy.receivers.contains_key(*name)).cloned();
-    let receivers = receivers.collect();
-    send(id, group, receivers, &notification, now)
-}
-
-fn send(
-    id: &GroupId,
-    group: &mut Group,
-    receivers: BTreeSet<String>,
-    notification: &Notification,
-    now: Timestamp,
-) -> Vec<Outgoing> {
-    let to = |receiver: &String| Outgoing {
-        receiver: receiver.clone(),
-        notification: Notification { key: group.key(id, receiver), ..notification.clone() },
-    };
-    let outgoing = receivers.iter().map(to).collect();
-    group.number += 1;
-    let before = group.sent.take();
-    let mut told = before.as_ref().map(|sent| sent.receivers.clone()).unwrap_or_default();
-    told.extend(receivers);
-    let first_at = before.map_or(now, |sent| sent.first_at);
-    group.sent = Some(Sent { first_at, at: now, receivers: told, notification: notification.clone() });
-    outgoing
 }

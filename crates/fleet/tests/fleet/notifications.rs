@@ -9,8 +9,8 @@ use farrier_fleet::fleet::{
 };
 use farrier_fleet::health::{Action, Change, Severity};
 use farrier_fleet::notify::{
-    FleetView, Group, GroupId, Incident, IncidentKey, MuteMatch, Notification, NotificationKind,
-    NotificationPolicy, NotificationStatus, Outgoing, Router, RouterHead,
+    AlertGroup, FleetView, GroupId, Incident, IncidentKey, MuteMatch, Notification,
+    NotificationKind, NotificationPolicy, NotificationStatus, Outgoing, Router, RouterHead,
 };
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ struct Follower {
 struct Stored {
     head: RouterHead,
     incidents: BTreeMap<IncidentKey, Incident>,
-    groups: BTreeMap<GroupId, Group>,
+    groups: BTreeMap<GroupId, AlertGroup>,
 }
 
 impl Stored {
@@ -56,7 +56,7 @@ impl Stored {
             let text = serde_json::to_string(&(&id, &group)).unwrap();
             match serde_json::from_str(&text).unwrap() {
                 (id, Some(group)) => drop(self.groups.insert(id, group)),
-                (id, None::<Group>) => drop(self.groups.remove::<GroupId>(&id)),
+                (id, None::<AlertGroup>) => drop(self.groups.remove::<GroupId>(&id)),
             }
         }
     }
@@ -132,7 +132,9 @@ fn policy(routes: &Value) -> Policy {
 }
 
 fn all_to_ops() -> Policy {
-    policy(&json!([{ "name": "all", "receivers": ["ops"], "match": { "min_severity": "warning" } }]))
+    policy(
+        &json!([{ "name": "all", "receivers": ["ops"], "match": { "min_severity": "warning" } }]),
+    )
 }
 
 /// A fleet in service with this policy, and a router that has told nobody of anything.
@@ -206,8 +208,7 @@ fn clear(fleet: &mut TestFleet, index: usize, number: u64) {
     let change = Change::Cleared(farrier_fleet::health::Finding { cleared: Some(cleared), ..open });
     let last = fleet.state.nodes[&id].reports.record().map_or(0, |record| record.number);
     let record = JournalPosition { journal: "first".to_owned(), number: last + 1 };
-    let report =
-        Event::FindingsReported { node: id.clone(), record, changes: vec![change] };
+    let report = Event::FindingsReported { node: id.clone(), record, changes: vec![change] };
     fleet.batch(vec![(Actor::Node(id), report)]);
 }
 
@@ -235,6 +236,35 @@ fn a_domain_fault_is_one_message_for_all_of_its_nodes() {
     assert_eq!(only(&sent).status, NotificationStatus::Resolved);
 }
 
+#[test]
+fn after_a_domain_is_repaired_its_nodes_get_time_to_recover() {
+    let (mut fleet, mut follower) = fleet_with(all_to_ops());
+    fleet.ports_down(0..NODES / 2);
+    follower.follow(&fleet.log, false);
+    follower.wait(&mut fleet, 60);
+    assert_eq!(only(&follower.take()).kind, NotificationKind::DomainFault);
+    let domain: Domain = "leaf:l0".parse().unwrap();
+    fleet.request(OperatorRequest::DomainRepaired { domain, repair: "new cable".to_owned() });
+    for index in 1..NODES / 2 {
+        clear(&mut fleet, index, 1);
+    }
+    follower.follow(&fleet.log, false);
+    follower.wait(&mut fleet, 250);
+    assert_eq!(follower.take(), [], "the findings may still clear");
+    follower.wait(&mut fleet, 600);
+    let sent = follower.take();
+    let firing: Vec<&Notification> = sent
+        .iter()
+        .map(|outgoing| &outgoing.notification)
+        .filter(|notification| notification.status == NotificationStatus::Firing)
+        .collect();
+    assert!(
+        firing.iter().any(|one| one.nodes_total == 1 && one.nodes[0].node == node(0)),
+        "the port of one node is still down: {sent:#?}"
+    );
+    assert!(firing.iter().all(|one| one.kind != NotificationKind::DomainFault), "{sent:#?}");
+}
+
 fn mute(fleet: &TestFleet, matches: MuteMatch, seconds: i64) -> OperatorRequest {
     let until = fleet.now + SignedDuration::from_secs(seconds);
     OperatorRequest::Mute { matches, until, reason: "known".to_owned() }
@@ -248,8 +278,7 @@ fn warning(fleet: &mut TestFleet, index: usize, number: u64, code: &str) {
 #[test]
 fn a_muted_alert_is_sent_when_the_mute_ends_if_it_still_fires() {
     let (mut fleet, mut follower) = fleet_with(all_to_ops());
-    let matches =
-        MuteMatch { domain: "pool:train".parse().ok(), ..MuteMatch::default() };
+    let matches = MuteMatch { domain: "pool:train".parse().ok(), ..MuteMatch::default() };
     fleet.request(mute(&fleet, matches, 7200));
     warning(&mut fleet, 0, 1, "gpu.ecc-off");
     warning(&mut fleet, 2, 1, "gpu.pages-many");
@@ -341,7 +370,8 @@ fn after_its_route_is_removed_a_group_still_gets_its_resolution() {
     follower.follow(&fleet.log, false);
     follower.wait(&mut fleet, 60);
     assert_eq!(follower.take().len(), 1);
-    let routes = json!([{ "name": "fatal", "receivers": ["lead"], "match": { "min_severity": "fatal" } }]);
+    let routes =
+        json!([{ "name": "fatal", "receivers": ["lead"], "match": { "min_severity": "fatal" } }]);
     fleet.set_policy(policy(&routes));
     follower.follow(&fleet.log, false);
     follower.wait(&mut fleet, 86_400);
@@ -350,7 +380,10 @@ fn after_its_route_is_removed_a_group_still_gets_its_resolution() {
     follower.follow(&fleet.log, false);
     follower.wait(&mut fleet, 600);
     let sent = follower.take();
-    assert_eq!((sent[0].receiver.as_str(), only(&sent).status), ("ops", NotificationStatus::Resolved));
+    assert_eq!(
+        (sent[0].receiver.as_str(), only(&sent).status),
+        ("ops", NotificationStatus::Resolved)
+    );
 }
 
 #[test]
@@ -434,6 +467,18 @@ fn a_burst_of_findings_is_a_handful_of_messages() {
         named.insert(&outgoing.notification.group, outgoing.notification.nodes_total);
     }
     assert_eq!(named.values().sum::<u32>(), 10_000, "every finding is counted in its group");
+}
+
+#[test]
+fn the_policy_in_the_documentation_has_no_problem() {
+    let page = include_str!("../../../../docs/notifications.md");
+    let (_, rest) = page.split_once("<!-- a complete policy -->").unwrap();
+    let (_, rest) = rest.split_once("```json\n").unwrap();
+    let (policy, _) = rest.split_once("```").unwrap();
+    let policy: Policy = serde_json::from_str(policy).unwrap();
+    policy.check().unwrap();
+    assert_eq!(policy.notifications.problems(), []);
+    assert_eq!(policy.notifications.receivers.len(), 5);
 }
 
 /// What holds for every history.

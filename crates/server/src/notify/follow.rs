@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::failpoint::NotifyFailpoint;
 use super::shared::NotifyHandle;
-use super::store::{Gap, GapCause, NotifyStore, OpenedStore, StoreError};
+use super::store::{GapCause, LogGap, NotifyStore, OpenedStore, StoreError};
 use super::worker::{self, Signals, blocking};
 use crate::controller::{Controller, SubmitError};
 use crate::log::LogError;
@@ -52,11 +52,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(
-        handle: &Arc<NotifyHandle>,
-        controller: &Controller,
-        tail: &LogTail,
-    ) -> Self {
+    pub(crate) fn new(handle: &Arc<NotifyHandle>, controller: &Controller, tail: &LogTail) -> Self {
         Self { handle: Arc::clone(handle), controller: controller.clone(), tail: tail.clone() }
     }
 
@@ -209,7 +205,11 @@ impl Follower<'_> {
     async fn process(&mut self, page: Vec<Entry>) -> Result<(), FollowError> {
         let next = self.router.seq() + 1;
         if let Some(first) = page.first().filter(|first| first.seq > next) {
-            tracing::warn!(after = next - 1, first = first.seq, "entries were archived before the notifier read them");
+            tracing::warn!(
+                after = next - 1,
+                first = first.seq,
+                "entries were archived before the notifier read them"
+            );
             self.reset(Some(GapCause::Archived)).await?;
             return self.use_policy().await;
         }
@@ -257,7 +257,7 @@ impl Follower<'_> {
             let after_seq = (before > 0).then_some(before);
             tracing::error!(cause = cause.code(), "notifications may be missing");
             self.handle.count_gap();
-            gap = Some(Gap { at: now, after_seq, end_seq: seq, cause });
+            gap = Some(LogGap { at: now, after_seq, end_seq: seq, cause });
             let receivers = self.router.policy().receivers.keys();
             outgoing.extend(receivers.map(|receiver| Outgoing {
                 receiver: receiver.clone(),
@@ -268,7 +268,11 @@ impl Follower<'_> {
         self.save(outgoing, gap).await
     }
 
-    async fn save(&mut self, outgoing: Vec<Outgoing>, gap: Option<Gap>) -> Result<(), FollowError> {
+    async fn save(
+        &mut self,
+        outgoing: Vec<Outgoing>,
+        gap: Option<LogGap>,
+    ) -> Result<(), FollowError> {
         let changes = self.router.take_changes();
         let is_due = self.saved.elapsed() >= CURSOR_INTERVAL;
         if changes.is_empty() && outgoing.is_empty() && gap.is_none() && !is_due {
@@ -277,10 +281,8 @@ impl Follower<'_> {
         self.handle.failpoints.pass(NotifyFailpoint::BeforeSave).await;
         let (seq, has_messages) = (self.router.seq(), !outgoing.is_empty());
         let now = Timestamp::now();
-        blocking(&self.store, move |store| {
-            store.save(seq, &changes, &outgoing, gap.as_ref(), now)
-        })
-        .await?;
+        blocking(&self.store, move |store| store.save(seq, &changes, &outgoing, gap.as_ref(), now))
+            .await?;
         self.saved = tokio::time::Instant::now();
         self.handle.failpoints.pass(NotifyFailpoint::AfterSave).await;
         if has_messages {

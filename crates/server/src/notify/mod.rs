@@ -22,6 +22,6 @@ mod worker;
 pub use delivery::{Deliver, DeliveryFailure, DeliveryFuture, SenderDelivery};
 pub use failpoint::NotifyFailpoint;
 pub(crate) use follow::Notifier;
-pub use shared::ReceiverStats;
 pub(crate) use shared::NotifyHandle;
-pub(crate) use store::{Depth, Gap, NotifyStore, QueuedMessage, StoreError};
+pub use shared::ReceiverStats;
+pub(crate) use store::{Depth, LogGap, NotifyStore, QueuedMessage, StoreError};

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
-    Group, Incident, IncidentKey, Notification, Outgoing, Router, RouterChanges, RouterHead,
+    AlertGroup, Incident, IncidentKey, Notification, Outgoing, Router, RouterChanges, RouterHead,
 };
 use jiff::Timestamp;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params};
-use serde::de::DeserializeOwned;
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params,
+};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::delivery::DeliveryFailure;
 use crate::log::sqlite::open_private;
@@ -111,7 +113,7 @@ impl GapCause {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gap {
+pub(crate) struct LogGap {
     pub(crate) at: Timestamp,
     /// The last entry that was read. `None` if unknown.
     pub(crate) after_seq: Option<u64>,
@@ -254,7 +256,7 @@ impl NotifyStore {
         }
         let mut groups = BTreeMap::new();
         for (id, value) in read("SELECT id, value FROM groups").map_err(&what)? {
-            groups.insert(farrier_fleet::notify::GroupId(id), decode::<Group>(&value)?);
+            groups.insert(farrier_fleet::notify::GroupId(id), decode::<AlertGroup>(&value)?);
         }
         Ok(Router::restore(head, incidents, groups))
     }
@@ -265,14 +267,13 @@ impl NotifyStore {
         seq: u64,
         changes: &RouterChanges,
         outgoing: &[Outgoing],
-        gap: Option<&Gap>,
+        gap: Option<&LogGap>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let mut connection = self.connection();
         let what = failed("store notifications");
-        let transaction = connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(&what)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
         save_router(&transaction, seq, changes)?;
         for message in outgoing {
             enqueue(&transaction, message, now)?;
@@ -285,7 +286,8 @@ impl NotifyStore {
 
     /// The first waiting notification of a receiver.
     pub(crate) fn next(&self, receiver: &str) -> Result<Option<QueuedMessage>, StoreError> {
-        let query = format!("{SELECT} WHERE receiver = ?1 AND state = 'waiting' ORDER BY id LIMIT 1");
+        let query =
+            format!("{SELECT} WHERE receiver = ?1 AND state = 'waiting' ORDER BY id LIMIT 1");
         let connection = self.connection();
         let found = connection.query_row(&query, [receiver], message).optional();
         found.map_err(failed("read the queue"))?.transpose()
@@ -302,7 +304,7 @@ impl NotifyStore {
         read().map_err(failed("read the queue"))?.into_iter().collect()
     }
 
-    pub(crate) fn gaps(&self) -> Result<Vec<Gap>, StoreError> {
+    pub(crate) fn gaps(&self) -> Result<Vec<LogGap>, StoreError> {
         let query = "SELECT at_ms, after_seq, end_seq, cause FROM gaps ORDER BY id";
         let gap = |row: &Row<'_>| {
             let (at, cause) = (time(row.get(0)?), GapCause::parse(&row.get::<_, String>(3)?));
@@ -314,7 +316,7 @@ impl NotifyStore {
         };
         let rows = read().map_err(failed("read the gaps"))?.into_iter();
         rows.map(|(at, after_seq, end_seq, cause)| {
-            Ok(Gap { at, after_seq, end_seq, cause: cause.ok_or(StoreError::Malformed)? })
+            Ok(LogGap { at, after_seq, end_seq, cause: cause.ok_or(StoreError::Malformed)? })
         })
         .collect()
     }
@@ -457,8 +459,10 @@ fn save_router(
 ) -> Result<(), StoreError> {
     let what = failed("store the router's state");
     match &changes.head {
-        Some(head) => transaction
-            .execute("INSERT OR REPLACE INTO router VALUES (1, ?1, ?2)", params![seq, encode(head)?]),
+        Some(head) => transaction.execute(
+            "INSERT OR REPLACE INTO router VALUES (1, ?1, ?2)",
+            params![seq, encode(head)?],
+        ),
         None => transaction.execute("UPDATE router SET seq = ?1", params![seq]),
     }
     .map_err(&what)?;
@@ -476,8 +480,10 @@ fn save_router(
     }
     for (id, group) in &changes.groups {
         match group {
-            Some(group) => transaction
-                .execute("INSERT OR REPLACE INTO groups VALUES (?1, ?2)", params![id.0, encode(group)?]),
+            Some(group) => transaction.execute(
+                "INSERT OR REPLACE INTO groups VALUES (?1, ?2)",
+                params![id.0, encode(group)?],
+            ),
             None => transaction.execute("DELETE FROM groups WHERE id = ?1", params![id.0]),
         }
         .map_err(&what)?;
@@ -505,8 +511,7 @@ fn enqueue(
     if waiting >= WAITING_MAX {
         return summarise(transaction, message, now);
     }
-    let insert =
-        "INSERT INTO queue (receiver, key, message, queued_ms) VALUES (?1, ?2, ?3, ?4)";
+    let insert = "INSERT INTO queue (receiver, key, message, queued_ms) VALUES (?1, ?2, ?3, ?4)";
     let row = params![receiver, notification.key, encode(notification)?, now.as_millisecond()];
     transaction.execute(insert, row).map(drop).map_err(what)
 }
@@ -550,7 +555,7 @@ fn summarise(
     transaction.execute(insert, row).map(drop).map_err(what)
 }
 
-fn record_gap(transaction: &Transaction<'_>, gap: &Gap) -> rusqlite::Result<()> {
+fn record_gap(transaction: &Transaction<'_>, gap: &LogGap) -> rusqlite::Result<()> {
     let insert = "INSERT INTO gaps (at_ms, after_seq, end_seq, cause) VALUES (?1, ?2, ?3, ?4)";
     let row = params![gap.at.as_millisecond(), gap.after_seq, gap.end_seq, gap.cause.code()];
     transaction.execute(insert, row)?;

@@ -137,7 +137,12 @@ async fn mark(
             let wait = backoff::wait(failures, jitter());
             let wait = failure.retry_after.map_or(wait, |asked| asked.max(wait));
             if message.attempts == 0 {
-                tracing::warn!(receiver = name, key, error = failure.text, "a notification was not delivered; it is repeated");
+                tracing::warn!(
+                    receiver = name,
+                    key,
+                    error = failure.text,
+                    "a notification was not delivered; it is repeated"
+                );
             }
             handle.count(name, |stats| stats.retries += 1);
             let wait = SignedDuration::try_from(wait).unwrap_or_default();
@@ -145,7 +150,12 @@ async fn mark(
             blocking(store, move |store| store.retry(id, &failure, next)).await
         }
         Err(failure) => {
-            tracing::error!(receiver = name, key, error = failure.text, "a notification cannot be delivered");
+            tracing::error!(
+                receiver = name,
+                key,
+                error = failure.text,
+                "a notification cannot be delivered"
+            );
             handle.count(name, |stats| stats.failed += 1);
             blocking(store, move |store| store.undeliverable(id, &failure, now)).await
         }

@@ -15,8 +15,6 @@ use farrier_fleet::health::Severity;
 use farrier_wire::rest::ConnectionState;
 use tokio::sync::Mutex;
 
-
-
 use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, pagination};

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::Domain;
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::notify::{
     CodePattern, Mute, MuteMatch, Notification, NotificationPolicy, NotificationStatus,
 };
@@ -42,10 +42,9 @@ async fn with_store<T: Send + 'static>(
 pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let all = call.query.text("state") == Some("all");
-    let (messages, gaps, depths) = with_store(&call, move |store| {
-        Ok((store.messages(all)?, store.gaps()?, store.depths()?))
-    })
-    .await?;
+    let (messages, gaps, depths) =
+        with_store(&call, move |store| Ok((store.messages(all)?, store.gaps()?, store.depths()?)))
+            .await?;
     let configured = call.app.controller.read(|state| {
         state.policy.notifications.receivers.keys().cloned().collect::<Vec<String>>()
     });
@@ -64,7 +63,7 @@ pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
         };
         receivers.insert(name, row);
     }
-    let gap = |gap: crate::notify::Gap| NotificationGap {
+    let gap = |gap: crate::notify::LogGap| NotificationGap {
         at: gap.at,
         after: gap.after_seq,
         end: gap.end_seq,

@@ -3,9 +3,8 @@
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
     AcknowledgeRequest, DiagRequest, DomainRepairedRequest, EmptyRequest, FreezeRequest,
-    HoldRequest, MuteRequest, NotificationTestRequest, RepairedRequest,
-    RetireRequest, TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest,
-    VerifyRequest,
+    HoldRequest, MuteRequest, NotificationTestRequest, RepairedRequest, RetireRequest,
+    TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest, VerifyRequest,
 };
 use hyper::Method;
 

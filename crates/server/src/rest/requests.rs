@@ -8,7 +8,8 @@ use farrier_fleet::fleet::{
 };
 use farrier_wire::rest::{
     DiagRequest, DomainRepairedRequest, Done, FreezeRequest, HintCode, HoldRequest,
-    LocationRequest, RangedU32, RepairedRequest, RetireRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    LocationRequest, RangedU32, RepairedRequest, RetireRequest, TuneRequest, UnfreezeRequest,
+    VerifyRequest,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -76,7 +77,10 @@ async fn submit(call: &Call, event: Event) -> Result<Reply, Failure> {
     Reply::json(&Done { changed: outcome.is_logged() })
 }
 
-pub(super) async fn submit_request(call: &Call, request: OperatorRequest) -> Result<Reply, Failure> {
+pub(super) async fn submit_request(
+    call: &Call,
+    request: OperatorRequest,
+) -> Result<Reply, Failure> {
     submit(call, Event::OperatorRequested { request }).await
 }
 

@@ -6,10 +6,12 @@ use std::pin::Pin;
 
 use farrier_fleet::fleet::{OrderKind, Permission, Policy};
 use farrier_wire::rest::{
-    AcknowledgeRequest, ArtifactList, DiagRequest, DomainFaultList, DomainList, DomainRepairedRequest, Done,
-    EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest, HoldRequest, LocationRequest,
-    Matrix, Me, MuteList, MuteRequest, NodeDetail, NodeExplanation, NodePage, NotificationQueue, NotificationTestRequest, NotificationTestResult, PolicyView, RepairedRequest, RetireRequest,
-    Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest, VerifyRequest,
+    AcknowledgeRequest, ArtifactList, DiagRequest, DomainFaultList, DomainList,
+    DomainRepairedRequest, Done, EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest,
+    HoldRequest, LocationRequest, Matrix, Me, MuteList, MuteRequest, NodeDetail, NodeExplanation,
+    NodePage, NotificationQueue, NotificationTestRequest, NotificationTestResult, PolicyView,
+    RepairedRequest, RetireRequest, Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest,
+    UnfreezeRequest, UnmuteRequest, VerifyRequest,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -19,8 +21,8 @@ use super::failure::Failure;
 use super::query::{Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, events, export, fleet, matrix, metrics, nodes, notify, openapi, requests, stream,
-    tokens,
+    Call, artifacts, events, export, fleet, matrix, metrics, nodes, notify, openapi, requests,
+    stream, tokens,
 };
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;

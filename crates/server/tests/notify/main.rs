@@ -29,17 +29,22 @@ async fn a_finding_reaches_a_webhook() {
     });
     let mut server = NotifyServer::new(None);
     server.start(None).await;
-    server.set_policy(&json!({
-        "receivers": { "hook": { "webhook": { "url": url } } },
-        "routes": [{ "name": "all", "receivers": ["hook"], "group_wait_s": 0 }],
-    })).await;
+    server
+        .set_policy(&json!({
+            "receivers": { "hook": { "webhook": { "url": url } } },
+            "routes": [{ "name": "all", "receivers": ["hook"], "group_wait_s": 0 }],
+        }))
+        .await;
     server.enrol("gpu-1").await;
     server.report("gpu-1", vec![finding(1, "gpu.ecc-off")]).await;
     let request = request.await.unwrap();
     assert!(request.starts_with("POST /hook"), "{request}");
     let body: serde_json::Value =
         serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
-    assert_eq!((&body["code"], &body["nodes"][0]["node"]), (&json!("gpu.ecc-off"), &json!("gpu-1")));
+    assert_eq!(
+        (&body["code"], &body["nodes"][0]["node"]),
+        (&json!("gpu.ecc-off"), &json!("gpu-1"))
+    );
     server.stop().await;
 }
 

@@ -272,9 +272,8 @@ impl Schema for NotificationPolicy {
         let labels: Vec<&str> = GroupLabel::ALL.into_iter().map(GroupLabel::as_str).collect();
         let list = |items: Value| json!({ "type": "array", "items": items });
         let text = json!({ "type": "string", "minLength": 1 });
-        let kinds = [
-            "finding", "heartbeat-lost", "node-phase", "deferred", "domain-fault", "order-failed",
-        ];
+        let kinds =
+            ["finding", "heartbeat-lost", "node-phase", "deferred", "domain-fault", "order-failed"];
         let matches = json!({
             "type": "object", "additionalProperties": false,
             "properties": {

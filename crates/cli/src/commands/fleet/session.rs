@@ -92,7 +92,7 @@ pub(crate) struct FleetSession {
 
 impl FleetSession {
     /// Opens a session with the saved login.
-    pub(super) fn from_saved_login() -> anyhow::Result<Self> {
+    pub(crate) fn from_saved_login() -> anyhow::Result<Self> {
         Self::open(&Login::read()?)
     }
 
@@ -125,7 +125,7 @@ impl FleetSession {
         self.runtime.block_on(self.client.get(path)).map_err(|err| explained_for(path, &err))
     }
 
-    pub(super) fn post<T: DeserializeOwned>(
+    pub(crate) fn post<T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &impl Serialize,

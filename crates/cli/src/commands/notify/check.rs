@@ -43,8 +43,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let policy = match &args.file {
         Some(file) => read(file)?,
         None => {
-            let PolicyView { policy } =
-                FleetSession::from_saved_login()?.get("/api/v1/policy")?;
+            let PolicyView { policy } = FleetSession::from_saved_login()?.get("/api/v1/policy")?;
             policy
         }
     };

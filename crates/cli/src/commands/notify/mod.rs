@@ -91,7 +91,9 @@ fn test(
     } else {
         printer.line(&match &result.error {
             None => format!("`{}` accepted the test message", args.receiver),
-            Some(error) => format!("`{}` did not get the test message: {}", args.receiver, error.text),
+            Some(error) => {
+                format!("`{}` did not get the test message: {}", args.receiver, error.text)
+            }
         })?;
     }
     Ok(Outcome::finding_if(!result.delivered))

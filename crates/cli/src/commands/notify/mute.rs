@@ -14,25 +14,26 @@ use crate::commands::server::span;
 use crate::printer::Printer;
 
 #[derive(Debug, clap::Args)]
-#[group(id = "what", required = true, multiple = true)]
+#[command(group = clap::ArgGroup::new("alerts").required(true).multiple(true)
+    .args(["node", "pool", "site", "tenant", "domain", "code"]))]
 pub(crate) struct MuteArgs {
     /// Only alerts of this node
-    #[arg(long, group = "what")]
+    #[arg(long)]
     node: Option<NodeId>,
     /// Only alerts of nodes in this pool
-    #[arg(long, group = "what", conflicts_with_all = ["site", "tenant", "domain"])]
+    #[arg(long, conflicts_with_all = ["site", "tenant", "domain"])]
     pool: Option<Pool>,
     /// Only alerts of nodes at this site
-    #[arg(long, group = "what", conflicts_with_all = ["tenant", "domain"])]
+    #[arg(long, conflicts_with_all = ["tenant", "domain"])]
     site: Option<Unit>,
     /// Only alerts of nodes of this tenant
-    #[arg(long, group = "what", conflicts_with = "domain")]
+    #[arg(long, conflicts_with = "domain")]
     tenant: Option<Tenant>,
     /// Only alerts of nodes in this domain, such as `rack:r1`; `fleet` for all
-    #[arg(long, group = "what")]
+    #[arg(long)]
     domain: Option<Domain>,
     /// Only alerts with this code, such as `gpu.xid` or `nic.*`
-    #[arg(long, group = "what")]
+    #[arg(long)]
     code: Option<String>,
     /// Duration, such as 90m, 2h or 7d
     #[arg(long = "for", value_name = "TIME", value_parser = span)]

@@ -39,7 +39,10 @@ pub(super) fn run(
         printer.line("")?;
         let rows: Vec<Vec<String>> =
             queue.messages.iter().map(|message| row(message, printer)).collect();
-        printer.table(&["Receiver", "State", "Group", "Cause", "Attempts", "Next", "Last error"], &rows)?;
+        printer.table(
+            &["Receiver", "State", "Group", "Cause", "Attempts", "Next", "Last error"],
+            &rows,
+        )?;
     }
     if queue.more > 0 {
         printer.line(&format!("and {} more", queue.more))?;
@@ -100,5 +103,8 @@ fn describe(gap: &NotificationGap) -> String {
         "log-replaced" => "the log is an older copy",
         other => other,
     };
-    format!("at {:.0}, entry {}: {cause}; notifications from before may be missing", gap.at, gap.end)
+    format!(
+        "at {:.0}, entry {}: {cause}; notifications from before may be missing",
+        gap.at, gap.end
+    )
 }
