@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, Pool};
+use farrier_fleet::fleet::{Event, FleetState, Pool};
 use farrier_wire::file_mode::{self, FileKind, LooseModes};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
@@ -208,6 +208,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
             .await?;
     let audited = state_machine.state().access;
+    let notify = notify_handle(&options, state_machine.state());
     let (log_end, end) = watch::channel(state_machine.state().seq);
     let damage = state_machine.damage();
     let tail = LogTail::new(path, end, damage.clone());
@@ -235,7 +236,6 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     });
     let audit = Audit::new(controller.clone(), Arc::clone(&store), Arc::clone(&sessions), audited);
     let audit = Arc::new(audit);
-    let notify = notify_handle(&options);
     let (stop, stopped) = watch::channel(false);
     let app = AppState {
         controller: controller.clone(),
@@ -290,9 +290,10 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     })
 }
 
-fn notify_handle(options: &ServerOptions) -> Arc<NotifyHandle> {
+fn notify_handle(options: &ServerOptions, state: &FleetState) -> Arc<NotifyHandle> {
     let (dir, deliver) = (options.dir.clone(), options.deliver.clone());
-    Arc::new(NotifyHandle::new(dir, deliver, options.notify_failpoint))
+    let expects_store = !state.policy.notifications.is_empty();
+    Arc::new(NotifyHandle::new(dir, expects_store, deliver, options.notify_failpoint))
 }
 
 /// Records the URL by which other commands on this machine find the server. If this fails, the
