@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, FleetState, Pool};
+use farrier_fleet::fleet::{Event, Pool};
 use farrier_wire::file_mode::{self, FileKind, LooseModes};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
@@ -34,7 +34,7 @@ use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
 use crate::log_tail::LogTail;
-use crate::notify::{Deliver, Notifier, NotifyFailpoint, NotifyHandle};
+use crate::notify::{self, Deliver, Notifier, NotifyFailpoint, NotifyHandle};
 use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
 use crate::space::DiskSpace;
@@ -208,7 +208,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
             .await?;
     let audited = state_machine.state().access;
-    let notify = notify_handle(&options, state_machine.state());
+    let notify = notify_handle(&options);
     let (log_end, end) = watch::channel(state_machine.state().seq);
     let damage = state_machine.damage();
     let tail = LogTail::new(path, end, damage.clone());
@@ -290,10 +290,9 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     })
 }
 
-fn notify_handle(options: &ServerOptions, state: &FleetState) -> Arc<NotifyHandle> {
+fn notify_handle(options: &ServerOptions) -> Arc<NotifyHandle> {
     let (dir, deliver) = (options.dir.clone(), options.deliver.clone());
-    let expects_store = !state.policy.notifications.is_empty();
-    Arc::new(NotifyHandle::new(dir, expects_store, deliver, options.notify_failpoint))
+    Arc::new(NotifyHandle::new(dir, deliver, options.notify_failpoint))
 }
 
 /// Records the URL by which other commands on this machine find the server. If this fails, the
@@ -340,6 +339,7 @@ async fn open_state_machine(
     options: &ServerOptions,
 ) -> Result<StateMachine, ServerError> {
     let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
+    let dir = options.dir.clone();
     let state_machine =
         tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
             let checked = CheckedLog::new(Box::new(SqliteLog::open(&path)?))?;
@@ -364,6 +364,7 @@ async fn open_state_machine(
                 let policy = Event::PolicySet { policy: Box::default() };
                 state_machine.commit(vec![(Actor::Server, policy)], now)?;
             }
+            notify::prepare_store(&dir, state_machine.state());
             let Head { seq, hash, .. } = state_machine.head();
             store.free_names(|node| state_machine.state().nodes.contains_key(node))?;
             let nodes = state_machine.state().nodes.len();

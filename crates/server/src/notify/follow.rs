@@ -252,9 +252,8 @@ impl Follower<'_> {
         self.router.reset_to(&view, policy, seq, now);
         let mut outgoing = Vec::new();
         let mut gap = None;
-        // A server that never notified anybody has missed nothing.
-        let is_first = cause == Some(GapCause::Lost) && !self.handle.expects_store();
-        if let Some(cause) = cause.filter(|_| !is_first && !self.router.policy().is_empty()) {
+        // A server that notifies nobody has missed nothing.
+        if let Some(cause) = cause.filter(|_| !self.router.policy().is_empty()) {
             let after_seq = (before > 0).then_some(before);
             tracing::error!(cause = cause.code(), "notifications may be missing");
             self.handle.count_gap();
@@ -266,9 +265,7 @@ impl Follower<'_> {
             }));
         }
         outgoing.extend(self.router.advance(now));
-        self.save(outgoing, gap).await?;
-        self.handle.expects_store.store(true, Ordering::Relaxed);
-        Ok(())
+        self.save(outgoing, gap).await
     }
 
     async fn save(

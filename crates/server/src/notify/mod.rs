@@ -24,4 +24,4 @@ pub use failpoint::NotifyFailpoint;
 pub(crate) use follow::Notifier;
 pub(crate) use shared::NotifyHandle;
 pub use shared::ReceiverStats;
-pub(crate) use store::{Depth, LogGap, NotifyStore, QueuedMessage, StoreError};
+pub(crate) use store::{Depth, LogGap, NotifyStore, QueuedMessage, StoreError, prepare_store};

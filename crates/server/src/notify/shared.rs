@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,9 +33,6 @@ pub(crate) struct NotifyHandle {
     store: watch::Sender<Option<Arc<NotifyStore>>>,
     stats: Mutex<BTreeMap<String, ReceiverStats>>,
     gaps: AtomicU64,
-    /// Whether there has to be a database: the policy notified somebody when the server started, or
-    /// the notifier has already created one.
-    pub(super) expects_store: AtomicBool,
     /// The last entry that the notifier has read.
     pub(super) cursor: AtomicU64,
     pub(crate) deliver: Arc<dyn Deliver>,
@@ -45,7 +42,6 @@ pub(crate) struct NotifyHandle {
 impl NotifyHandle {
     pub(crate) fn new(
         dir: PathBuf,
-        expects_store: bool,
         deliver: Option<Arc<dyn Deliver>>,
         failpoint: Option<(NotifyFailpoint, u32)>,
     ) -> Self {
@@ -54,7 +50,6 @@ impl NotifyHandle {
             store: watch::Sender::new(None),
             stats: Mutex::default(),
             gaps: AtomicU64::new(0),
-            expects_store: AtomicBool::new(expects_store),
             cursor: AtomicU64::new(0),
             deliver: deliver.unwrap_or_else(|| Arc::new(SenderDelivery::default())),
             failpoints: Failpoints::new(failpoint),
@@ -67,10 +62,6 @@ impl NotifyHandle {
 
     pub(super) fn set_store(&self, store: Option<Arc<NotifyStore>>) {
         self.store.send_replace(store);
-    }
-
-    pub(super) fn expects_store(&self) -> bool {
-        self.expects_store.load(Ordering::Relaxed)
     }
 
     pub(super) fn count(&self, receiver: &str, count: impl FnOnce(&mut ReceiverStats)) {

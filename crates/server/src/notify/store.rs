@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use farrier_fleet::fleet::FleetState;
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
     AlertGroup, Incident, IncidentKey, Notification, Outgoing, Router, RouterChanges, RouterHead,
@@ -186,6 +187,26 @@ pub(crate) struct OpenedStore {
 
 pub(crate) fn store_path(dir: &Path) -> PathBuf {
     dir.join("notify")
+}
+
+/// Creates the database of a server that notifies nobody yet. If the policy notifies somebody and
+/// there is no database, it was therefore lost. A failure is reported later, by the notifier.
+pub(crate) fn prepare_store(dir: &Path, state: &FleetState) {
+    if !state.policy.notifications.is_empty() {
+        return;
+    }
+    let prepared =
+        NotifyStore::open(dir).and_then(|OpenedStore { store, missing }| match missing {
+            Some(_) => {
+                let head = Some(RouterHead { seq: state.seq, ..RouterHead::default() });
+                let changes = RouterChanges { head, ..RouterChanges::default() };
+                store.save(state.seq, &changes, &[], None, Timestamp::now())
+            }
+            None => Ok(()),
+        });
+    if let Err(err) = prepared {
+        tracing::warn!(%err, "failed to create the notification database");
+    }
 }
 
 impl NotifyStore {

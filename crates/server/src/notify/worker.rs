@@ -262,7 +262,7 @@ mod tests {
             let deliver = Arc::clone(&outage) as Arc<dyn Deliver>;
             let dir = folder.path().to_owned();
             let store = Arc::new(NotifyStore::open(&dir).unwrap().store);
-            let handle = Arc::new(NotifyHandle::new(dir, true, Some(deliver), None));
+            let handle = Arc::new(NotifyHandle::new(dir, Some(deliver), None));
             Self { _folder: folder, handle, store, outage }
         }
 

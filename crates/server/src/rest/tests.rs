@@ -85,7 +85,7 @@ impl Fixture {
             counters: Arc::default(),
             facts: Cow::Borrowed(FactSet::embedded()),
             changes: Arc::new(audit),
-            notify: Arc::new(NotifyHandle::new(folder.path().to_owned(), false, None, None)),
+            notify: Arc::new(NotifyHandle::new(folder.path().to_owned(), None, None)),
             stopped,
         };
         let now = Timestamp::now();
