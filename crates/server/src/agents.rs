@@ -45,7 +45,7 @@ pub(crate) struct Service {
     pub(crate) plain_pool: Option<Pool>,
     pub(crate) enrolments: Arc<Semaphore>,
     pub(crate) renewals: Arc<RenewalLimit>,
-    pub(crate) artifacts: Arc<artifacts::Receiver>,
+    pub(crate) artifacts: Arc<artifacts::ArtifactReceiver>,
     pub(crate) certificate_life: SignedDuration,
 }
 
@@ -64,7 +64,8 @@ impl Service {
         artifacts: Arc<ArtifactStore>,
         certificate_life: SignedDuration,
     ) -> Self {
-        let artifacts = Arc::new(artifacts::Receiver::new(artifacts, Arc::clone(&context.space)));
+        let artifacts =
+            Arc::new(artifacts::ArtifactReceiver::new(artifacts, Arc::clone(&context.space)));
         let enrolments = Arc::new(Semaphore::new(ENROLMENTS_MAX));
         let renewals = Arc::new(RenewalLimit::new(certificate_life));
         let store = Arc::clone(&context.store);

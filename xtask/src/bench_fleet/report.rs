@@ -323,7 +323,7 @@ fn notify(text: &mut String, results: &[NotifyResult]) -> anyhow::Result<()> {
     }
     let ratio = |name: &str| {
         notify_ratio(results, &format!("finding_to_acknowledgement_{name}_ms"))
-            .map(|ratio| ratio.unwrap_or_default())
+            .map(Option::unwrap_or_default)
     };
     writeln!(
         text,

@@ -362,7 +362,7 @@ pub enum OperatorRequest {
         #[serde(alias = "what")]
         order: OrderKind,
     },
-    /// Notify nobody of these alerts until the given time.
+    /// Send no notifications of these alerts until the given time.
     Mute {
         #[serde(rename = "match")]
         matches: MuteMatch,
@@ -374,7 +374,7 @@ pub enum OperatorRequest {
         /// Position of the mute in the log.
         mute: u64,
     },
-    /// Somebody takes care of a group of alerts: it is neither repeated nor escalated.
+    /// An operator takes care of a group of alerts: it is neither repeated nor escalated.
     AcknowledgeAlerts {
         /// The group, as in its notifications.
         group: String,

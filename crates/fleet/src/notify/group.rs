@@ -77,7 +77,7 @@ pub struct AlertGroup {
 pub struct Sent {
     pub first_at: Timestamp,
     pub at: Timestamp,
-    /// Whoever was told that the group fires. They are also told when it ends.
+    /// Receivers that were told that the group fires. They are also told when it ends.
     pub receivers: BTreeSet<String>,
     pub notification: Notification,
 }

@@ -29,7 +29,7 @@ pub use notification::{
     AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
 };
 pub use policy::{
-    AlertMatch, CodePattern, Escalation, GroupLabel, NotificationPolicy, NotificationRoute,
+    AlertCodePattern, AlertMatch, Escalation, GroupLabel, NotificationPolicy, NotificationRoute,
 };
 pub use policy_check::{NotificationProblem, ProblemKind};
 pub use receiver::{

@@ -1,11 +1,11 @@
-//! Mutes: alerts that nobody is told about for a time.
+//! Mutes: alerts without notifications, for a time.
 
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::policy::CodePattern;
+use super::policy::AlertCodePattern;
 use crate::fleet::access::is_within;
 use crate::fleet::identity::{Actor, Domain, Location, NodeId};
 
@@ -19,7 +19,7 @@ pub struct MuteMatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub code: Option<CodePattern>,
+    pub code: Option<AlertCodePattern>,
 }
 
 impl MuteMatch {

@@ -25,7 +25,7 @@ pub struct NotificationPolicy {
 }
 
 impl NotificationPolicy {
-    /// Whether nobody is notified of anything.
+    /// Whether there are no notifications at all.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -108,7 +108,7 @@ pub struct AlertMatch {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub kinds: BTreeSet<NotificationKind>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub codes: Vec<CodePattern>,
+    pub codes: Vec<AlertCodePattern>,
 }
 
 impl AlertMatch {
@@ -122,7 +122,7 @@ impl AlertMatch {
         fn all_of<T: Ord>(wide: &BTreeSet<T>, narrow: &BTreeSet<T>) -> bool {
             wide.is_empty() || !narrow.is_empty() && narrow.is_subset(wide)
         }
-        let covers_code = |code: &CodePattern| self.codes.iter().any(|wide| wide.covers(code));
+        let covers_code = |code: &AlertCodePattern| self.codes.iter().any(|wide| wide.covers(code));
         self.min_severity <= other.min_severity
             && all_of(&self.pools, &other.pools)
             && all_of(&self.sites, &other.sites)
@@ -136,9 +136,9 @@ impl AlertMatch {
 /// A code, such as `gpu.xid`, or the beginning of codes with a final `*`, such as `nic.*`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct CodePattern(pub String);
+pub struct AlertCodePattern(pub String);
 
-impl CodePattern {
+impl AlertCodePattern {
     pub fn matches(&self, code: &str) -> bool {
         match self.0.strip_suffix('*') {
             Some(prefix) => code.starts_with(prefix),
@@ -192,7 +192,7 @@ impl fmt::Display for GroupLabel {
     }
 }
 
-/// Who else is told if nobody acknowledges a group, and it does not end.
+/// Which further receivers are told of a group that no operator acknowledges and that does not end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Escalation {

@@ -27,7 +27,7 @@ pub struct NotificationProblem {
 pub enum ProblemKind {
     /// No receiver has this name.
     UnknownReceiver(String),
-    /// A route or an escalation that tells nobody.
+    /// A route or an escalation without receivers.
     NoReceiver,
     /// No route uses this receiver.
     UnusedReceiver,
@@ -87,7 +87,7 @@ impl fmt::Display for ProblemKind {
             Self::NoReceiver => out.write_str("expected at least one receiver"),
             Self::UnusedReceiver => out.write_str("no route uses this receiver"),
             Self::NoRouteForFatal => {
-                out.write_str("no route takes every fatal alert, so some are sent to nobody")
+                out.write_str("no route takes every fatal alert, so some have no receiver")
             }
             Self::UnreachableRoute { earlier } => {
                 write!(out, "route `{earlier}` takes every alert that this route matches")

@@ -337,7 +337,7 @@ impl Router {
     }
 
     /// Adds a changed incident to the groups of its routes. It stays in a group that it joined, so
-    /// that whoever was told of it is also told of its end.
+    /// that the receivers that were told of it are also told of its end.
     fn join_groups(&mut self, key: &IncidentKey, seq: u64, at: Timestamp) {
         self.changed.incidents.insert(key.clone());
         let Some(incident) = self.incidents.get_mut(key) else { return };

@@ -137,7 +137,7 @@ fn all_to_ops() -> Policy {
     )
 }
 
-/// A fleet in service with this policy, and a router that has told nobody of anything.
+/// A fleet in service with this policy, and a router that has sent nothing.
 fn fleet_with(policy: Policy) -> (TestFleet, Follower) {
     let mut fleet = TestFleet::new();
     fleet.set_policy(policy);
@@ -316,7 +316,7 @@ fn unmuting_sends_what_fires() {
 }
 
 #[test]
-fn a_group_is_repeated_and_escalated_until_somebody_acknowledges_it() {
+fn a_group_is_repeated_and_escalated_until_it_is_acknowledged() {
     let routes = json!([{
         "name": "all", "receivers": ["ops"], "match": { "min_severity": "warning" },
         "repeat_interval_s": 3600, "escalate": { "after_s": 1800, "receivers": ["lead"] },
@@ -342,7 +342,7 @@ fn a_group_is_repeated_and_escalated_until_somebody_acknowledges_it() {
     follower.follow(&fleet.log, false);
     follower.wait(&mut fleet, 600);
     let end = follower.take();
-    assert_eq!(end.len(), 2, "whoever was told is told of the end");
+    assert_eq!(end.len(), 2, "both receivers are told of the end");
     assert!(end.iter().all(|one| one.notification.status == NotificationStatus::Resolved));
 }
 
@@ -391,7 +391,7 @@ fn a_policy_set_later_notifies_what_already_fires() {
     let (mut fleet, mut follower) = fleet_with(Policy::default());
     warning(&mut fleet, 0, 1, "gpu.ecc-off");
     follower.follow(&fleet.log, false);
-    assert_eq!(follower.router.incidents().count(), 0, "nobody is to be told");
+    assert_eq!(follower.router.incidents().count(), 0, "the policy has no route");
     fleet.set_policy(all_to_ops());
     follower.follow(&fleet.log, false);
     follower.wait(&mut fleet, 60);
@@ -513,7 +513,7 @@ fn check_nothing_is_missed(follower: &Follower) {
     for (key, incident) in follower.router.incidents() {
         assert!(!incident.groups.is_empty(), "{key:?} is in no group");
         let is_named = incident.groups.values().all(|is_named| *is_named);
-        assert!(is_named || incident.is_suppressed, "nobody was told of {key:?}: {incident:#?}");
+        assert!(is_named || incident.is_suppressed, "no notification named {key:?}: {incident:#?}");
     }
     let is_wrong = |key: &IncidentKey| match key {
         IncidentKey::DomainFault(domain) => follower.state.domain_faults.contains_key(domain),

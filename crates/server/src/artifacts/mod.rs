@@ -11,5 +11,5 @@
 mod receive;
 mod store;
 
-pub(crate) use receive::Receiver;
+pub(crate) use receive::ArtifactReceiver;
 pub(crate) use store::{ArtifactRecord, ArtifactStore};

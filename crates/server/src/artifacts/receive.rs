@@ -92,7 +92,7 @@ impl From<Refusal> for Status {
 }
 
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub(crate) struct ArtifactReceiver {
     store: Arc<ArtifactStore>,
     space: Arc<DiskSpace>,
     slots: Arc<Semaphore>,
@@ -145,7 +145,7 @@ impl Drop for DiskReservation {
     }
 }
 
-impl Receiver {
+impl ArtifactReceiver {
     pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<DiskSpace>) -> Self {
         let slots = Arc::new(Semaphore::new(CONCURRENT_MAX));
         let (senders, expected_bytes) = (Arc::default(), Arc::default());

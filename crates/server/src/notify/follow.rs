@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::failpoint::NotifyFailpoint;
 use super::shared::NotifyHandle;
-use super::store::{GapCause, LogGap, NotifyStore, OpenedStore, StoreError};
+use super::store::{GapCause, LogGap, NotifyStore, NotifyStoreError, OpenedStore};
 use super::worker::{self, Signals, blocking};
 use crate::controller::{Controller, SubmitError};
 use crate::log::LogError;
@@ -29,7 +29,7 @@ const READ_INTERVAL: Duration = Duration::from_millis(250);
 /// How often the cursor alone is stored. Entries after it that cause no notification are read again
 /// after a start.
 const CURSOR_INTERVAL: Duration = Duration::from_secs(30);
-/// How often the policy is checked while it notifies nobody.
+/// How often the policy is checked while it has no routes.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait after a failure of the database.
 const RETRY_WAIT: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const RETRY_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 enum FollowError {
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] NotifyStoreError),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -76,7 +76,7 @@ impl Notifier {
     async fn follow(&self, workers: &mut JoinSet<()>) -> Result<(), FollowError> {
         let dir = self.handle.dir.clone();
         let opened = tokio::task::spawn_blocking(move || NotifyStore::open(&dir)).await;
-        let OpenedStore { store, missing } = opened.map_err(|_| StoreError::Unfinished)??;
+        let OpenedStore { store, missing } = opened.map_err(|_| NotifyStoreError::Unfinished)??;
         let store = Arc::new(store);
         self.handle.set_store(Some(Arc::clone(&store)));
         let router = blocking(&store, NotifyStore::router).await?;
@@ -179,12 +179,12 @@ impl Follower<'_> {
         }
     }
 
-    /// Whether nobody is to be notified of anything, so that the log need not be read.
+    /// Whether there is nothing to notify, so that the log need not be read.
     fn is_idle(&self) -> bool {
         self.router.policy().routes.is_empty() && self.router.groups().next().is_none()
     }
 
-    /// Waits until the policy notifies somebody. Returns false if the server stops.
+    /// Waits until the policy has routes. Returns false if the server stops.
     async fn skip(&mut self) -> Result<bool, FollowError> {
         tokio::time::sleep(IDLE_INTERVAL).await;
         let known = self.router.policy().clone();
@@ -252,7 +252,7 @@ impl Follower<'_> {
         self.router.reset_to(&view, policy, seq, now);
         let mut outgoing = Vec::new();
         let mut gap = None;
-        // A server that notifies nobody has missed nothing.
+        // Without receivers, nothing was missed.
         if let Some(cause) = cause.filter(|_| !self.router.policy().is_empty()) {
             let after_seq = (before > 0).then_some(before);
             tracing::error!(cause = cause.code(), "notifications may be missing");

@@ -24,4 +24,6 @@ pub use failpoint::NotifyFailpoint;
 pub(crate) use follow::Notifier;
 pub(crate) use shared::NotifyHandle;
 pub use shared::ReceiverStats;
-pub(crate) use store::{Depth, LogGap, NotifyStore, QueuedMessage, StoreError, prepare_store};
+pub(crate) use store::{
+    Depth, LogGap, NotifyStore, NotifyStoreError, QueuedMessage, prepare_store,
+};

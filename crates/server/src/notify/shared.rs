@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::delivery::{Deliver, SenderDelivery};
 use super::failpoint::{Failpoints, NotifyFailpoint};
-use super::store::{NotifyStore, StoreError};
+use super::store::{NotifyStore, NotifyStoreError};
 
 /// How long a request waits for the database of a server that has just started.
 const OPEN_WAIT: Duration = Duration::from_secs(5);
@@ -94,8 +94,8 @@ impl NotifyHandle {
     /// Calls `access` on a blocking thread. `None` if the database is not open.
     pub(crate) async fn with_store<T: Send + 'static>(
         &self,
-        access: impl FnOnce(&NotifyStore) -> Result<T, StoreError> + Send + 'static,
-    ) -> Option<Result<T, StoreError>> {
+        access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
+    ) -> Option<Result<T, NotifyStoreError>> {
         let mut store = self.store.subscribe();
         let opened = tokio::time::timeout(OPEN_WAIT, store.wait_for(Option::is_some)).await;
         let store = opened.ok()?.ok()?.clone()?;

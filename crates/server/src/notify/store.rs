@@ -49,7 +49,7 @@ const UNDELIVERABLE_MAX: u32 = 1000;
 const GAPS_MAX: u32 = 100;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub(crate) enum NotifyStoreError {
     #[error("failed to {what}")]
     Sqlite {
         what: &'static str,
@@ -65,7 +65,7 @@ pub(crate) enum StoreError {
     Malformed,
 }
 
-impl StoreError {
+impl NotifyStoreError {
     /// Whether the database has to be replaced.
     pub(super) fn is_damage(&self) -> bool {
         match self {
@@ -79,8 +79,8 @@ impl StoreError {
     }
 }
 
-fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
-    move |err| StoreError::Sqlite { what, err }
+fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> NotifyStoreError {
+    move |err| NotifyStoreError::Sqlite { what, err }
 }
 
 /// Why notifications may be missing.
@@ -189,8 +189,8 @@ pub(crate) fn store_path(dir: &Path) -> PathBuf {
     dir.join("notify")
 }
 
-/// Creates the database of a server that notifies nobody yet. If the policy notifies somebody and
-/// there is no database, it was therefore lost. A failure is reported later, by the notifier.
+/// Creates the database of a server without notifications. If a policy with notifications has no
+/// database, it was therefore lost. A failure is reported later, by the notifier.
 pub(crate) fn prepare_store(dir: &Path, state: &FleetState) {
     if !state.policy.notifications.is_empty() {
         return;
@@ -212,7 +212,7 @@ pub(crate) fn prepare_store(dir: &Path, state: &FleetState) {
 impl NotifyStore {
     /// Opens the database, or creates it. A damaged one is renamed and replaced: notifications are
     /// not worth refusing to start the server.
-    pub(crate) fn open(dir: &Path) -> Result<OpenedStore, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<OpenedStore, NotifyStoreError> {
         let path = store_path(dir);
         match Self::open_file(&path) {
             Ok(opened) => Ok(opened),
@@ -230,12 +230,12 @@ impl NotifyStore {
         }
     }
 
-    fn open_file(path: &Path) -> Result<OpenedStore, StoreError> {
+    fn open_file(path: &Path) -> Result<OpenedStore, NotifyStoreError> {
         let what = failed("open the notification database");
         let mut connection = open_private(path).map_err(&what)?;
         let format = prepare(&mut connection).map_err(&what)?;
         if format != (APPLICATION_ID, FORMAT) {
-            return Err(StoreError::Malformed);
+            return Err(NotifyStoreError::Malformed);
         }
         let rows: i64 = connection
             .query_row("SELECT count(*) FROM router", [], |row| row.get(0))
@@ -255,7 +255,7 @@ impl NotifyStore {
     }
 
     /// The router as it was saved last.
-    pub(crate) fn router(&self) -> Result<Router, StoreError> {
+    pub(crate) fn router(&self) -> Result<Router, NotifyStoreError> {
         let what = failed("read the router's state");
         let connection = self.connection();
         let head = connection
@@ -290,7 +290,7 @@ impl NotifyStore {
         outgoing: &[Outgoing],
         gap: Option<&LogGap>,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), NotifyStoreError> {
         let mut connection = self.connection();
         let what = failed("store notifications");
         let transaction =
@@ -306,7 +306,7 @@ impl NotifyStore {
     }
 
     /// The first waiting notification of a receiver.
-    pub(crate) fn next(&self, receiver: &str) -> Result<Option<QueuedMessage>, StoreError> {
+    pub(crate) fn next(&self, receiver: &str) -> Result<Option<QueuedMessage>, NotifyStoreError> {
         let query =
             format!("{SELECT} WHERE receiver = ?1 AND state = 'waiting' ORDER BY id LIMIT 1");
         let connection = self.connection();
@@ -315,7 +315,7 @@ impl NotifyStore {
     }
 
     /// All notifications that wait or cannot be delivered. With `all`, also the last delivered ones.
-    pub(crate) fn messages(&self, all: bool) -> Result<Vec<QueuedMessage>, StoreError> {
+    pub(crate) fn messages(&self, all: bool) -> Result<Vec<QueuedMessage>, NotifyStoreError> {
         let states = if all { "" } else { "WHERE state != 'delivered'" };
         let query = format!("{SELECT} {states} ORDER BY receiver, id");
         let connection = self.connection();
@@ -325,7 +325,7 @@ impl NotifyStore {
         read().map_err(failed("read the queue"))?.into_iter().collect()
     }
 
-    pub(crate) fn gaps(&self) -> Result<Vec<LogGap>, StoreError> {
+    pub(crate) fn gaps(&self) -> Result<Vec<LogGap>, NotifyStoreError> {
         let query = "SELECT at_ms, after_seq, end_seq, cause FROM gaps ORDER BY id";
         let gap = |row: &Row<'_>| {
             let (at, cause) = (time(row.get(0)?), GapCause::parse(&row.get::<_, String>(3)?));
@@ -337,12 +337,12 @@ impl NotifyStore {
         };
         let rows = read().map_err(failed("read the gaps"))?.into_iter();
         rows.map(|(at, after_seq, end_seq, cause)| {
-            Ok(LogGap { at, after_seq, end_seq, cause: cause.ok_or(StoreError::Malformed)? })
+            Ok(LogGap { at, after_seq, end_seq, cause: cause.ok_or(NotifyStoreError::Malformed)? })
         })
         .collect()
     }
 
-    pub(crate) fn depths(&self) -> Result<BTreeMap<String, Depth>, StoreError> {
+    pub(crate) fn depths(&self) -> Result<BTreeMap<String, Depth>, NotifyStoreError> {
         let query = "SELECT receiver, sum(state = 'waiting'),
             min(CASE WHEN state = 'waiting' THEN queued_ms END), sum(state = 'undeliverable')
             FROM queue WHERE state != 'delivered' GROUP BY receiver";
@@ -362,14 +362,14 @@ impl NotifyStore {
         read().map_err(failed("read the queue"))
     }
 
-    pub(crate) fn has_group(&self, id: &str) -> Result<bool, StoreError> {
+    pub(crate) fn has_group(&self, id: &str) -> Result<bool, NotifyStoreError> {
         let query = "SELECT count(*) > 0 FROM groups WHERE id = ?1";
         let connection = self.connection();
         connection.query_row(query, [id], |row| row.get(0)).map_err(failed("read the groups"))
     }
 
     /// Receivers with waiting notifications.
-    pub(crate) fn waiting_receivers(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn waiting_receivers(&self) -> Result<Vec<String>, NotifyStoreError> {
         let query = "SELECT DISTINCT receiver FROM queue WHERE state = 'waiting'";
         let connection = self.connection();
         let read = || -> rusqlite::Result<Vec<String>> {
@@ -378,7 +378,7 @@ impl NotifyStore {
         read().map_err(failed("read the queue"))
     }
 
-    pub(crate) fn delivered(&self, id: i64, now: Timestamp) -> Result<(), StoreError> {
+    pub(crate) fn delivered(&self, id: i64, now: Timestamp) -> Result<(), NotifyStoreError> {
         self.end("delivered", DELIVERED_MAX, id, None, now)
     }
 
@@ -387,7 +387,7 @@ impl NotifyStore {
         id: i64,
         failure: &DeliveryFailure,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), NotifyStoreError> {
         self.end("undeliverable", UNDELIVERABLE_MAX, id, Some(failure), now)
     }
 
@@ -398,7 +398,7 @@ impl NotifyStore {
         id: i64,
         failure: Option<&DeliveryFailure>,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), NotifyStoreError> {
         let update = "UPDATE queue SET state = ?2, attempts = attempts + 1, ended_ms = ?3,
             next_ms = NULL, error_code = ?4, error_text = ?5 WHERE id = ?1";
         let prune = "DELETE FROM queue WHERE state = ?1 AND id NOT IN
@@ -421,7 +421,7 @@ impl NotifyStore {
         id: i64,
         failure: &DeliveryFailure,
         next: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), NotifyStoreError> {
         let update = "UPDATE queue SET attempts = attempts + 1, next_ms = ?2, error_code = ?3,
             error_text = ?4 WHERE id = ?1";
         let (code, text) = error_columns(Some(failure));
@@ -437,7 +437,7 @@ fn error_columns(failure: Option<&DeliveryFailure>) -> (Option<&str>, Option<&st
 
 const SELECT: &str = "SELECT id, receiver, message, queued_ms, state, attempts, next_ms, error_code, error_text, summarised FROM queue";
 
-fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, StoreError>> {
+fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, NotifyStoreError>> {
     let (text, state): (String, String) = (row.get(2)?, row.get(4)?);
     let (id, receiver, queued_ms) = (row.get(0)?, row.get(1)?, row.get(3)?);
     let (attempts, next_ms): (u32, Option<i64>) = (row.get(5)?, row.get(6)?);
@@ -449,7 +449,7 @@ fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, StoreError>>
             receiver,
             notification: decode(&text)?,
             queued: time(queued_ms),
-            state: QueueState::parse(&state).ok_or(StoreError::Malformed)?,
+            state: QueueState::parse(&state).ok_or(NotifyStoreError::Malformed)?,
             attempts,
             next: next_ms.map(time),
             error: code.map(|code| (code, error.unwrap_or_default())),
@@ -463,12 +463,12 @@ fn time(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn decode<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|_| StoreError::Malformed)
+fn decode<T: DeserializeOwned>(text: &str) -> Result<T, NotifyStoreError> {
+    serde_json::from_str(text).map_err(|_| NotifyStoreError::Malformed)
 }
 
-fn encode<T: Serialize>(value: &T) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(StoreError::Encode)
+fn encode<T: Serialize>(value: &T) -> Result<String, NotifyStoreError> {
+    serde_json::to_string(value).map_err(NotifyStoreError::Encode)
 }
 
 const INSERT_INCIDENT: &str = "INSERT OR REPLACE INTO incidents VALUES (?1, ?2)";
@@ -477,7 +477,7 @@ fn save_router(
     transaction: &Transaction<'_>,
     seq: u64,
     changes: &RouterChanges,
-) -> Result<(), StoreError> {
+) -> Result<(), NotifyStoreError> {
     let what = failed("store the router's state");
     match &changes.head {
         Some(head) => transaction.execute(
@@ -518,7 +518,7 @@ fn enqueue(
     transaction: &Transaction<'_>,
     message: &Outgoing,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<(), NotifyStoreError> {
     let what = failed("queue a notification");
     let Outgoing { receiver, notification } = message;
     let count = "SELECT count(*), (SELECT count(*) FROM queue WHERE key = ?2) FROM queue
@@ -543,7 +543,7 @@ fn summarise(
     transaction: &Transaction<'_>,
     message: &Outgoing,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<(), NotifyStoreError> {
     let what = failed("summarise notifications");
     let Outgoing { receiver, notification } = message;
     let query = "SELECT id, key, summarised, message FROM queue WHERE receiver = ?1

@@ -13,7 +13,7 @@ use super::backoff;
 use super::delivery::DeliveryFailure;
 use super::failpoint::NotifyFailpoint;
 use super::shared::NotifyHandle;
-use super::store::{NotifyStore, QueuedMessage, StoreError};
+use super::store::{NotifyStore, NotifyStoreError, QueuedMessage};
 
 /// Longest attempt. Each kind of delivery has its own, shorter deadlines.
 const ATTEMPT_MAX: Duration = Duration::from_secs(120);
@@ -168,17 +168,22 @@ async fn mark(
     }
 }
 
-async fn next(store: &Arc<NotifyStore>, name: &str) -> Result<Option<QueuedMessage>, StoreError> {
+async fn next(
+    store: &Arc<NotifyStore>,
+    name: &str,
+) -> Result<Option<QueuedMessage>, NotifyStoreError> {
     let name = name.to_owned();
     blocking(store, move |store| store.next(&name)).await
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
     store: &Arc<NotifyStore>,
-    access: impl FnOnce(&NotifyStore) -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
+    access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
+) -> Result<T, NotifyStoreError> {
     let store = Arc::clone(store);
-    tokio::task::spawn_blocking(move || access(&store)).await.unwrap_or(Err(StoreError::Unfinished))
+    tokio::task::spawn_blocking(move || access(&store))
+        .await
+        .unwrap_or(Err(NotifyStoreError::Unfinished))
 }
 
 /// A number from 0 to 1. It need not be unpredictable.

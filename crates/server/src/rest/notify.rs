@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use farrier_fleet::fleet::Domain;
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::notify::{
-    CodePattern, Mute, MuteMatch, Notification, NotificationPolicy, NotificationStatus,
+    AlertCodePattern, Mute, MuteMatch, Notification, NotificationPolicy, NotificationStatus,
 };
 use farrier_wire::rest::{
     AcknowledgeRequest, DeliveryErrorView, Done, HintCode, MuteList, MuteRequest, MuteRow,
@@ -22,7 +22,7 @@ use super::extent::Extent;
 use super::failure::{Failure, internal_error};
 use super::reply::Reply;
 use super::requests::{check_exists, check_owned, end_time, submit_request, visible_node};
-use crate::notify::{NotifyStore, QueuedMessage, StoreError};
+use crate::notify::{NotifyStore, NotifyStoreError, QueuedMessage};
 
 /// Most notifications in an answer.
 const MESSAGES_MAX: usize = 500;
@@ -31,7 +31,7 @@ const TEST_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 async fn with_store<T: Send + 'static>(
     call: &Call,
-    access: impl FnOnce(&NotifyStore) -> Result<T, StoreError> + Send + 'static,
+    access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
 ) -> Result<T, Failure> {
     match call.app.notify.with_store(access).await {
         Some(result) => result.map_err(|err| internal_error(&err)),
@@ -190,7 +190,7 @@ async fn check_scope(call: &Call, matches: &MuteMatch) -> Result<(), Failure> {
 pub(super) async fn mute(call: Call) -> Result<Reply, Failure> {
     let MuteRequest { node, domain, code, duration_s, until, reason } = call.body()?;
     let until = end_time(&call, duration_s, until)?;
-    let code = code.map(|code| CodePattern(code.into_text()));
+    let code = code.map(|code| AlertCodePattern(code.into_text()));
     let matches = MuteMatch { node, domain, code };
     check_scope(&call, &matches).await?;
     if let Some(domain) = matches.domain.as_ref().filter(|domain| **domain != Domain::Fleet) {

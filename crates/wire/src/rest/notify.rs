@@ -22,18 +22,19 @@ impl CodeText {
     }
 }
 
-impl TryFrom<String> for CodeText {
-    type Error = String;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a code, such as `gpu.xid`, or the beginning of codes, such as `nic.*`")]
+pub struct CodeTextError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+impl TryFrom<String> for CodeText {
+    type Error = CodeTextError;
+
+    fn try_from(text: String) -> Result<Self, CodeTextError> {
         let stem = text.strip_suffix('*').unwrap_or(&text);
         let allowed =
             |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
         let is_code = (1..=Self::MAX).contains(&text.len()) && stem.chars().all(allowed);
-        is_code.then_some(Self(text)).ok_or_else(|| {
-            "expected a code, such as `gpu.xid`, or the beginning of codes, such as `nic.*`"
-                .to_owned()
-        })
+        is_code.then_some(Self(text)).ok_or(CodeTextError)
     }
 }
 
@@ -152,7 +153,7 @@ view! { lenient
 }
 
 view! { strict
-    /// Notifies nobody of some alerts for a time. Without `node`, `domain` and `code`, of all alerts.
+    /// Sends no notifications of some alerts for a time. Without `node`, `domain` and `code`, of all alerts.
     MuteRequest {
         node: Option<NodeId>,
         domain: Option<Domain>,
@@ -174,7 +175,7 @@ view! { strict
 }
 
 view! { strict
-    /// Somebody takes care of a group of alerts: it is neither repeated nor escalated.
+    /// An operator takes care of a group of alerts: it is neither repeated nor escalated.
     AcknowledgeRequest {
         /// The group, as in its notifications.
         group: String,

@@ -70,7 +70,7 @@ pub struct FleetState {
     pub disruptions: DisruptionIndex,
     /// Domains in which no order may change a node.
     pub freezes: BTreeMap<Domain, Freeze>,
-    /// Alerts that nobody is notified of, by the position of the request in the log.
+    /// Alerts without notifications, by the position of the request in the log.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutes: BTreeMap<u64, Mute>,
     /// For each domain, the nodes that show a symptom, and since when.

@@ -16,7 +16,7 @@ use crate::state_machine::StateMachine;
 
 struct TestReceiver {
     dir: tempfile::TempDir,
-    receiver: Arc<Receiver>,
+    receiver: Arc<ArtifactReceiver>,
     /// Whether an order requests the artifact.
     is_requested: Arc<AtomicBool>,
     /// The log entry with which the nodes enrolled.
@@ -47,7 +47,8 @@ impl TestReceiver {
     fn with_reserve(bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(ArtifactStore::open(dir.path(), Timestamp::now()).unwrap());
-        let receiver = Arc::new(Receiver::new(store, Arc::new(DiskSpace::new(Some(bytes)))));
+        let receiver =
+            Arc::new(ArtifactReceiver::new(store, Arc::new(DiskSpace::new(Some(bytes)))));
         let is_requested = Arc::new(AtomicBool::new(true));
         Self { dir, receiver, is_requested, first_seq: Arc::new(AtomicU64::new(1)) }
     }
