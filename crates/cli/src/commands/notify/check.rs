@@ -40,12 +40,11 @@ struct Problem {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let policy = match &args.file {
-        Some(file) => read(file)?,
-        None => {
-            let PolicyView { policy } = FleetSession::from_saved_login()?.get("/api/v1/policy")?;
-            policy
-        }
+    let policy = if let Some(file) = &args.file {
+        read(file)?
+    } else {
+        let PolicyView { policy } = FleetSession::from_saved_login()?.get("/api/v1/policy")?;
+        policy
     };
     let problems = problems(&policy.notifications, !args.no_files);
     let outcome = Outcome::finding_if(!problems.is_empty());
