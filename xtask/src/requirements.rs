@@ -34,6 +34,23 @@ pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     continue_without(advice, "tests with Slurm will be skipped")
 }
 
+/// Alertmanager, Prometheus and an SMTP server, for tests of notifications.
+pub(crate) fn ensure_receivers() -> anyhow::Result<()> {
+    if has_receivers() {
+        return Ok(());
+    }
+    print_status("--- Alertmanager, Prometheus or aiosmtpd is missing: installing them");
+    let packages = ["prometheus-alertmanager", "prometheus", "python3-aiosmtpd"];
+    if install(&[&["--no-install-recommends"], &packages[..]].concat()) && has_receivers() {
+        return Ok(());
+    }
+    let advice = format!(
+        "Alertmanager, Prometheus and aiosmtpd could not be installed; run `apt-get install {}` as root",
+        packages.join(" ")
+    );
+    continue_without(&advice, "tests with real receivers of notifications will be skipped")
+}
+
 /// tmux, which provides the terminals of `cargo xtask bench top`.
 pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     let has_tmux = || {
@@ -82,6 +99,15 @@ fn has_slurm() -> bool {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let has = |program: &str| folders.iter().any(|folder| Path::new(folder).join(program).exists());
     ["slurmctld", "slurmd", "scontrol", "munged"].into_iter().all(has)
+}
+
+fn has_receivers() -> bool {
+    let programs = ["/usr/bin/prometheus-alertmanager", "/usr/bin/prometheus", "/usr/bin/promtool"];
+    // Debian's Python, which has Debian's packages.
+    let mut python = command("/usr/bin/python3");
+    python.args(["-c", "import aiosmtpd"]).stdout(Stdio::null()).stderr(Stdio::null());
+    programs.iter().all(|program| Path::new(program).exists())
+        && python.status().is_ok_and(|status| status.success())
 }
 
 fn has_python() -> bool {

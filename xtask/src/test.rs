@@ -8,6 +8,7 @@ use crate::{own_text, python as package, requirements, words as retired_words};
 pub(crate) fn run() -> anyhow::Result<()> {
     requirements::ensure_python()?;
     requirements::ensure_slurm()?;
+    requirements::ensure_receivers()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(&["test", "--workspace", "--doc", "--locked"])?;

@@ -6,6 +6,7 @@
 //! thread host     /proc, /sys ───────────────────────────┼─> thread monitor ─ Engine
 //! thread check    coherence check of the node's files ───┘   ─> Journal (fsync) ─> Published, sink
 //! thread uplink   journal ─> server, orders <─ server
+//! thread hooks    journal ─> receivers of notifications
 //! thread orders   OrderExecutor: orders.jsonl, actuator, scheduler ─> order status
 //! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <─ Published
 //! ```
@@ -18,6 +19,7 @@ pub mod collect;
 pub mod config;
 mod coverage;
 pub mod failpoint;
+pub mod hooks;
 pub mod http;
 pub mod jobs;
 pub mod journal;

@@ -22,6 +22,7 @@ use crate::artifact::{ArtifactUpload, Outbox};
 use crate::collect::{self, CollectorContext, Stop};
 use crate::config::{self, Config, ConfigError, Flags, Listen, ParsedFile};
 use crate::failpoint::Failpoint;
+use crate::hooks::{self, HookParts, Hooks};
 use crate::http::{self, Pages};
 use crate::jobs::{self, JobRegistry, SocketError};
 use crate::journal::{Journal, JournalError};
@@ -178,7 +179,7 @@ pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
     let (recheck_sender, recheck_receiver) = cordon_watch::recheck_channel();
     let (outbox, artifacts) = Outbox::new();
     let outbox = config.server.parsed_url().map(|_| outbox);
-    let names = (hostname, node_id.clone());
+    let names = (hostname.clone(), node_id.clone());
     let opened =
         open_executor(options, &context, names, outbox, recheck_sender, &published, &registry);
     let executor = opened.as_ref().ok().cloned().flatten();
@@ -215,13 +216,16 @@ pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
         recheck_receiver,
         (&published, &registry),
     )?;
-    let sources = StatusSources::new(&config, uplink.as_ref(), &opened);
+    let hooks = Hooks::spawn(hook_parts(&config, &context, &hostname, &published));
+    let hooks = hooks.map_err(AgentError::Start)?;
+    let sources = StatusSources::new(&config, uplink.as_ref(), &opened, hooks.as_ref());
     let result = runtime.block_on(async {
         let pages = Pages {
             published: published.clone(),
             registry: Arc::clone(&registry),
             metrics,
             uplink: uplink.as_ref().map(Uplink::connection_status),
+            hooks: hooks.as_ref().map(Hooks::status),
         };
         let status = StatusCache::new(published.clone(), Arc::clone(&registry), sources);
         tokio::spawn(jobs::run(socket, registry, Arc::new(status)));
@@ -234,17 +238,47 @@ pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
             _ = monitor_ended => Err(AgentError::HealthMonitor),
         }
     });
+    stop(&context, executor, &monitor, uplink, hooks);
+    jobs::remove(&config.socket.path);
+    result
+}
+
+/// Stops all threads.
+fn stop(
+    context: &CollectorContext,
+    executor: Option<OrderExecutor>,
+    monitor: &std::thread::JoinHandle<()>,
+    uplink: Option<Uplink>,
+    hooks: Option<Hooks>,
+) {
     notify::send("STOPPING=1");
     context.stop.now();
     if let Some(executor) = executor {
         executor.stop();
     }
-    stop_monitor(&context.inbox, &monitor);
+    stop_monitor(&context.inbox, monitor);
     if let Some(uplink) = uplink {
         uplink.stop();
     }
-    jobs::remove(&config.socket.path);
-    result
+    if let Some(hooks) = hooks {
+        hooks.stop();
+    }
+}
+
+fn hook_parts(
+    config: &Config,
+    context: &CollectorContext,
+    hostname: &str,
+    published: &Published,
+) -> HookParts {
+    HookParts {
+        hooks: config.hooks.clone(),
+        state_dir: config.state_dir.clone(),
+        node: hooks::node_name(hostname),
+        published: published.clone(),
+        gpus: context.gpus.clone(),
+        facts: context.facts,
+    }
 }
 
 /// The node's name on the server: the name in the certificate or, without TLS, the host name.

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::coverage;
+use crate::hooks::HookStatus;
 use crate::jobs::JobState;
 use crate::journal::{DurableState, Recovery};
 use crate::monitor::{BootInventory, CollectorState, CoverageLoss, OwnedGpuProcess, SkippedCheck};
@@ -114,6 +115,9 @@ pub struct Status {
     /// `None` if no agent answers.
     #[serde(default)]
     pub orders: Option<OrdersStatus>,
+    /// The hooks. Empty if none is configured, or no agent answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookStatus>,
 }
 
 /// A rule that cannot run.
@@ -233,6 +237,7 @@ impl Status {
             },
             server: None,
             orders: None,
+            hooks: Vec::new(),
         }
     }
 
@@ -281,6 +286,7 @@ impl Status {
             },
             server: None,
             orders: None,
+            hooks: Vec::new(),
         }
     }
 }

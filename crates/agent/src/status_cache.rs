@@ -7,6 +7,7 @@ use farrier_hardware::clock;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::hooks::{HookStatus, Hooks};
 use crate::jobs::protocol::{Answer, ProtocolErrorCode};
 use crate::jobs::{JobRegistry, StatusProvider};
 use crate::monitor::CoverageLoss;
@@ -15,11 +16,12 @@ use crate::state::{Published, State};
 use crate::status::{OrdersStatus, ServerStatus, Status};
 use crate::uplink::{ConnectionStatus, Uplink, UplinkState};
 
-/// State that the health monitor does not have: the server connection and the orders.
+/// State that the health monitor does not have: the server connection, the orders and the hooks.
 #[derive(Debug, Clone, PartialEq)]
 struct ServerState {
     server: ServerStatus,
     orders: OrdersStatus,
+    hooks: Vec<HookStatus>,
 }
 
 /// Sources of [`ServerState`].
@@ -27,6 +29,7 @@ pub(crate) struct StatusSources {
     url: Option<String>,
     uplink: Option<(watch::Receiver<ConnectionStatus>, watch::Receiver<Option<u64>>)>,
     orders: Orders,
+    hooks: Option<watch::Receiver<Vec<HookStatus>>>,
 }
 
 enum Orders {
@@ -43,6 +46,7 @@ impl StatusSources {
         config: &Config,
         uplink: Option<&Uplink>,
         executor: &Result<Option<OrderExecutor>, OrdersError>,
+        hooks: Option<&Hooks>,
     ) -> Self {
         Self {
             url: config.server.url.clone(),
@@ -52,6 +56,7 @@ impl StatusSources {
                 Ok(None) => Orders::Off,
                 Err(err) => Orders::Failed(crate::monitor::Chain(err).to_string()),
             },
+            hooks: hooks.map(Hooks::status),
         }
     }
 
@@ -87,7 +92,8 @@ impl StatusSources {
             Orders::Off => OrdersStatus::Off,
             Orders::Failed(reason) => OrdersStatus::Failed { reason: reason.clone() },
         };
-        ServerState { server, orders }
+        let hooks = self.hooks.as_ref().map(|hooks| hooks.borrow().clone());
+        ServerState { server, orders, hooks: hooks.unwrap_or_default() }
     }
 }
 
@@ -139,6 +145,7 @@ impl StatusProvider for StatusCache {
         let status = Status {
             server: Some(server_state.server.clone()),
             orders: Some(server_state.orders.clone()),
+            hooks: server_state.hooks.clone(),
             ..Status::from_state(&state, self.registry.jobs(), now_ms)
         };
         let mut line = serde_json::to_string(&status).unwrap_or_default();

@@ -9,14 +9,14 @@ use farrier_wire::file_mode::LooseModes;
 
 use crate::receiver::email::EmailError;
 use crate::template::TemplateError;
-use crate::url::UrlError;
+use crate::url::ReceiverUrlError;
 
 /// Longest wait that a receiver may ask for. A longer one would delay the notification beyond use.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// A step of a delivery that has a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum DeliveryStep {
     Connect,
     TlsHandshake,
     /// Sending the request and receiving the head of the response.
@@ -26,7 +26,7 @@ pub enum Step {
     Command,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for DeliveryStep {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Connect => "connecting",
@@ -41,6 +41,9 @@ impl fmt::Display for Step {
 /// Why the file of a secret is not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
+    /// The value is not shown: it may be the secret itself.
+    #[error("expected the absolute path of a file with the secret")]
+    NotAbsolute,
     #[error("failed to read the secret in `{}`", path.display())]
     Unreadable {
         path: PathBuf,
@@ -101,7 +104,7 @@ pub enum CommandError {
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
     #[error(transparent)]
-    Url(#[from] UrlError),
+    Url(#[from] ReceiverUrlError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error(transparent)]
@@ -115,6 +118,9 @@ pub enum DeliveryError {
     /// An address, a header or a TLS name that no receiver accepts.
     #[error("{what} is invalid")]
     Invalid { what: &'static str },
+    /// A response that is too large, incomplete or not what the API defines.
+    #[error("the response of `{host}` is not what its API defines")]
+    Response { host: String },
     #[error("failed to connect to `{host}`")]
     Connect {
         host: String,
@@ -128,7 +134,7 @@ pub enum DeliveryError {
         err: std::io::Error,
     },
     #[error("{step} took longer than {} s", limit.as_secs())]
-    TimedOut { step: Step, limit: Duration },
+    TimedOut { step: DeliveryStep, limit: Duration },
     /// The connection broke, or the peer does not speak HTTP.
     #[error("the HTTP exchange with `{host}` failed")]
     Http {
@@ -158,6 +164,7 @@ impl DeliveryError {
             | Self::Tls { .. }
             | Self::TimedOut { .. }
             | Self::Http { .. }
+            | Self::Response { .. }
             | Self::NoStarttls { .. } => true,
             Self::Url(_) | Self::Template(_) | Self::Email(_) | Self::Invalid { .. } => false,
             Self::Command(err) => {

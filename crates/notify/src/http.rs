@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{
@@ -21,8 +21,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::error::{DeliveryError, Step};
-use crate::secret::Secret;
+use crate::error::{DeliveryError, DeliveryStep};
+use crate::secret::SecretText;
 use crate::text;
 use crate::tls;
 use crate::url::HttpUrl;
@@ -40,27 +40,40 @@ const BODY_BYTES_MAX: usize = 4 << 10;
 /// Characters of a response that an error shows.
 pub(crate) const SHOWN_CHARS_MAX: usize = 200;
 
-/// A `POST` request.
-pub(crate) struct Post<'r> {
+/// A request.
+pub(crate) struct HttpRequest<'r> {
+    method: Method,
     pub(crate) url: HttpUrl,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
     pub(crate) ca: Option<&'r Path>,
+    /// Bytes of a successful response that are read. A longer one is an error.
+    response_bytes_max: usize,
     /// What an error must not show, even if the response repeats it.
     secrets: Vec<String>,
 }
 
-impl<'r> Post<'r> {
-    pub(crate) fn new(
+impl<'r> HttpRequest<'r> {
+    pub(crate) fn post(
         url: HttpUrl,
         content_type: &str,
         body: Vec<u8>,
         ca: Option<&'r Path>,
     ) -> Result<Self, DeliveryError> {
-        let mut post = Self { url, headers: HeaderMap::new(), body, ca, secrets: Vec::new() };
-        post.header(CONTENT_TYPE, content_type, "the content type")?;
-        post.headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_TEXT));
-        Ok(post)
+        let mut request = Self::new(Method::POST, url, body, ca);
+        request.header(CONTENT_TYPE, content_type, "the content type")?;
+        Ok(request)
+    }
+
+    /// A request whose response has at most `response_bytes_max` bytes.
+    pub(crate) fn get(url: HttpUrl, response_bytes_max: usize, ca: Option<&'r Path>) -> Self {
+        Self { response_bytes_max, ..Self::new(Method::GET, url, Vec::new(), ca) }
+    }
+
+    fn new(method: Method, url: HttpUrl, body: Vec<u8>, ca: Option<&'r Path>) -> Self {
+        let headers =
+            HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static(USER_AGENT_TEXT))]);
+        Self { method, url, headers, body, ca, response_bytes_max: 0, secrets: Vec::new() }
     }
 
     pub(crate) fn header(
@@ -78,7 +91,7 @@ impl<'r> Post<'r> {
         self.secrets.push(secret.to_owned());
     }
 
-    pub(crate) fn bearer(&mut self, token: &Secret) -> Result<(), DeliveryError> {
+    pub(crate) fn bearer(&mut self, token: &SecretText) -> Result<(), DeliveryError> {
         let value = HeaderValue::from_str(&format!("Bearer {}", token.expose()));
         let mut value = value.map_err(|_| DeliveryError::Invalid { what: "the bearer token" })?;
         value.set_sensitive(true);
@@ -87,8 +100,9 @@ impl<'r> Post<'r> {
         Ok(())
     }
 
-    /// Sends the request. Any status from 200 to 299 is a success.
-    pub(crate) async fn send(self) -> Result<(), DeliveryError> {
+    /// Sends the request. Any status from 200 to 299 is a success. Returns the body of the response
+    /// to a `GET`.
+    pub(crate) async fn send(self) -> Result<Vec<u8>, DeliveryError> {
         let tcp = connect(self.url.host(), self.url.port()).await?;
         if !self.url.is_tls() {
             return self.exchange(tcp).await;
@@ -101,9 +115,10 @@ impl<'r> Post<'r> {
     async fn exchange(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<Vec<u8>, DeliveryError> {
         let host = self.url.host().to_owned();
-        let slow = |_| DeliveryError::TimedOut { step: Step::Request, limit: REQUEST_DEADLINE };
+        let slow =
+            |_| DeliveryError::TimedOut { step: DeliveryStep::Request, limit: REQUEST_DEADLINE };
         let response = timeout(REQUEST_DEADLINE, self.exchange_untimed(stream)).await;
         response.map_err(slow)?.map_err(|err| match err {
             ExchangeError::Http(err) => DeliveryError::Http { host, err },
@@ -114,7 +129,7 @@ impl<'r> Post<'r> {
     async fn exchange_untimed(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    ) -> Result<(), ExchangeError> {
+    ) -> Result<Vec<u8>, ExchangeError> {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEAD_BYTES_MAX);
         let (mut sender, connection) =
@@ -123,7 +138,7 @@ impl<'r> Post<'r> {
         let mut tasks = JoinSet::new();
         tasks.spawn(connection);
         let mut request = hyper::Request::new(Full::new(Bytes::from(self.body)));
-        *request.method_mut() = Method::POST;
+        *request.method_mut() = self.method;
         *request.uri_mut() = self
             .url
             .path_and_query()
@@ -136,7 +151,10 @@ impl<'r> Post<'r> {
         let response = sender.send_request(request).await?;
         let status = response.status();
         if status.is_success() {
-            return Ok(());
+            return match self.response_bytes_max {
+                0 => Ok(Vec::new()),
+                max => Ok(read_body(response, max, self.url.host().to_owned()).await?),
+            };
         }
         let retry_after = retry_after(response.headers(), Timestamp::now());
         let body = read_start(response, &self.secrets).await;
@@ -165,7 +183,7 @@ impl From<DeliveryError> for ExchangeError {
 }
 
 pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, DeliveryError> {
-    let slow = |_| DeliveryError::TimedOut { step: Step::Connect, limit: CONNECT_DEADLINE };
+    let slow = |_| DeliveryError::TimedOut { step: DeliveryStep::Connect, limit: CONNECT_DEADLINE };
     let connected = timeout(CONNECT_DEADLINE, TcpStream::connect((host, port))).await;
     connected.map_err(slow)?.map_err(|err| DeliveryError::Connect { host: host.to_owned(), err })
 }
@@ -178,9 +196,19 @@ pub(crate) async fn handshake(
     let name = ServerName::try_from(host.to_owned());
     let name = name.map_err(|_| DeliveryError::Invalid { what: "the host name" })?;
     let connector = TlsConnector::from(tls::client_config(roots)?);
-    let slow = |_| DeliveryError::TimedOut { step: Step::TlsHandshake, limit: TLS_DEADLINE };
+    let slow =
+        |_| DeliveryError::TimedOut { step: DeliveryStep::TlsHandshake, limit: TLS_DEADLINE };
     let stream = timeout(TLS_DEADLINE, connector.connect(name, tcp)).await.map_err(slow)?;
     stream.map_err(|err| DeliveryError::Tls { host: host.to_owned(), err })
+}
+
+async fn read_body(
+    response: Response<Incoming>,
+    max: usize,
+    host: String,
+) -> Result<Vec<u8>, DeliveryError> {
+    let body = Limited::new(response.into_body(), max).collect().await;
+    Ok(body.map_err(|_| DeliveryError::Response { host })?.to_bytes().to_vec())
 }
 
 /// The start of a response, for an error message. Empty if it cannot be read.

@@ -16,6 +16,8 @@
 mod check;
 mod error;
 mod hex;
+#[cfg(test)]
+mod hostile_tests;
 mod http;
 mod receiver;
 mod secret;
@@ -27,9 +29,9 @@ mod tls;
 mod url;
 
 pub use check::{ReceiverProblem, check};
-pub use error::{CommandError, DeliveryError, RootsError, SecretError, Step};
+pub use error::{CommandError, DeliveryError, DeliveryStep, RootsError, SecretError};
 pub use receiver::email::EmailError;
 pub use sender::Sender;
 pub use template::TemplateError;
 pub use text::{body, subject, text};
-pub use url::UrlError;
+pub use url::ReceiverUrlError;

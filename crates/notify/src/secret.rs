@@ -13,25 +13,30 @@ use crate::error::SecretError;
 const SECRET_BYTES_MAX: u64 = 8 << 10;
 
 /// A secret. It has no `Debug`, `Display` or `Clone`, so that it cannot reach a log.
-pub(crate) struct Secret(String);
+pub(crate) struct SecretText(String);
 
-impl Secret {
+impl SecretText {
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }
 
-/// Reads a secret. Refuses a file that others may read, even if this process can.
-pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
+/// Reads a secret. Refuses a file that every user may read, or that a group may change.
+pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
     let path: &Path = &file.0;
     let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
+    if !path.is_absolute() {
+        return Err(SecretError::NotAbsolute);
+    }
     // Opening a pipe would block.
     let meta = path.metadata().map_err(unreadable)?;
     if !meta.is_file() {
         return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file")));
     }
     let text = read_bounded(path, SECRET_BYTES_MAX).map_err(unreadable)?;
-    file_mode::check([(path, FileKind::Secret)])
+    // A group may read it: a daemon often gets its secrets through one, and the files that systemd
+    // passes to a service with an access list look like that.
+    file_mode::check([(path, FileKind::Store)])
         .map_err(unreadable)?
         .map_err(|err| SecretError::NotPrivate { path: path.to_owned(), err })?;
     let text =
@@ -45,7 +50,7 @@ pub(crate) fn read(file: &SecretFile) -> Result<Secret, SecretError> {
     if text.chars().any(char::is_control) {
         return Err(SecretError::SeveralLines { path: path.to_owned() });
     }
-    Ok(Secret(text.to_owned()))
+    Ok(SecretText(text.to_owned()))
 }
 
 /// Reads a file of at most `max` bytes. `None` if it is larger.

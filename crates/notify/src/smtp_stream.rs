@@ -24,6 +24,8 @@ enum Phase {
     /// The client has sent `STARTTLS`.
     Upgrade,
     Encrypted,
+    /// The server has sent too much. Nothing more is read or written, so that the client gives up.
+    Refused,
 }
 
 pub(crate) struct SmtpStream<S> {
@@ -37,15 +39,27 @@ impl<S> SmtpStream<S> {
         Self { stream, read_bytes: 0, phase: Phase::Plain }
     }
 
+    fn check_open(&self) -> io::Result<()> {
+        match self.phase {
+            Phase::Refused => Err(io::ErrorKind::ConnectionAborted.into()),
+            Phase::Plain | Phase::Upgrade | Phase::Encrypted => Ok(()),
+        }
+    }
+
+    fn refuse(&mut self, why: &'static str) -> io::Result<()> {
+        self.phase = Phase::Refused;
+        Err(io::Error::other(why))
+    }
+
     fn check_read(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.read_bytes += bytes.len();
         if self.read_bytes > READ_BYTES_MAX {
-            return Err(io::Error::other("the server sent more than an SMTP server sends"));
+            return self.refuse("the server sent more than an SMTP server sends");
         }
         let line_end = bytes.iter().position(|byte| *byte == b'\n');
         if let (Phase::Upgrade, Some(line_end)) = (self.phase, line_end) {
             if line_end + 1 < bytes.len() {
-                return Err(io::Error::other("the server sent more than the reply to STARTTLS"));
+                return self.refuse("the server sent more than the reply to STARTTLS");
             }
             self.phase = Phase::Encrypted;
         }
@@ -65,6 +79,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for SmtpStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.check_open()?;
         let before = buffer.filled().len();
         std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         Poll::Ready(self.check_read(&buffer.filled()[before..]))
@@ -77,6 +92,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SmtpStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_open()?;
         if self.phase == Phase::Plain && bytes.starts_with(b"STARTTLS") {
             self.phase = Phase::Upgrade;
         }

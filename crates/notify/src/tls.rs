@@ -17,6 +17,10 @@ const CA_BYTES_MAX: u64 = 1 << 20;
 /// The certificates of a PEM file that rustls accepts as roots.
 pub(crate) fn read_ca(path: &Path) -> Result<Vec<CertificateDer<'static>>, RootsError> {
     let unreadable = |err| RootsError::Unreadable { path: path.to_owned(), err };
+    if !path.is_absolute() {
+        let why = "expected an absolute path";
+        return Err(unreadable(std::io::Error::new(std::io::ErrorKind::InvalidInput, why)));
+    }
     let text = read_bounded(path, CA_BYTES_MAX).map_err(unreadable)?;
     let text = text.ok_or_else(|| unreadable(std::io::ErrorKind::FileTooLarge.into()))?;
     let invalid = || RootsError::NoCertificate { path: path.to_owned() };

@@ -14,7 +14,7 @@ pub(crate) struct HttpUrl {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
+pub enum ReceiverUrlError {
     #[error("the URL is invalid; expected `https://HOST/PATH`")]
     Form,
     /// Configurations name the files of secrets, never the secrets.
@@ -30,37 +30,37 @@ pub enum UrlError {
 }
 
 impl HttpUrl {
-    pub(crate) fn parse(text: &str) -> Result<Self, UrlError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, ReceiverUrlError> {
         // `Uri` drops fragments, which no receiver gets.
-        let uri: Uri = text.parse().map_err(|_| UrlError::Form)?;
-        let authority = uri.authority().ok_or(UrlError::Form)?;
+        let uri: Uri = text.parse().map_err(|_| ReceiverUrlError::Form)?;
+        let authority = uri.authority().ok_or(ReceiverUrlError::Form)?;
         if authority.as_str().contains('@') {
-            return Err(UrlError::UserInfo);
+            return Err(ReceiverUrlError::UserInfo);
         }
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(UrlError::Form),
+            _ => return Err(ReceiverUrlError::Form),
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         // A port that does not parse must not become the default port.
         let has_port = authority.as_str().len() > authority.host().len();
         let port = authority.port_u16().filter(|port| *port > 0);
         if host.is_empty() || text.contains('#') || (has_port && port.is_none()) {
-            return Err(UrlError::Form);
+            return Err(ReceiverUrlError::Form);
         }
         let port = port.unwrap_or(if is_tls { 443 } else { 80 });
         Ok(Self { uri, host, port, is_tls })
     }
 
     /// Parses the URL of a request that has a secret in its headers, body or URL.
-    pub(crate) fn parse_confidential(text: &str) -> Result<Self, UrlError> {
+    pub(crate) fn parse_confidential(text: &str) -> Result<Self, ReceiverUrlError> {
         let url = Self::parse(text)?;
-        if url.is_tls || is_loopback(&url.host) { Ok(url) } else { Err(UrlError::Plain) }
+        if url.is_tls || is_loopback(&url.host) { Ok(url) } else { Err(ReceiverUrlError::Plain) }
     }
 
     /// The same server with another path.
-    pub(crate) fn join(&self, path: &str) -> Result<Self, UrlError> {
+    pub(crate) fn join(&self, path: &str) -> Result<Self, ReceiverUrlError> {
         let base = self.uri.path().trim_end_matches('/');
         let scheme = if self.is_tls { "https" } else { "http" };
         Self::parse(&format!("{scheme}://{}{base}{path}", self.authority()))

@@ -7,6 +7,7 @@ use farrier_fleet::health::{RuleOverride, Rules, Severity};
 use farrier_wire::client::ServerUrl;
 use toml::de::DeTable;
 
+use super::hook;
 use super::section::{ConfigProblem, ParseContext, Section, near};
 use super::{Config, KeyLines, LISTEN, OrdersConfig, SchedulerChoice, Tiers};
 
@@ -150,6 +151,7 @@ fn from_table<'t>(table: DeTable<'t>, context: &mut ParseContext<'t>) -> Config 
     tables(&mut top, &mut config);
     top.section("orders", |section| orders(section, &mut config.orders));
     rules(&mut top, &mut config);
+    hook::hooks(&mut top, &mut config.hooks);
     top.finish();
     config
 }

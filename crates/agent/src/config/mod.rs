@@ -9,6 +9,7 @@
 //! mistake.
 
 mod file;
+mod hook;
 mod preflight;
 mod section;
 
@@ -23,6 +24,7 @@ use serde::Serialize;
 
 pub use file::{ConfigError, read, read_lenient};
 pub(crate) use file::{ParsedFile, parse_file};
+pub use hook::HookConfig;
 pub(crate) use preflight::{Flags, group_id, preflight};
 pub use section::ConfigProblem;
 
@@ -70,6 +72,9 @@ pub struct Config {
     pub orders: OrdersConfig,
     /// Rule overrides, by code.
     pub rules: BTreeMap<String, RuleOverride>,
+    /// Where findings are delivered without a server.
+    #[serde(rename = "hook", skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookConfig>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,6 +278,7 @@ impl Default for Config {
             server: Server { url: None, identity: DEFAULT_IDENTITY.into(), ca: None },
             orders: OrdersConfig::default(),
             rules: BTreeMap::new(),
+            hooks: Vec::new(),
         }
     }
 }
@@ -302,6 +308,7 @@ impl Config {
         note(self.expect != new.expect, "expect");
         note(self.server != new.server, "server");
         note(self.orders != new.orders, "orders");
+        note(self.hooks != new.hooks, "hook");
         keys
     }
 
@@ -320,6 +327,7 @@ impl Config {
             expect: self.expect.clone(),
             server: self.server.clone(),
             orders: self.orders.clone(),
+            hooks: self.hooks.clone(),
             ..new.clone()
         }
     }

@@ -54,6 +54,20 @@ pub(crate) fn preflight(config: &Config, lines: &KeyLines, flags: &Flags) -> Vec
         let line = lines.get(key).copied().filter(|_| flag.is_none()).unwrap_or(0);
         Some(ConfigProblem { line, key: flag.unwrap_or(key).to_owned(), value, expected: problem? })
     });
+    problems.chain(hooks(config, lines)).collect()
+}
+
+/// Checks the receivers of the hooks: templates, and files with secrets.
+fn hooks(config: &Config, lines: &KeyLines) -> Vec<ConfigProblem> {
+    let problems = config.hooks.iter().enumerate().flat_map(|(index, hook)| {
+        let line = lines.get(&format!("hook[{index}].name")).copied().unwrap_or(0);
+        farrier_notify::check(&hook.receiver).into_iter().map(move |problem| ConfigProblem {
+            line,
+            key: format!("hook.{}.{}", hook.name, problem.key),
+            value: String::new(),
+            expected: crate::monitor::Chain(&problem.err).to_string(),
+        })
+    });
     problems.collect()
 }
 
@@ -210,7 +224,7 @@ fn is_agent_file(path: &Path, state_dir: &Path) -> bool {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let name = name.to_string_lossy();
     let order_files = [journal::FILE, journal::LOCK, CHANGE_LOCK, CORDON_FILE];
-    let own = ["lock", "inventory.json", "hardware.json"].contains(&&*name)
+    let own = ["lock", "inventory.json", "hardware.json", crate::hooks::FILE].contains(&&*name)
         || order_files.contains(&&*name)
         || name.starts_with("findings-")
         || name.ends_with(".part");

@@ -6,8 +6,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use farrier_facts::names::nearest;
+use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
 
 /// An invalid value is cut to this many characters in a message.
 const VALUE_CHARS_MAX: usize = 60;
@@ -108,6 +109,38 @@ impl<'p, 't> Section<'p, 't> {
                 section.read_table(path, (line, value), |entry| read(name.get_ref(), line, entry));
             }
         });
+    }
+
+    /// Calls `read` with each table of an array of tables: its line and its contents.
+    pub(super) fn array(
+        &mut self,
+        key: &'static str,
+        mut read: impl FnMut(usize, &mut Section<'_, 't>),
+    ) {
+        let Some((line, value)) = self.take(key) else { return };
+        if !matches!(value.get_ref(), DeValue::Array(_)) {
+            return self.reject(key, line, &value, format!("expected tables: `[[{key}]]`"));
+        }
+        let DeValue::Array(array) = value.into_inner() else { return };
+        for (index, value) in array.into_iter().enumerate() {
+            let line = self.context.line(value.span().start);
+            let path = format!("{key}[{index}]");
+            self.read_table(path, (line, value), |entry| read(line, entry));
+        }
+    }
+
+    /// Deserializes a table. Returns whether the key is present, even if the table is invalid.
+    pub(super) fn deserialized<T: DeserializeOwned>(
+        &mut self,
+        key: &'static str,
+        accept: impl FnOnce(T),
+    ) -> bool {
+        let Some((line, value)) = self.take(key) else { return false };
+        match T::deserialize(ValueDeserializer::from(value)) {
+            Ok(table) => accept(table),
+            Err(err) => self.problem(key, line, err.message()),
+        }
+        true
     }
 
     fn read_table(

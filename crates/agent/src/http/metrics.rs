@@ -14,6 +14,7 @@ use super::dcgm;
 use super::text::{MetricFamily, MetricsWriter};
 use crate::config::Metrics;
 use crate::coverage;
+use crate::hooks::HookStatus;
 use crate::jobs::JobState;
 use crate::state::{PublishedFinding, State};
 use crate::status::{NodeVerdict, coverage_losses};
@@ -42,6 +43,39 @@ pub fn render(
     agent(state, &mut text);
     if let Some(uplink) = uplink {
         server(uplink, &mut text);
+    }
+    text.finish()
+}
+
+/// Renders the metrics of the hooks, which follow those of [`render`].
+pub(super) fn render_hooks(hooks: &[HookStatus]) -> String {
+    let mut text = MetricsWriter::default();
+    let help = "Notifications of a hook by result: delivered, failed (given up), or dropped (the finding cleared before its notification was queued).";
+    let mut family = text.family("farrier_hook_notifications_total", "counter", help);
+    for HookStatus { name, counts, .. } in hooks {
+        let results = [
+            ("delivered", counts.delivered),
+            ("failed", counts.failed),
+            ("dropped", counts.dropped),
+        ];
+        for (result, count) in results {
+            family.value(&[("hook", name), ("result", result)], lossy(count));
+        }
+    }
+    let help = "Notifications of a hook that wait for their delivery.";
+    let mut family = text.family("farrier_hook_queued", "gauge", help);
+    for HookStatus { name, queued, .. } in hooks {
+        family.value(&[("hook", name)], lossy(*queued as u64));
+    }
+    let help = "Open findings that wait for room in the queue of a hook, or for its rate limit.";
+    let mut family = text.family("farrier_hook_waiting", "gauge", help);
+    for HookStatus { name, waiting, .. } in hooks {
+        family.value(&[("hook", name)], lossy(*waiting as u64));
+    }
+    let help = "1 if the last delivery of a hook failed.";
+    let mut family = text.family("farrier_hook_failing", "gauge", help);
+    for HookStatus { name, last_error, .. } in hooks {
+        family.value(&[("hook", name)], f64::from(u8::from(last_error.is_some())));
     }
     text.finish()
 }

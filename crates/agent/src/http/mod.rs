@@ -26,6 +26,7 @@ use tokio::sync::watch;
 pub use metrics::render;
 
 use crate::config::Metrics;
+use crate::hooks::HookStatus;
 use crate::jobs::JobRegistry;
 use crate::state::Published;
 use crate::uplink::ConnectionStatus;
@@ -38,6 +39,8 @@ pub struct Pages {
     pub metrics: Arc<RwLock<Metrics>>,
     /// `None` if no server is configured.
     pub uplink: Option<watch::Receiver<ConnectionStatus>>,
+    /// `None` if no hook is configured.
+    pub hooks: Option<watch::Receiver<Vec<HookStatus>>>,
 }
 
 /// Serves until the future is dropped.
@@ -63,7 +66,11 @@ async fn metrics(Shared(pages): Shared<Pages>) -> Response {
     let config = pages.metrics.read().unwrap_or_else(PoisonError::into_inner).clone();
     let uplink = pages.uplink.as_ref().map(|status| status.borrow().clone());
     let now_ms = clock::since_boot_ms();
-    let text = metrics::render(&state, now_ms, &pages.registry.jobs(), uplink.as_ref(), &config);
+    let mut text =
+        metrics::render(&state, now_ms, &pages.registry.jobs(), uplink.as_ref(), &config);
+    if let Some(hooks) = &pages.hooks {
+        text.push_str(&metrics::render_hooks(&hooks.borrow()));
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
+use crate::hooks::HookCounts;
 use crate::monitor::{CollectorState, CoverageLoss, OwnedGpuProcess};
 use crate::state::{Cost, JournalState, PublishedFinding, State, Values};
 use crate::uplink::UplinkState;
@@ -205,7 +206,29 @@ fn a_disconnected_agent_differs_from_a_standalone_one() {
 /// The page four seconds after its state was published.
 fn page(config: &Metrics) -> String {
     let state = state();
+    let hook = HookStatus {
+        name: "oncall".to_owned(),
+        queued: 2,
+        waiting: 1,
+        counts: HookCounts { delivered: 7, failed: 1, dropped: 3 },
+        last_error: Some("refused".to_owned()),
+    };
     render(&state, state.at.steady_ms + 4000, &[], Some(&uplink(true)), config)
+        + &metrics::render_hooks(&[hook])
+}
+
+#[test]
+fn hooks_have_a_counter_for_each_result() {
+    let text = page(&Metrics { dcgm: false, hostname: None });
+    for line in [
+        "farrier_hook_notifications_total{hook=\"oncall\",result=\"delivered\"} 7",
+        "farrier_hook_notifications_total{hook=\"oncall\",result=\"dropped\"} 3",
+        "farrier_hook_queued{hook=\"oncall\"} 2",
+        "farrier_hook_waiting{hook=\"oncall\"} 1",
+        "farrier_hook_failing{hook=\"oncall\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+    }
 }
 
 fn value(lines: &[MetricLine], name: &str) -> Option<f64> {
@@ -439,7 +462,8 @@ fn valid_requests_are_served_and_oversized_ones_are_not() {
         let published = Published::default();
         let metrics = Arc::new(RwLock::new(Metrics { dcgm: true, hostname: None }));
         let registry = Arc::new(JobRegistry::default());
-        let pages = Pages { published: published.clone(), registry, metrics, uplink: None };
+        let pages =
+            Pages { published: published.clone(), registry, metrics, uplink: None, hooks: None };
         tokio::spawn(run(listener, pages));
         let request =
             |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

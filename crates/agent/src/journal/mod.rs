@@ -32,6 +32,7 @@ pub use reader::load;
 pub(crate) use record::is_readable;
 pub use record::{JournalRecord, JournalSnapshot, VERSION};
 pub use sink::{Sink, SinkError};
+pub(crate) use state_dir::create as create_file;
 
 use crate::config::Retention;
 use crate::failpoint::{Failpoint, Point};

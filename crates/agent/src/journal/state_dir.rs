@@ -40,7 +40,7 @@ pub(super) fn acquire(dir: &Path, wait: Duration) -> Result<Option<File>, Journa
 }
 
 /// Creates a file. Never writes through a symlink of the same name.
-pub(super) fn create(path: &Path) -> io::Result<File> {
+pub(crate) fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
         _ => OpenOptions::new().write(true).create_new(true).open(path),

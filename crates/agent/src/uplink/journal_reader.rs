@@ -22,7 +22,7 @@ struct ReadPosition {
 }
 
 #[derive(Debug)]
-pub(super) enum Read {
+pub(crate) enum JournalRead {
     /// Records in order. Empty if there is nothing new.
     Records(Vec<JournalRecord>),
     /// The journal does not continue at the read position: a line is damaged, or a segment was
@@ -31,7 +31,7 @@ pub(super) enum Read {
 }
 
 #[derive(Debug)]
-pub(super) struct JournalReader {
+pub(crate) struct JournalReader {
     dir: PathBuf,
     position: Option<ReadPosition>,
     /// The segment at `position`, kept open between reads. `None` before the first read.
@@ -65,18 +65,18 @@ impl OpenSegment {
 }
 
 impl JournalReader {
-    pub(super) fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), position: None, open: None }
     }
 
     /// Closes the file while the reader is idle, because a deleted file uses disk space as long as
     /// it is open.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.open = None;
     }
 
     /// Resumes after the record `acked`. Returns false if the journal does not reach back that far.
-    pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
+    pub(crate) fn resume(&mut self, acked: u64) -> io::Result<bool> {
         (self.position, self.open) = (None, None);
         for number in segment::list(&self.dir)?.into_iter().rev() {
             let reaches_back = match first_record(&self.dir, number)? {
@@ -94,7 +94,7 @@ impl JournalReader {
 
     /// All open findings as of the last record up to `durable`, and its number. Reading resumes
     /// after that record.
-    pub(super) fn resync(&mut self, durable: u64) -> io::Result<(u64, Vec<Finding>)> {
+    pub(crate) fn resync(&mut self, durable: u64) -> io::Result<(u64, Vec<Finding>)> {
         let numbers = segment::list(&self.dir)?;
         let mut from = 0;
         for (at, number) in numbers.iter().enumerate().rev() {
@@ -121,8 +121,8 @@ impl JournalReader {
 
     /// The next records with changes, up to the record `durable`. Stops after `bytes_max` bytes of
     /// lines, but returns at least one record if there is any.
-    pub(super) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<Read> {
-        let Some(mut position) = self.position else { return Ok(Read::Gap) };
+    pub(crate) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<JournalRead> {
+        let Some(mut position) = self.position else { return Ok(JournalRead::Gap) };
         let mut records = Vec::new();
         let mut bytes = 0;
         while position.last < durable && bytes < bytes_max {
@@ -136,7 +136,7 @@ impl JournalReader {
                         break;
                     }
                     if is_empty || !self.resume(position.last)? {
-                        return Ok(Read::Gap);
+                        return Ok(JournalRead::Gap);
                     }
                     position = self.position.unwrap_or(position);
                     continue;
@@ -152,7 +152,7 @@ impl JournalReader {
                     }
                     Next::Skipped => (),
                     Next::End => break,
-                    Next::Gap => return Ok(Read::Gap),
+                    Next::Gap => return Ok(JournalRead::Gap),
                 }
             }
             self.open = Some(open);
@@ -166,7 +166,7 @@ impl JournalReader {
             position = ReadPosition { segment: next, offset: 0, ..position };
         }
         self.position = Some(position);
-        Ok(Read::Records(records))
+        Ok(JournalRead::Records(records))
     }
 
     /// Returns the open segment, or opens it.
@@ -280,10 +280,10 @@ mod tests {
         }
     }
 
-    fn numbers(read: Read) -> Vec<u64> {
+    fn numbers(read: JournalRead) -> Vec<u64> {
         match read {
-            Read::Records(records) => records.iter().map(|record| record.seq).collect(),
-            Read::Gap => panic!("a gap"),
+            JournalRead::Records(records) => records.iter().map(|record| record.seq).collect(),
+            JournalRead::Gap => panic!("a gap"),
         }
     }
 
@@ -326,7 +326,7 @@ mod tests {
         let segments = segment::list(test.folder.path()).unwrap();
         assert!(segments[0] > 1, "{segments:?}");
         assert!(
-            matches!(late.read(last, ALL).unwrap(), Read::Gap),
+            matches!(late.read(last, ALL).unwrap(), JournalRead::Gap),
             "the first records were deleted"
         );
         assert!(!late.resume(5).unwrap());
@@ -350,7 +350,7 @@ mod tests {
         std::fs::write(&path, format!("{}\n???\n{}\n", lines[0], lines[2])).unwrap();
         let mut reader = test.reader();
         assert!(reader.resume(0).unwrap());
-        assert!(matches!(reader.read(3, ALL).unwrap(), Read::Gap));
+        assert!(matches!(reader.read(3, ALL).unwrap(), JournalRead::Gap));
         assert_eq!(reader.resync(3).unwrap().0, 3);
     }
 
@@ -369,7 +369,7 @@ mod tests {
         std::fs::remove_file(segment::path(test.folder.path(), 1)).unwrap();
         assert_eq!(numbers(reader.read(3, 1).unwrap()), [2], "the file is open");
         assert_eq!(numbers(reader.read(3, 1).unwrap()), [3]);
-        assert!(matches!(closed.read(3, 1).unwrap(), Read::Gap), "the closed file is gone");
+        assert!(matches!(closed.read(3, 1).unwrap(), JournalRead::Gap), "the closed file is gone");
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(numbers(reader.read(1, ALL).unwrap()), [1]);
         std::fs::write(&path, &complete).unwrap();
         assert_eq!(test.append(2), 2);
-        let Read::Records(records) = reader.read(2, ALL).unwrap() else { panic!("a gap") };
+        let JournalRead::Records(records) = reader.read(2, ALL).unwrap() else { panic!("a gap") };
         let details: Vec<_> =
             records.iter().map(|record| &record.changes[0].finding().detail).collect();
         assert_eq!(details, ["Xid 2"]);

@@ -43,6 +43,7 @@ pub use connection_status::{ConnectionStatus, UplinkState};
 pub use enrol::{EnrolError, Enrolment, enrol};
 pub use identity::{IdentityStore, NodeIdentityError};
 pub use inventory::inventory_source;
+pub(crate) use journal_reader::{JournalRead, JournalReader};
 use reconnect::Reconnect;
 pub use reconnect::fixed_wait_from_environment;
 use session::UplinkSession;

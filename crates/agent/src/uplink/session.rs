@@ -25,7 +25,7 @@ use tonic::{Request, Streaming};
 use super::connection_status::StatusSender;
 use super::identity::Validity;
 use super::journal_name::JournalName;
-use super::journal_reader::{JournalReader, Read};
+use super::journal_reader::{JournalRead, JournalReader};
 use super::upload;
 use super::{Parts, SessionError};
 use crate::monitor::Chain;
@@ -236,14 +236,14 @@ impl UplinkSession {
             }
             // Read one record at a time, and stop at the limit. The file stays open in between.
             let records = match self.reader.read(durable, 1).map_err(SessionError::Journal)? {
-                Read::Records(records) if records.is_empty() => {
+                JournalRead::Records(records) if records.is_empty() => {
                     if stream.in_flight.is_empty() {
                         self.reported = durable;
                     }
                     return Ok(());
                 }
-                Read::Records(records) => records,
-                Read::Gap => return self.resync(stream),
+                JournalRead::Records(records) => records,
+                JournalRead::Gap => return self.resync(stream),
             };
             for record in records {
                 let message = convert::changes_message(record.seq, stream.sent, record.changes);

@@ -13,6 +13,8 @@ mod config;
 mod crash;
 mod faults;
 mod health_monitor;
+mod hooks;
 mod jobs;
 mod privilege;
+mod prometheus;
 mod python;

@@ -12,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::error::{CommandError, DeliveryError, Step};
+use super::word;
+use crate::error::{CommandError, DeliveryError, DeliveryStep};
 use crate::http::SHOWN_CHARS_MAX;
 use crate::text;
 
@@ -48,7 +49,8 @@ pub(crate) async fn deliver(
     let input = serde_json::to_vec(notification).unwrap_or_default();
     let limit = Duration::from_secs(receiver.timeout_s.into());
     let ended = timeout(limit, run(child, input, &program)).await;
-    let ended = ended.map_err(|_| DeliveryError::TimedOut { step: Step::Command, limit })?;
+    let ended =
+        ended.map_err(|_| DeliveryError::TimedOut { step: DeliveryStep::Command, limit })?;
     group.0 = None;
     ended.map_err(DeliveryError::Command)
 }
@@ -132,10 +134,4 @@ fn environment(notification: &Notification) -> Vec<(&'static str, String)> {
         ("FARRIER_SUBJECT", text::subject(notification)),
         ("FARRIER_TEXT", text::text(notification)),
     ]
-}
-
-/// A value as it is in the JSON.
-fn word(value: &impl serde::Serialize) -> String {
-    let json = serde_json::to_value(value).ok();
-    json.and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
 }

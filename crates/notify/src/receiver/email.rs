@@ -17,7 +17,7 @@ use lettre::transport::smtp::extension::ClientId;
 use tokio::time::timeout;
 
 use super::key_digest;
-use crate::error::{DeliveryError, Step};
+use crate::error::{DeliveryError, DeliveryStep};
 use crate::http::{self, SHOWN_CHARS_MAX};
 use crate::secret;
 use crate::smtp_stream::SmtpStream;
@@ -119,7 +119,7 @@ pub(crate) async fn deliver(
         }
         result
     };
-    let slow = |_| DeliveryError::TimedOut { step: Step::Smtp, limit: SMTP_DEADLINE };
+    let slow = |_| DeliveryError::TimedOut { step: DeliveryStep::Smtp, limit: SMTP_DEADLINE };
     timeout(SMTP_DEADLINE, conversation).await.map_err(slow)?
 }
 
@@ -193,6 +193,14 @@ async fn converse(
     rejected.map_or(Ok(()), Err)
 }
 
+#[cfg(test)]
+pub(crate) fn formatted(
+    receiver: &EmailReceiver,
+    notification: &Notification,
+) -> Result<Vec<u8>, DeliveryError> {
+    Ok(message(receiver, &Envelope::new(receiver)?, notification)?.formatted())
+}
+
 /// The message. It is the same for each delivery of a notification.
 fn message(
     receiver: &EmailReceiver,
@@ -250,9 +258,22 @@ enum Reply {
     Hide,
 }
 
+/// The error of rustls, which `lettre` wraps in an error of the connection.
+fn tls_error(err: &smtp::Error) -> Option<&rustls::Error> {
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        let inner = err.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if let Some(tls) = inner.and_then(|inner| inner.downcast_ref()) {
+            return Some(tls);
+        }
+        cause = err.source();
+    }
+    None
+}
+
 fn failure(host: &str, err: &smtp::Error, reply: Reply) -> DeliveryError {
-    if err.is_tls() {
-        let err = std::io::Error::other(err.source().map(ToString::to_string).unwrap_or_default());
+    if let Some(tls) = tls_error(err) {
+        let err = std::io::Error::other(tls.clone());
         return DeliveryError::Tls { host: host.to_owned(), err };
     }
     let shown = err.source().filter(|_| reply == Reply::Show).map(ToString::to_string);

@@ -24,3 +24,9 @@ pub(crate) fn portable_key(key: &str, chars_max: usize) -> String {
         (1..=chars_max).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
     if is_portable { key.to_owned() } else { key_digest(key) }
 }
+
+/// A value as it is in the JSON.
+pub(crate) fn word(value: &impl serde::Serialize) -> String {
+    let json = serde_json::to_value(value).ok();
+    json.and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
+}

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::portable_key;
 use super::webhook::IDEMPOTENCY_KEY;
 use crate::error::DeliveryError;
-use crate::http::Post;
-use crate::secret::{self, Secret};
+use crate::http::HttpRequest;
+use crate::secret::{self, SecretText};
 use crate::text;
-use crate::url::{HttpUrl, UrlError};
+use crate::url::{HttpUrl, ReceiverUrlError};
 
 const URL: &str = "https://events.pagerduty.com/v2/enqueue";
 
@@ -27,18 +27,19 @@ pub(crate) async fn deliver(
     let url = url(receiver)?;
     let routing_key = secret::read(&receiver.routing_key)?;
     let body = event(&routing_key, notification).to_string().into_bytes();
-    let mut post = Post::new(url, "application/json", body, receiver.ca.as_deref())?;
+    let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     post.hide(routing_key.expose());
     let key = portable_key(&notification.key, KEY_CHARS_MAX);
     post.header(IDEMPOTENCY_KEY, &key, "the idempotency key")?;
-    post.send().await
+    post.send().await?;
+    Ok(())
 }
 
-pub(crate) fn url(receiver: &PagerdutyReceiver) -> Result<HttpUrl, UrlError> {
+pub(crate) fn url(receiver: &PagerdutyReceiver) -> Result<HttpUrl, ReceiverUrlError> {
     HttpUrl::parse_confidential(receiver.url.as_deref().unwrap_or(URL))
 }
 
-fn event(routing_key: &Secret, notification: &Notification) -> Value {
+fn event(routing_key: &SecretText, notification: &Notification) -> Value {
     let dedup_key = portable_key(&notification.group, KEY_CHARS_MAX);
     let action = match notification.status {
         NotificationStatus::Firing => "trigger",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::portable_key;
 use super::webhook::IDEMPOTENCY_KEY;
 use crate::error::DeliveryError;
-use crate::http::Post;
+use crate::http::HttpRequest;
 use crate::secret;
 use crate::template::{self, Markup, TemplateError};
 use crate::text;
@@ -18,11 +18,12 @@ pub(crate) async fn deliver(
 ) -> Result<(), DeliveryError> {
     let body = body(receiver, notification)?.to_string().into_bytes();
     let url = HttpUrl::parse_confidential(secret::read(&receiver.url)?.expose())?;
-    let mut post = Post::new(url, "application/json", body, receiver.ca.as_deref())?;
+    let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     let path = post.url.path_and_query().to_owned();
     post.hide(&path);
     post.header(IDEMPOTENCY_KEY, &portable_key(&notification.key, 255), "the idempotency key")?;
-    post.send().await
+    post.send().await?;
+    Ok(())
 }
 
 /// Without a template, the text has no markup: an asterisk in a cause must not become bold.

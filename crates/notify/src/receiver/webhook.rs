@@ -8,10 +8,10 @@ use ring::hmac;
 use super::portable_key;
 use crate::error::DeliveryError;
 use crate::hex::hexadecimal;
-use crate::http::Post;
-use crate::secret::{self, Secret};
+use crate::http::HttpRequest;
+use crate::secret::{self, SecretText};
 use crate::template::{self, Markup, TemplateError};
-use crate::url::{HttpUrl, UrlError};
+use crate::url::{HttpUrl, ReceiverUrlError};
 
 const JSON: &str = "application/json";
 
@@ -35,7 +35,7 @@ pub(crate) async fn deliver(
         let timestamp = Timestamp::now().as_second();
         (timestamp, signature(&key, timestamp, &body))
     });
-    let mut post = Post::new(url, content_type, body, receiver.ca.as_deref())?;
+    let mut post = HttpRequest::post(url, content_type, body, receiver.ca.as_deref())?;
     let key = portable_key(&notification.key, KEY_CHARS_MAX);
     post.header(IDEMPOTENCY_KEY, &key, "the idempotency key")?;
     if let Some((timestamp, signature)) = signature {
@@ -45,11 +45,12 @@ pub(crate) async fn deliver(
     if let Some(file) = &receiver.bearer_token {
         post.bearer(&secret::read(file)?)?;
     }
-    post.send().await
+    post.send().await?;
+    Ok(())
 }
 
 /// The key of a signature is not sent, so that only a token requires TLS.
-pub(crate) fn url(receiver: &WebhookReceiver) -> Result<HttpUrl, UrlError> {
+pub(crate) fn url(receiver: &WebhookReceiver) -> Result<HttpUrl, ReceiverUrlError> {
     match receiver.bearer_token {
         Some(_) => HttpUrl::parse_confidential(&receiver.url),
         None => HttpUrl::parse(&receiver.url),
@@ -79,7 +80,7 @@ fn is_json(content_type: &str) -> bool {
 }
 
 /// `v1=` and the HMAC-SHA256 of the timestamp, a dot and the body.
-fn signature(key: &Secret, timestamp: i64, body: &[u8]) -> String {
+fn signature(key: &SecretText, timestamp: i64, body: &[u8]) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose().as_bytes());
     let mut context = hmac::Context::with_key(&key);
     context.update(format!("{timestamp}.").as_bytes());

@@ -2,6 +2,7 @@
 
 mod coverage;
 mod faults;
+mod hooks;
 mod jobs;
 mod print;
 mod server;

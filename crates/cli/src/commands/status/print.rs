@@ -8,7 +8,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
-use super::{coverage, faults, jobs, server};
+use super::{coverage, faults, hooks, jobs, server};
 use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
@@ -19,6 +19,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     advice(status, printer)?;
     coverage::print(status, printer)?;
     server::print(status, printer)?;
+    hooks::print(status, printer)?;
     cost(status, printer)
 }
 

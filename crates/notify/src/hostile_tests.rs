@@ -1,0 +1,157 @@
+//! Hostile texts: a cause, an action or a key may come from a kernel log or another program. They
+//! must not change the structure of any message, and no template may crash or hang.
+
+use farrier_fleet::health::Severity;
+use farrier_fleet::notify::{
+    AffectedNode, EmailReceiver, Notification, NotificationKind, NotificationStatus, SmtpTls,
+    WebhookReceiver,
+};
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use crate::receiver::{email, webhook};
+use crate::template::{Markup, render};
+use crate::text;
+
+fn notification(texts: &[String]) -> Notification {
+    let text = |index: usize| texts[index % texts.len()].clone();
+    Notification {
+        key: text(0),
+        group: text(1),
+        status: NotificationStatus::Firing,
+        severity: Severity::Fatal,
+        kind: NotificationKind::Finding,
+        code: text(2),
+        cause: text(3),
+        nodes: vec![AffectedNode {
+            node: "gpu-7".parse().unwrap(),
+            pool: None,
+            site: None,
+            tenant: None,
+            part: Some(text(4)),
+        }],
+        nodes_total: 1,
+        action_taken: Some(text(5)),
+        action_needed: Some(text(6)),
+        runbook_url: Some(text(7)),
+        started: Timestamp::UNIX_EPOCH,
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// Texts with the characters that have a meaning in headers, JSON, mrkdwn and templates.
+fn hostile() -> impl Strategy<Value = Vec<String>> {
+    let text = prop_oneof![
+        any::<String>(),
+        "[\\x00-\\x1f\"\\\\<>&{}%|*_`@:\r\n\u{202e}\u{200b}\u{1f525}a-c .]{0,400}",
+        Just("x\r\nBcc: evil@example.org\r\n\r\n.\r\n".to_owned()),
+        Just("<!channel> <https://evil.example|here>".to_owned()),
+        Just("{{ key }}{% for x in range(9) %}".to_owned()),
+    ];
+    proptest::collection::vec(text, 8)
+}
+
+proptest! {
+    #[test]
+    fn texts_are_one_short_line(texts in hostile()) {
+        let notification = notification(&texts);
+        for line in [text::subject(&notification), text::text(&notification)] {
+            let is_clean = !line.chars().any(|char| char.is_control() || char == '\u{202e}');
+            prop_assert!(is_clean, "{line:?}");
+            prop_assert!(line.chars().count() < 2_000);
+        }
+    }
+
+    #[test]
+    fn a_json_template_stays_json(texts in hostile()) {
+        let notification = notification(&texts);
+        let template = r#"{"a": {{ cause }}, "b": {{ text }}, "c": {{ nodes }}, "d": {{ key }}}"#;
+        let json: Value = serde_json::from_str(&render(template, Markup::Json, &notification).unwrap()).unwrap();
+        prop_assert_eq!(json.as_object().unwrap().len(), 4);
+        prop_assert_eq!(json["d"].as_str().unwrap(), notification.key.as_str());
+        prop_assert_eq!(json["b"].as_str().unwrap(), text::text(&notification));
+    }
+
+    #[test]
+    fn a_slack_text_has_only_the_markup_of_its_template(texts in hostile()) {
+        let template = "<{{ runbook_url }}|runbook> {{ text }} {{ code }}";
+        let text = render(template, Markup::Slack, &notification(&texts)).unwrap();
+        prop_assert_eq!(text.matches('<').count(), 1);
+        prop_assert_eq!(text.matches('>').count(), 1);
+    }
+
+    #[test]
+    fn an_email_has_exactly_its_own_headers(texts in hostile()) {
+        let receiver = EmailReceiver {
+            server: "localhost:25".to_owned(),
+            from: "farrier@fleet.example".to_owned(),
+            to: vec!["oncall@fleet.example".to_owned()],
+            tls: SmtpTls::None,
+            user: None,
+            password: None,
+            template: None,
+            ca: None,
+        };
+        let message = email::formatted(&receiver, &notification(&texts)).unwrap();
+        let message = String::from_utf8(message).unwrap();
+        prop_assert!(message.is_ascii());
+        let (head, _) = message.split_once("\r\n\r\n").unwrap();
+        // Lines that continue a header start with a space.
+        let names = head.split("\r\n").filter(|line| !line.starts_with(' '));
+        let names: Vec<&str> = names.map(|line| line.split(':').next().unwrap()).collect();
+        let expected = [
+            "From", "Date", "Message-ID", "In-Reply-To", "References", "Subject",
+            "Auto-Submitted", "Content-Type", "To", "Content-Transfer-Encoding",
+        ];
+        prop_assert_eq!(names.len(), expected.len(), "{}", head);
+        for name in expected {
+            prop_assert!(names.contains(&name), "{} {}", name, head);
+        }
+    }
+
+    #[test]
+    fn no_template_crashes(template in prop_oneof![
+        any::<String>(),
+        "[{}%|a-z0-9_.()\\[\\]'\"* ]{0,200}",
+        "\\{\\{ [a-z_.|()0-9'*~ ]{0,60} \\}\\}",
+    ]) {
+        let notification = notification(&["text".to_owned()]);
+        for markup in [Markup::Json, Markup::Slack, Markup::Plain] {
+            let _ = render(&template, markup, &notification);
+        }
+        let receiver = WebhookReceiver {
+            url: "http://localhost/".to_owned(),
+            template: Some(template),
+            content_type: None,
+            hmac_key: None,
+            bearer_token: None,
+            ca: None,
+        };
+        let _ = webhook::body(&receiver, &notification);
+    }
+}
+
+#[test]
+fn a_template_cannot_read_files_run_forever_or_render_too_much() {
+    let notification = notification(&["text".to_owned()]);
+    for template in [
+        "{% include '/etc/passwd' %}",
+        "{% import '/etc/passwd' as x %}",
+        "{% extends '/etc/passwd' %}",
+        "{% for x in range(100000) %}{% for y in range(100000) %}{% endfor %}{% endfor %}",
+        "{% for x in range(9999) %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% endfor %}",
+        "{{ undefined }}",
+        "{{ nodes[9].node }}",
+        "{{ cause",
+        "   ",
+    ] {
+        for markup in [Markup::Json, Markup::Slack, Markup::Plain] {
+            assert!(render(template, markup, &notification).is_err(), "{markup:?} {template}");
+        }
+    }
+    let long = "a".repeat(17 << 10);
+    assert!(render(&long, Markup::Plain, &notification).is_err());
+    // A value in quotation marks is a value twice.
+    assert!(render("{\"a\": \"{{ text }}\"}", Markup::Json, &notification).is_err());
+}

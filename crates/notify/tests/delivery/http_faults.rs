@@ -1,0 +1,238 @@
+//! Receivers that fail: what is retried, and what an error shows.
+
+use std::time::Duration;
+
+use farrier_fleet::notify::{PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver};
+use farrier_notify::{DeliveryError, DeliveryStep, Sender};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::http_server::{Answer, HttpServer};
+use crate::sample::{Certificate, chain, notification, secret};
+use crate::webhooks::webhook;
+
+async fn delivery_error(receiver: WebhookReceiver) -> DeliveryError {
+    Sender::new().deliver(&Receiver::Webhook(receiver), &notification()).await.unwrap_err()
+}
+
+/// A peer that sends bytes to each connection, and then keeps it open.
+async fn peer(bytes: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        loop {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            let _ = tcp.write_all(&bytes).await;
+            open.push(tcp);
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_retried() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    drop(listener);
+    let err = delivery_error(webhook(url)).await;
+    assert!(matches!(&err, DeliveryError::Connect { host, .. } if host == "127.0.0.1"), "{err}");
+    assert!(err.is_retryable());
+}
+
+/// Time is paused: it advances when every task waits.
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_meets_a_deadline() {
+    let silent = peer(Vec::new()).await;
+    let err = delivery_error(webhook(silent.clone())).await;
+    assert!(matches!(err, DeliveryError::TimedOut { step: DeliveryStep::Request, .. }), "{err}");
+    assert!(err.is_retryable());
+    let tls = silent.replace("http://", "https://");
+    let err = delivery_error(webhook(tls)).await;
+    assert!(
+        matches!(err, DeliveryError::TimedOut { step: DeliveryStep::TlsHandshake, .. }),
+        "{err}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_never_ends_meets_a_deadline() {
+    let head = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 100\r\n\r\nstart";
+    let err = delivery_error(webhook(peer(head.to_vec()).await)).await;
+    assert!(matches!(err, DeliveryError::TimedOut { step: DeliveryStep::Request, .. }), "{err}");
+}
+
+#[tokio::test]
+async fn a_status_says_whether_to_retry() {
+    let statuses = [
+        (301, false),
+        (400, false),
+        (401, false),
+        (404, false),
+        (408, true),
+        (429, true),
+        (500, true),
+        (503, true),
+    ];
+    for (status, is_retryable) in statuses {
+        let answer = Answer {
+            headers: vec![
+                ("location", "http://127.0.0.1:1/".to_owned()),
+                ("retry-after", "17".to_owned()),
+            ],
+            ..Answer::status(status)
+        };
+        let server = HttpServer::plain(vec![answer]).await;
+        let err = delivery_error(webhook(server.url("/"))).await;
+        assert_eq!(err.is_retryable(), is_retryable, "{err}");
+        assert_eq!(err.retry_after(), Some(Duration::from_secs(17)), "{err}");
+        // A redirect is not followed.
+        assert_eq!(server.waiting(), 1, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_is_seconds_or_a_date_and_is_limited() {
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_mins(10);
+    let soon = soon.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let cases = [
+        ("0".to_owned(), Some(0..=0)),
+        (soon, Some(290..=600)),
+        ("Wed, 21 Oct 2015 07:28:00 GMT".to_owned(), Some(0..=0)),
+        ("99999999".to_owned(), Some(3600..=3600)),
+        ("soon".to_owned(), None),
+        ("-1".to_owned(), None),
+    ];
+    for (value, expected) in cases {
+        let headers = vec![("retry-after", value.clone())];
+        let server = HttpServer::plain(vec![Answer { headers, ..Answer::status(429) }]).await;
+        let wait = delivery_error(webhook(server.url("/"))).await.retry_after();
+        match expected {
+            None => assert_eq!(wait, None, "{value}"),
+            Some(range) => assert!(range.contains(&wait.unwrap().as_secs()), "{value}: {wait:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_response_is_cut_and_cleaned() {
+    let mut body = b"first line\r\n\x1b[31mred\x1b[0m \xe2\x80\xaehidden ".to_vec();
+    body.resize(10 << 20, b'x');
+    let server = HttpServer::plain(vec![Answer { body, ..Answer::status(400) }]).await;
+    let DeliveryError::Status { body, .. } = delivery_error(webhook(server.url("/"))).await else {
+        panic!("expected a status");
+    };
+    assert!(body.starts_with("first line [31mred [0m hidden xxx"), "{body}");
+    assert_eq!(body.chars().count(), 203, "{body}");
+}
+
+#[tokio::test]
+async fn a_large_success_is_a_success() {
+    let body = vec![b'x'; 10 << 20];
+    let server = HttpServer::plain(vec![Answer { body, ..Answer::status(200) }]).await;
+    let receiver = Receiver::Webhook(webhook(server.url("/")));
+    Sender::new().deliver(&receiver, &notification()).await.unwrap();
+}
+
+#[tokio::test]
+async fn garbage_and_endless_headers_are_errors() {
+    let endless = [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'y'; 1 << 20]].concat();
+    for bytes in [b"\x00\xff not http at all\r\n\r\n".to_vec(), endless] {
+        let err = delivery_error(webhook(peer(bytes).await)).await;
+        assert!(matches!(err, DeliveryError::Http { .. }), "{err}");
+        assert!(err.is_retryable());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_closes_early_is_retried() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        let _ = tcp.read(&mut [0; 10]).await;
+    });
+    let err = delivery_error(webhook(url)).await;
+    assert!(matches!(err, DeliveryError::Http { .. }), "{err}");
+    assert!(err.is_retryable());
+}
+
+#[tokio::test]
+async fn an_unknown_authority_is_a_tls_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let server =
+        HttpServer::tls(vec![Answer::status(200)], &Certificate::write(folder.path())).await;
+    let other = tempfile::tempdir().unwrap();
+    let ca = Some(Certificate::write(other.path()).pem);
+    let err = delivery_error(WebhookReceiver { ca, ..webhook(server.https_url("/")) }).await;
+    assert!(matches!(err, DeliveryError::Tls { .. }), "{err}");
+    assert!(err.is_retryable());
+    assert_eq!(server.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_plain_server_is_a_tls_error_for_https() {
+    let server = HttpServer::plain(vec![Answer::status(200)]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let ca = Some(Certificate::write(folder.path()).pem);
+    let err = delivery_error(WebhookReceiver { ca, ..webhook(server.https_url("/")) }).await;
+    assert!(matches!(err, DeliveryError::Tls { .. }), "{err}");
+}
+
+#[tokio::test]
+async fn no_error_shows_a_secret_even_if_the_receiver_repeats_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let body = b"no /services/T0/B0/s3cret-path, no s3cret-token, no s3cret-routing-key".to_vec();
+    let server = HttpServer::plain(vec![Answer { body, ..Answer::status(403) }]).await;
+    let receivers = [
+        Receiver::Webhook(WebhookReceiver {
+            bearer_token: Some(secret(folder.path(), "token", "s3cret-token")),
+            ..webhook(server.url("/services/T0/B0/s3cret-path"))
+        }),
+        Receiver::Slack(SlackReceiver {
+            url: secret(folder.path(), "url", &server.url("/services/T0/B0/s3cret-path")),
+            template: None,
+            ca: None,
+        }),
+        Receiver::Pagerduty(PagerdutyReceiver {
+            routing_key: secret(folder.path(), "key", "s3cret-routing-key"),
+            url: Some(server.url("/services/T0/B0/s3cret-path")),
+            ca: None,
+        }),
+    ];
+    let own = ["s3cret-token", "s3cret-path", "s3cret-routing-key"];
+    for (receiver, own) in receivers.iter().zip(own) {
+        let err = Sender::new().deliver(receiver, &notification()).await.unwrap_err();
+        let text = chain(&err);
+        assert!(text.contains("[secret]") && !text.contains(own), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_others_can_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let server = HttpServer::plain(vec![Answer::status(200)]).await;
+    let file = secret(folder.path(), "token", "s3cret-token");
+    std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let receiver = WebhookReceiver { bearer_token: Some(file), ..webhook(server.url("/")) };
+    let err = delivery_error(receiver.clone()).await;
+    assert!(matches!(err, DeliveryError::Secret(_)) && err.is_retryable(), "{err}");
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let text = problems[0].to_string();
+    assert_eq!(problems.len(), 1);
+    assert!(text.starts_with("`bearer_token`: ") && text.contains("chmod 600"), "{text}");
+    assert_eq!(server.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_token_is_not_sent_over_plain_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let bearer_token = Some(secret(folder.path(), "token", "s3cret-token"));
+    let url = "http://receiver.example/hook".to_owned();
+    let receiver = WebhookReceiver { bearer_token, ..webhook(url) };
+    let err = delivery_error(receiver.clone()).await;
+    assert!(matches!(err, DeliveryError::Url(_)) && !err.is_retryable(), "{err}");
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["url"]);
+}
