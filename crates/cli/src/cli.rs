@@ -39,6 +39,9 @@ pub(crate) enum Command {
     Lint(commands::lint::Args),
     /// Save a server address and token for `farrier fleet`
     Login(commands::login::Args),
+    /// Notifications of the fleet: check the policy, test receivers, show the queue, mute alerts
+    #[command(subcommand)]
+    Notify(commands::notify::NotifyCommand),
     /// Plan training: memory, speed, bottleneck, cost and goodput
     #[command(subcommand)]
     Plan(commands::plan::PlanCommand),

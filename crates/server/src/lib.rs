@@ -28,6 +28,7 @@ mod ingest;
 mod last_ran;
 pub mod log;
 pub mod log_tail;
+pub mod notify;
 mod renewals;
 pub mod report;
 pub mod rest;

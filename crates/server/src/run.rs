@@ -34,6 +34,7 @@ use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
 use crate::log_tail::LogTail;
+use crate::notify::{self, Deliver, Notifier, NotifyFailpoint, NotifyHandle};
 use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
 use crate::space::DiskSpace;
@@ -110,6 +111,10 @@ pub struct ServerOptions {
     /// For tests: stop after this many commits, before the inputs of the last commit get their
     /// replies.
     pub fail_after_commits: Option<u64>,
+    /// For tests: stop notifying at a step, after passing it this many times.
+    pub notify_failpoint: Option<(NotifyFailpoint, u32)>,
+    /// For tests: deliver to something else than receivers.
+    pub deliver: Option<Arc<dyn Deliver>>,
 }
 
 impl ServerOptions {
@@ -129,6 +134,8 @@ impl ServerOptions {
             facts: Cow::Borrowed(FactSet::embedded()),
             wall_clock: WallClock::default(),
             fail_after_commits: None,
+            notify_failpoint: None,
+            deliver: None,
         }
     }
 }
@@ -150,7 +157,7 @@ pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
 }
 
 /// Files that other users may neither read nor change.
-const STORES: [&str; 9] = [
+const STORES: [&str; 12] = [
     "access",
     "access-wal",
     "access-shm",
@@ -160,6 +167,9 @@ const STORES: [&str; 9] = [
     "log-head",
     "log.state",
     "log.state.before",
+    "notify",
+    "notify-wal",
+    "notify-shm",
 ];
 
 #[derive(Debug)]
@@ -173,6 +183,7 @@ pub struct Running {
     ended: ControllerResult,
     damage: Damage,
     stop: watch::Sender<bool>,
+    notify: Arc<NotifyHandle>,
     tasks: JoinSet<()>,
     _lock: FolderLock,
 }
@@ -197,6 +208,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
             .await?;
     let audited = state_machine.state().access;
+    let notify = notify_handle(&options);
     let (log_end, end) = watch::channel(state_machine.state().seq);
     let damage = state_machine.damage();
     let tail = LogTail::new(path, end, damage.clone());
@@ -222,12 +234,8 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         counters: Arc::clone(&counters),
         heartbeat_interval_s: options.heartbeat_interval_s,
     });
-    let audit = Arc::new(Audit::new(
-        controller.clone(),
-        Arc::clone(&store),
-        Arc::clone(&sessions),
-        audited,
-    ));
+    let audit = Audit::new(controller.clone(), Arc::clone(&store), Arc::clone(&sessions), audited);
+    let audit = Arc::new(audit);
     let (stop, stopped) = watch::channel(false);
     let app = AppState {
         controller: controller.clone(),
@@ -241,6 +249,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         counters: Arc::clone(&counters),
         facts: options.facts,
         changes: Arc::clone(&audit),
+        notify: Arc::clone(&notify),
         stopped: stopped.clone(),
     };
     let rest = Rest::new(app, options.rate);
@@ -260,6 +269,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     tasks.spawn(Arc::clone(&space).watch(log_path(&options.dir)));
     tasks.spawn(counters.log_summaries());
     tasks.spawn(audit.run());
+    tasks.spawn(Notifier::new(&notify, &controller, &tail).run());
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
     }
@@ -274,9 +284,15 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         ended,
         damage,
         stop,
+        notify,
         tasks,
         _lock: lock,
     })
+}
+
+fn notify_handle(options: &ServerOptions) -> Arc<NotifyHandle> {
+    let (dir, deliver) = (options.dir.clone(), options.deliver.clone());
+    Arc::new(NotifyHandle::new(dir, deliver, options.notify_failpoint))
 }
 
 /// Records the URL by which other commands on this machine find the server. If this fails, the
@@ -323,6 +339,7 @@ async fn open_state_machine(
     options: &ServerOptions,
 ) -> Result<StateMachine, ServerError> {
     let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
+    let dir = options.dir.clone();
     let state_machine =
         tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
             let checked = CheckedLog::new(Box::new(SqliteLog::open(&path)?))?;
@@ -347,6 +364,7 @@ async fn open_state_machine(
                 let policy = Event::PolicySet { policy: Box::default() };
                 state_machine.commit(vec![(Actor::Server, policy)], now)?;
             }
+            notify::prepare_store(&dir, state_machine.state());
             let Head { seq, hash, .. } = state_machine.head();
             store.free_names(|node| state_machine.state().nodes.contains_key(node))?;
             let nodes = state_machine.state().nodes.len();
@@ -397,6 +415,11 @@ impl Running {
 
     pub fn controller(&self) -> &Controller {
         &self.controller
+    }
+
+    /// Becomes true when the notifier stops at a failpoint.
+    pub fn notifier_halted(&self) -> watch::Receiver<bool> {
+        self.notify.halted()
     }
 
     pub fn is_disk_low(&self) -> bool {

@@ -15,7 +15,8 @@ use anyhow::bail;
 use crate::bench_size::Size;
 use crate::shell::print_status;
 use scenarios::{
-    BurstResult, CertifiedResult, FindingsResult, FloodResult, RestartResult, SteadyResult,
+    BurstResult, CertifiedResult, FindingsResult, FloodResult, NotifyResult, RestartResult,
+    SteadyResult,
 };
 
 /// Sizes of a run.
@@ -28,6 +29,8 @@ struct FleetParams {
     burst: (usize, usize),
     /// Nodes, and findings on them.
     findings: (usize, usize),
+    /// Nodes, findings in a burst, and runs with and without notifications.
+    notify: (usize, usize, usize),
     /// Nodes, flooding nodes, and fatal findings on the others.
     flood: (usize, usize, usize),
     /// Log entries, and how many of them follow the snapshot.
@@ -41,6 +44,7 @@ const FULL: FleetParams = FleetParams {
     certified: 2_000,
     burst: (1_500, 375),
     findings: (1_500, 2_000),
+    notify: (1_500, 10_000, 3),
     flood: (200, 1_000, 600),
     history: (1_000_000, 65_000),
 };
@@ -49,6 +53,7 @@ const QUICK: FleetParams = FleetParams {
     certified: 20,
     burst: (200, 50),
     findings: (100, 100),
+    notify: (100, 200, 1),
     flood: (20, 20, 20),
     history: (10_000, 1_000),
 };
@@ -60,6 +65,7 @@ struct FleetResults {
     certified: Option<CertifiedResult>,
     bursts: Vec<BurstResult>,
     findings: Option<FindingsResult>,
+    notify: Vec<NotifyResult>,
     flood: Option<FloodResult>,
     restarts: Vec<RestartResult>,
 }
@@ -67,7 +73,7 @@ struct FleetResults {
 /// Runs all or the named scenarios. Writes `bench/fleet.md` if all ran.
 pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     let params = size.pick(FULL, QUICK);
-    let names = ["burst", "findings", "flood", "steady", "restart", "certified"];
+    let names = ["burst", "findings", "notify", "flood", "steady", "restart", "certified"];
     if let Some(unknown) = parts.iter().find(|part| !names.contains(part)) {
         bail!("unknown scenario `{unknown}`; expected one of {}", names.join(", "));
     }
@@ -88,6 +94,9 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     }
     if selected("findings") {
         results.findings = Some(scenarios::findings(size, params.findings)?);
+    }
+    if selected("notify") {
+        results.notify = scenarios::notify(size, params.notify)?;
     }
     if selected("flood") {
         results.flood = Some(scenarios::flood(size, params.flood)?);

@@ -72,15 +72,49 @@ pub(super) fn findings(
     size: Size,
     (nodes, findings): (usize, usize),
 ) -> anyhow::Result<FindingsResult> {
+    let measurements = findings_load(size, (nodes, findings), 20_000, "silent")?;
+    Ok(FindingsResult { nodes, measurements })
+}
+
+fn findings_load(
+    size: Size,
+    (nodes, findings): (usize, usize),
+    pause_us: u32,
+    notified: &str,
+) -> anyhow::Result<Measurements> {
     let server = BenchServer::start(size, &folder("findings")?, Transport::Plain)?;
     let token = server.admin_token()?;
-    let (findings_arg, nodes_arg) = (findings.to_string(), nodes.to_string());
-    let measurements =
-        load::run(size, &["findings", &server.url(), &token, &nodes_arg, &findings_arg], |_| {
-            Ok(())
-        })?;
+    let (nodes, findings) = (nodes.to_string(), findings.to_string());
+    let (url, pause) = (server.url(), pause_us.to_string());
+    let args = ["findings", &url, &token, &nodes, &findings, &pause, notified];
+    let measurements = load::run(size, &args, |_| Ok(()))?;
     server.kill()?;
-    Ok(FindingsResult { nodes, measurements })
+    Ok(measurements)
+}
+
+/// Pause between findings in microseconds. With the jitter of the load, 10,000 take a minute.
+const BURST_PAUSE_US: u32 = 2_500;
+
+pub(super) struct NotifyResult {
+    pub(super) nodes: usize,
+    pub(super) findings: usize,
+    pub(super) silent: Measurements,
+    pub(super) notified: Measurements,
+}
+
+/// Runs without and with notifications alternate, so that a change of the machine's speed affects
+/// both.
+pub(super) fn notify(
+    size: Size,
+    (nodes, findings, runs): (usize, usize, usize),
+) -> anyhow::Result<Vec<NotifyResult>> {
+    let mut results = Vec::new();
+    for _ in 0..runs {
+        let run = |notified| findings_load(size, (nodes, findings), BURST_PAUSE_US, notified);
+        let (silent, notified) = (run("silent")?, run("notified")?);
+        results.push(NotifyResult { nodes, findings, silent, notified });
+    }
+    Ok(results)
 }
 
 /// Size of each flood report, close to the message limit.

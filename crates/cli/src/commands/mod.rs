@@ -10,6 +10,7 @@ pub(crate) mod facts;
 pub(crate) mod fleet;
 pub(crate) mod lint;
 pub(crate) mod login;
+pub(crate) mod notify;
 pub(crate) mod orders;
 pub(crate) mod plan;
 pub(crate) mod probe;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Fleet(command) => fleet::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
         Command::Login(args) => login::run(&args, printer),
+        Command::Notify(command) => notify::run(&command, printer),
         Command::Orders(args) => orders::run(&args, printer),
         Command::Plan(command) => plan::run(&command, printer),
         Command::Probe(command) => probe::run(&command, printer),

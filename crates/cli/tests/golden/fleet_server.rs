@@ -76,6 +76,10 @@ impl FleetServer {
             let policy = format!("{{\"pools_default\": {{{field}}}}}\n");
             std::fs::write(env.path(file), policy).unwrap();
         }
+        for file in ["notify.json", "notify-wrong.json"] {
+            let input = format!("{}/tests/golden/input/{file}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::copy(input, env.path(file)).unwrap();
+        }
         env
     }
 

@@ -42,6 +42,7 @@ cases! {
     fleet_explain in FleetServer::environment();
     fleet_nodes in FleetServer::environment();
     lint in CaseEnv::checkout();
+    notify in FleetServer::environment();
     plan in CaseEnv::checkout();
     server in FleetServer::environment_without_server();
     simulate in CaseEnv::folder();

@@ -192,7 +192,12 @@ impl OperatorRequest {
             | Self::Approve { node }
             | Self::Verify { node, .. }
             | Self::RunOrder { node, .. } => Some(node),
-            Self::Freeze { .. } | Self::Unfreeze { .. } | Self::DomainRepaired { .. } => None,
+            Self::Mute { matches, .. } => matches.node.as_ref(),
+            Self::Freeze { .. }
+            | Self::Unfreeze { .. }
+            | Self::DomainRepaired { .. }
+            | Self::Unmute { .. }
+            | Self::AcknowledgeAlerts { .. } => None,
         }
     }
 }
@@ -238,6 +243,13 @@ fn describe_request(request: &OperatorRequest) -> String {
         }
         OperatorRequest::Verify { level, .. } => format!("verify {level}"),
         OperatorRequest::RunOrder { order, .. } => format!("run {order}"),
+        OperatorRequest::Mute { matches, until, reason } => {
+            format!("mute {matches} until {until:.0}: {reason}")
+        }
+        OperatorRequest::Unmute { mute } => format!("end mute {mute}"),
+        OperatorRequest::AcknowledgeAlerts { group } => {
+            format!("acknowledge alert group {group}")
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::policy::Policy;
 use super::reason::{self, Rationale, Reason};
 use super::state::{NodePhase, Symptom};
 use crate::health::{Change, Finding, GpuUuid};
+use crate::notify::MuteMatch;
 
 /// Version of the entry format. Raise it when old bytes no longer decode, and keep the old decoder.
 ///
@@ -368,6 +369,23 @@ pub enum OperatorRequest {
         /// `diag`, `tune` or `collect-logs`.
         #[serde(alias = "what")]
         order: OrderKind,
+    },
+    /// Send no notifications of these alerts until the given time.
+    Mute {
+        #[serde(rename = "match")]
+        matches: MuteMatch,
+        until: Timestamp,
+        reason: String,
+    },
+    /// End a mute before its time.
+    Unmute {
+        /// Position of the mute in the log.
+        mute: u64,
+    },
+    /// An operator takes care of a group of alerts: it is neither repeated nor escalated.
+    AcknowledgeAlerts {
+        /// The group, as in its notifications.
+        group: String,
     },
 }
 

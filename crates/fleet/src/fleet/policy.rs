@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::identity::{DomainKind, Pool};
 use super::order::{OrderKind, VerificationLevel};
 use super::window::Window;
+use crate::notify::NotificationPolicy;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,6 +30,9 @@ pub struct Policy {
     pub lemon: LemonPolicy,
     /// Systemd units whose restart repairs a finding, by finding code.
     pub services: BTreeMap<String, String>,
+    /// Who is notified of what.
+    #[serde(skip_serializing_if = "NotificationPolicy::is_empty")]
+    pub notifications: NotificationPolicy,
 }
 
 impl Policy {
@@ -72,6 +76,7 @@ impl Default for Policy {
             common_cause: CommonCausePolicy::default(),
             lemon: LemonPolicy::default(),
             services: BTreeMap::new(),
+            notifications: NotificationPolicy::default(),
         }
     }
 }

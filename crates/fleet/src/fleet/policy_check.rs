@@ -1,6 +1,8 @@
 //! Checks a policy before it takes effect. Rejects values that can only be mistakes.
 
 use super::policy::{Policy, PoolPolicy};
+use crate::notify::NotificationProblem;
+
 use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +48,13 @@ impl Policy {
             count_within("services", code.len(), 1, NAME_MAX)?;
             service(&format!("services.{code}"), unit)?;
         }
-        Ok(())
+        let problems = self.notifications.problems();
+        match problems.into_iter().find(NotificationProblem::is_error) {
+            Some(NotificationProblem { at, kind }) => {
+                Err(PolicyError { at, expected: kind.to_string() })
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -78,6 +78,24 @@ pub enum NotificationKind {
     DomainFault,
     /// An order failed, or exhausted its attempts.
     OrderFailed,
+    /// The notifications themselves: some may be missing, or are summarised.
+    Notifier,
     /// A test message of `farrier notify test`.
     Test,
+}
+
+impl NotificationKind {
+    /// The code, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Finding => "finding",
+            Self::HeartbeatLost => "heartbeat-lost",
+            Self::NodePhase => "node-phase",
+            Self::Deferred => "deferred",
+            Self::DomainFault => "domain-fault",
+            Self::OrderFailed => "order-failed",
+            Self::Notifier => "notifier",
+            Self::Test => "test",
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod histories;
 mod hostile;
 mod ledger;
 mod logic_version;
+mod notifications;
 mod quarantine;
 mod recorded;
 mod recorded_histories;

@@ -8,6 +8,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Liveness, Node, RepairAttempt};
 use farrier_fleet::fleet::{FleetState, NodeId, NodePhase, OrderStatus};
 use farrier_fleet::health::{Change, Finding, Severity};
+use farrier_fleet::notify::Mute;
 use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 
 /// Limit on the estimated bytes of a node's open findings. One report has at most
@@ -194,6 +195,17 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
             new_if(!state.freezes.get(domain).is_some_and(is_same))
         }
         OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
+        OperatorRequest::Mute { matches, until, reason } => {
+            let is_same = |mute: &Mute| {
+                mute.matches == *matches
+                    && mute.by == *by
+                    && mute.until == *until
+                    && mute.reason == *reason
+            };
+            new_if(!state.mutes.values().any(is_same))
+        }
+        OperatorRequest::Unmute { mute } => new_if(state.mutes.contains_key(mute)),
+        OperatorRequest::AcknowledgeAlerts { .. } => ReportAdmission::New,
         OperatorRequest::DomainRepaired { domain, .. } => {
             new_if(state.domain_faults.contains_key(domain))
         }

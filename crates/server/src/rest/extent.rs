@@ -53,6 +53,10 @@ impl Extent {
             || self.counts.contains_key(domain)
     }
 
+    pub(super) fn is_fleet_wide(&self) -> bool {
+        self.scope == Domain::Fleet
+    }
+
     /// The domains that have nodes of the caller, and how many.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&Domain, DomainCounts)> {
         self.counts.iter().map(|(domain, count)| (domain, *count))

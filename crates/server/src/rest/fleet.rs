@@ -10,7 +10,7 @@ use farrier_wire::rest::{
 use super::extent::Extent;
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, redact};
+use super::{Call, notify, redact};
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
     let user = call.caller()?.user.clone();
@@ -98,6 +98,7 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     caller.check_fleet_wide()?;
     let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
     policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
+    notify::check_receivers(&policy.notifications)?;
     let outcome = call.app.controller.submit(caller.actor(), Event::PolicySet { policy }).await?;
     Reply::json(&Done { changed: outcome.is_logged() })
 }

@@ -28,6 +28,7 @@ mod matrix;
 mod metrics;
 mod node_filter;
 mod nodes;
+mod notify;
 mod openapi;
 mod pagination;
 mod query;
@@ -73,6 +74,7 @@ use crate::controller::Controller;
 use crate::counters::Counters;
 use crate::ingest::SessionRegistry;
 use crate::log_tail::LogTail;
+use crate::notify::NotifyHandle;
 use crate::serve::{ActiveRequest, ConnectionActivity};
 use crate::space::DiskSpace;
 use answer_body::AnswerHold;
@@ -101,6 +103,7 @@ pub(crate) struct AppState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
     pub(crate) changes: Arc<Audit>,
+    pub(crate) notify: Arc<NotifyHandle>,
     /// Becomes true when the server stops. This ends streams.
     pub(crate) stopped: watch::Receiver<bool>,
 }

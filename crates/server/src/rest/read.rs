@@ -2,8 +2,9 @@
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
-    DiagRequest, DomainRepairedRequest, EmptyRequest, FreezeRequest, HoldRequest, RepairedRequest,
-    RetireRequest, TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    AcknowledgeRequest, DiagRequest, DomainRepairedRequest, EmptyRequest, FreezeRequest,
+    HoldRequest, MuteRequest, NotificationTestRequest, RepairedRequest, RetireRequest,
+    TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest, VerifyRequest,
 };
 use hyper::Method;
 
@@ -23,6 +24,10 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
     let bodies = [
         policy,
         parse_body::<FreezeRequest>(body).is_ok(),
+        parse_body::<AcknowledgeRequest>(body).is_ok(),
+        parse_body::<MuteRequest>(body).is_ok(),
+        parse_body::<UnmuteRequest>(body).is_ok(),
+        parse_body::<NotificationTestRequest>(body).is_ok(),
         parse_body::<HoldRequest>(body).is_ok(),
         parse_body::<EmptyRequest>(body).is_ok(),
         parse_body::<RepairedRequest>(body).is_ok(),

@@ -8,6 +8,8 @@
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
 
+use farrier_fleet::notify::NotificationPolicy;
+
 use super::caller::Caller;
 use super::extent::Extent;
 use super::failure::Failure;
@@ -48,6 +50,7 @@ fn depends_on_extent(event: &Event) -> bool {
                 request: OperatorRequest::Freeze { .. }
                     | OperatorRequest::Unfreeze { .. }
                     | OperatorRequest::DomainRepaired { .. }
+                    | OperatorRequest::Mute { .. }
             }
     )
 }
@@ -96,6 +99,11 @@ impl Redactor<'_> {
                     | OperatorRequest::Unfreeze { domain }
                     | OperatorRequest::DomainRepaired { domain, .. },
             } => self.extent.touches(domain),
+            Event::OperatorRequested { request: OperatorRequest::Mute { matches, .. } } => {
+                let node = matches.node.as_ref().is_none_or(|id| self.is_visible(id, seq));
+                let domain = matches.domain.as_ref();
+                node && domain.is_none_or(|domain| self.extent.touches(domain))
+            }
             event => event.subject().is_some_and(|id| self.is_visible(id, seq)),
         };
         is_seen.then_some(entry)
@@ -112,6 +120,10 @@ impl Redactor<'_> {
 /// The policy without the pools of others.
 pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
+    // Receivers are people and URLs of the operators of the fleet.
+    if !extent.is_fleet_wide() {
+        policy.notifications = NotificationPolicy::default();
+    }
     policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));
     policy
 }

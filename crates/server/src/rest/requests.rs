@@ -8,9 +8,10 @@ use farrier_fleet::fleet::{
 };
 use farrier_wire::rest::{
     DiagRequest, DomainRepairedRequest, Done, FreezeRequest, HintCode, HoldRequest,
-    LocationRequest, RepairedRequest, RetireRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    LocationRequest, RangedU32, RepairedRequest, RetireRequest, TuneRequest, UnfreezeRequest,
+    VerifyRequest,
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::extent::Extent;
 use super::failure::Failure;
@@ -36,6 +37,15 @@ async fn node(
         Some(Some(failure)) => Err(failure),
         Some(None) => Ok(name),
     }
+}
+
+/// Checks that the caller's scope includes this node.
+pub(super) async fn visible_node(call: &Call, id: &NodeId) -> Result<(), Failure> {
+    let (name, caller) = (id.clone(), call.caller()?.clone());
+    let is_visible = call.app.controller.read(move |state: &FleetState| {
+        state.nodes.get(&name).is_some_and(|node| caller.sees(&node.location))
+    });
+    if is_visible.await? { Ok(()) } else { Err(Failure::node_not_found(id.as_str())) }
 }
 
 fn always_allowed(_: &Node) -> Option<Failure> {
@@ -67,7 +77,10 @@ async fn submit(call: &Call, event: Event) -> Result<Reply, Failure> {
     Reply::json(&Done { changed: outcome.is_logged() })
 }
 
-async fn submit_request(call: &Call, request: OperatorRequest) -> Result<Reply, Failure> {
+pub(super) async fn submit_request(
+    call: &Call,
+    request: OperatorRequest,
+) -> Result<Reply, Failure> {
     submit(call, Event::OperatorRequested { request }).await
 }
 
@@ -212,7 +225,7 @@ pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
 
 /// Checks that all nodes of the domain are in the caller's scope, because a freeze affects all of
 /// them.
-async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
+pub(super) async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let caller = call.caller()?;
     let scope = caller.scope();
     if caller.is_fleet_wide() || domain == scope {
@@ -233,7 +246,7 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
 
 /// Checks that the domain exists, because freezing a misspelt rack would have no effect. If it does
 /// not, the error suggests similar domains of the caller.
-async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
+pub(super) async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (controller, caller, requested) = (&call.app.controller, call.caller()?, domain.clone());
     let exists = controller.read(move |state| {
         requested == Domain::Fleet
@@ -266,8 +279,12 @@ async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     Err(Failure::not_found(detail, HintCode::ListDomains))
 }
 
-pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
-    let FreezeRequest { domain, duration_s, until, reason } = call.body()?;
+/// The end of a freeze or a mute, which has either a duration or an end.
+pub(super) fn end_time(
+    call: &Call,
+    duration_s: Option<RangedU32<1, 31_536_000>>,
+    until: Option<Timestamp>,
+) -> Result<Timestamp, Failure> {
     let now = call.app.controller.now();
     let until = match (duration_s, until) {
         (Some(seconds), None) => {
@@ -281,6 +298,12 @@ pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
     if until <= now || !is_within_a_year {
         return Err(Failure::bad_request("`until`: expected a time in the future, within a year"));
     }
+    Ok(until)
+}
+
+pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
+    let FreezeRequest { domain, duration_s, until, reason } = call.body()?;
+    let until = end_time(&call, duration_s, until)?;
     check_owned(&call, &domain).await?;
     check_exists(&call, &domain).await?;
     submit_request(&call, OperatorRequest::Freeze { domain, until, reason: reason.into_text() })

@@ -7,10 +7,12 @@ use std::pin::Pin;
 use farrier_fleet::fleet::ledger::LedgerSpec;
 use farrier_fleet::fleet::{OrderKind, Permission, Policy};
 use farrier_wire::rest::{
-    ArtifactList, DiagRequest, DomainFaultList, DomainList, DomainRepairedRequest, Done,
-    EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest, HoldRequest, LocationRequest,
-    Matrix, Me, NodeDetail, NodeExplanation, NodePage, PolicyView, RepairedRequest, RetireRequest,
-    Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
+    AcknowledgeRequest, ArtifactList, DiagRequest, DomainFaultList, DomainList,
+    DomainRepairedRequest, Done, EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest,
+    HoldRequest, LocationRequest, Matrix, Me, MuteList, MuteRequest, NodeDetail, NodeExplanation,
+    NodePage, NotificationQueue, NotificationTestRequest, NotificationTestResult, PolicyView,
+    RepairedRequest, RetireRequest, Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest,
+    UnfreezeRequest, UnmuteRequest, VerifyRequest,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -20,8 +22,8 @@ use super::failure::Failure;
 use super::query::{ListItem, Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, events, export, findings, fleet, health, matrix, metrics, nodes, openapi,
-    report, requests, stream, tokens,
+    Call, artifacts, events, export, findings, fleet, health, matrix, metrics, nodes, notify,
+    openapi, report, requests, stream, tokens,
 };
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
@@ -128,6 +130,11 @@ const FINDINGS: &[Parameter] = &[
 ];
 const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, LIMIT];
 const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY];
+const QUEUE: &[Parameter] = &[parameter(
+    "state",
+    ParameterKind::OneOf(&["open", "all"]),
+    "`all` includes delivered notifications; default `open`",
+)];
 const EXPORT: &[Parameter] = &[
     parameter("data", ParameterKind::OneOf(&["state", "log"]), "the nodes, or the log"),
     AFTER,
@@ -267,6 +274,19 @@ pub(super) static TABLE: &[Route] = &[
     route!(POST "/api/v1/domain-repairs", "domainRepaired", OPERATE, &[], body!(DomainRepairedRequest), json!(Done),
         requests::domain_repaired,
         "Says that the fault of a failure domain is repaired. Its nodes are judged on their own again."),
+    route!(GET "/api/v1/notifications", "listNotifications", ADMINISTER, QUEUE, None, json!(NotificationQueue),
+        notify::queue, "Lists queued and undeliverable notifications. Requires the whole fleet as scope."),
+    route!(POST "/api/v1/notification-tests", "testReceiver", ADMINISTER, &[], body!(NotificationTestRequest),
+        json!(NotificationTestResult), notify::test,
+        "Sends a test message to a receiver. Requires the whole fleet as scope."),
+    route!(POST "/api/v1/acknowledgements", "acknowledgeAlerts", OPERATE, &[], body!(AcknowledgeRequest), json!(Done),
+        notify::acknowledge,
+        "Acknowledges a group of alerts: it is neither repeated nor escalated. Requires the whole fleet as scope."),
+    route!(GET "/api/v1/mutes", "listMutes", READ, &[], None, json!(MuteList), notify::mutes, "Lists mutes."),
+    route!(POST "/api/v1/mutes", "mute", OPERATE, &[], body!(MuteRequest), json!(Done), notify::mute,
+        "Mutes alerts of a node, a domain or a code for a time."),
+    route!(POST "/api/v1/unmutes", "unmute", OPERATE, &[], body!(UnmuteRequest), json!(Done), notify::unmute,
+        "Ends a mute."),
     route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,
         "Returns the compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure."),
     route!(GET "/api/v1/policy", "getPolicy", READ, &[], None, json!(PolicyView), fleet::policy,

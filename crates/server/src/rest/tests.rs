@@ -35,6 +35,7 @@ use crate::controller::Controller;
 use crate::ingest::{DisconnectReason, ReportQuota, SessionRegistry};
 use crate::log::sqlite::SqliteLog;
 use crate::log_tail::LogTail;
+use crate::notify::NotifyHandle;
 use crate::state_machine::StateMachine;
 
 /// Only ends a test that hangs.
@@ -84,6 +85,7 @@ impl Fixture {
             counters: Arc::default(),
             facts: Cow::Borrowed(FactSet::embedded()),
             changes: Arc::new(audit),
+            notify: Arc::new(NotifyHandle::new(folder.path().to_owned(), None, None)),
             stopped,
         };
         let now = Timestamp::now();

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_fleet::fleet::event::{Event, JournalPosition};
-use farrier_fleet::fleet::{OrderStatus, Role};
+use farrier_fleet::fleet::{OrderStatus, Policy, Role};
 use farrier_fleet::health::{Action, Change, Severity};
+use farrier_fleet::notify::Receiver;
 use farrier_server::controller::Controller;
 
 use crate::test_fleet::TestFleet;
@@ -73,6 +74,11 @@ async fn every_metric_of_the_reference_has_a_sample() {
     report_fatal(&fleet, "a").await;
     report_fatal(&fleet, "b").await;
     fail_order(&fleet, fleet.controller(), "a").await;
+    let receiver: Receiver =
+        serde_json::from_str(r#"{"command": {"argv": ["/bin/true"]}}"#).unwrap();
+    let mut policy = Policy::default();
+    policy.notifications.receivers.insert("oncall".to_owned(), receiver);
+    fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
     let token = fleet.token("prometheus", Role::Viewer, "fleet");
     let page = loop {
         let page = fleet.send("GET", "/metrics", Some(&token), None).await.body;

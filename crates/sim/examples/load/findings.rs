@@ -10,10 +10,9 @@ use farrier_wire::client::ServerUrl;
 use crate::agent::{self, ReportMode};
 use crate::coordinator::{NodeCommand, print_latencies};
 use crate::feed::EventFeed;
+use crate::webhook;
 use crate::{print_metric, start};
 
-/// Minimum pause between findings.
-const PAUSE: Duration = Duration::from_millis(20);
 /// Jitter, to stay out of step with the server's timers.
 const JITTER_US: u64 = 7_000;
 
@@ -22,13 +21,23 @@ pub(crate) fn warning() -> anyhow::Result<NodeFault> {
     NodeFault::by_code("nic.flapping", "").context("no fault for a flapping port")
 }
 
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FindingsLoad {
+    pub(crate) nodes: usize,
+    pub(crate) findings: usize,
+    /// Minimum pause between findings.
+    pub(crate) pause: Duration,
+    /// Whether a webhook is notified of each finding.
+    pub(crate) is_notified: bool,
+}
+
 pub(crate) async fn run(
     url: &ServerUrl,
     token: &str,
-    nodes: usize,
-    findings: usize,
+    FindingsLoad { nodes, findings, pause, is_notified }: FindingsLoad,
 ) -> anyhow::Result<()> {
     let coordinator = start(url, nodes, ReportMode::Heartbeat).await?;
+    let messages = if is_notified { Some(webhook::receive(url, token).await?) } else { None };
     let mut feed = EventFeed::open(url, token).await?;
     let fault = warning()?;
     print_metric("mark", "begin");
@@ -38,7 +47,7 @@ pub(crate) async fn run(
             let node = index * 7919 % nodes;
             sender.send_command(node, NodeCommand::InjectFault(fault)).await;
             let jitter_us = index as u64 * 104_729 % JITTER_US;
-            tokio::time::sleep(PAUSE + Duration::from_micros(jitter_us)).await;
+            tokio::time::sleep(pause + Duration::from_micros(jitter_us)).await;
         }
     });
     let mut arrivals = HashMap::new();
@@ -59,5 +68,8 @@ pub(crate) async fn run(
     });
     print_latencies("finding_to_event", times.collect());
     print_latencies("finding_to_acknowledgement", coordinator.take_latencies());
+    if let Some(messages) = messages {
+        print_metric("messages", messages.until_quiet().await);
+    }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod findings;
 mod flood;
 mod history;
 mod steady;
+mod webhook;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -46,7 +47,15 @@ fn main() -> anyhow::Result<()> {
             let time = Duration::from_secs(number(5)? as u64);
             runtime.block_on(steady::run(&url()?, arg(2)?, number(3)?, report, time))
         }
-        "findings" => runtime.block_on(findings::run(&url()?, arg(2)?, number(3)?, number(4)?)),
+        "findings" => {
+            let load = findings::FindingsLoad {
+                nodes: number(3)?,
+                findings: number(4)?,
+                pause: Duration::from_micros(number(5)? as u64),
+                is_notified: arg(6)? == "notified",
+            };
+            runtime.block_on(findings::run(&url()?, arg(2)?, load))
+        }
         "burst" => {
             let share = arg(5)?.parse()?;
             runtime.block_on(burst::run(&url()?, arg(2)?, number(3)?, number(4)?, share))

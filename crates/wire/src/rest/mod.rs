@@ -6,6 +6,7 @@
 
 mod fleet;
 mod nodes;
+mod notify;
 mod problem;
 mod reason;
 mod requests;
@@ -20,6 +21,11 @@ pub use nodes::{
     AttentionView, ComponentView, ConnectionState, ConnectionView, CoverageGapView, FindingGroup,
     FindingPage, FindingRow, GroupedFinding, HoldView, NodeDetail, NodeExplanation, NodePage,
     NodeRow, OrderView, RequestedOrderView, VerificationView,
+};
+pub use notify::{
+    AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
+    NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
+    QueuedNotification, ReceiverQueue, UnmuteRequest,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};

@@ -36,6 +36,9 @@ pub enum HintCode {
     /// Wait until the requested order is done.
     WaitForOrder,
     ListDomains,
+    ListMutes,
+    /// See which groups of alerts and which receivers there are.
+    ShowNotifications,
     EnrolAgain,
     /// See the API reference.
     ReadReference,
@@ -62,6 +65,10 @@ impl HintCode {
             Self::ListArtifacts => "GET the node's `artifacts` lists the stored artifacts",
             Self::WaitForOrder => "wait until the order is done; GET the node returns its result",
             Self::ListDomains => "GET /api/v1/domains lists the domains in your scope",
+            Self::ListMutes => "GET /api/v1/mutes lists the mutes in your scope",
+            Self::ShowNotifications => {
+                "GET /api/v1/notifications lists groups, GET /api/v1/policy lists receivers"
+            }
             Self::EnrolAgain => "enrol the node again with a join token for this node",
             Self::ReadReference => "see GET /api/v1/openapi.json for the expected request",
             Self::Unknown => "",

@@ -11,6 +11,7 @@ use farrier_fleet::fleet::{
     Domain, Event, Location, NodeId, NodePhase, Pool, Role, Tenant, VerificationLevel,
 };
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity};
+use farrier_fleet::notify::{GroupLabel, NotificationPolicy};
 use serde_json::{Value, json};
 
 use super::schema::{Schema, Schemas, plain};
@@ -256,6 +257,71 @@ impl Schema for Policy {
                         "pattern": "^[A-Za-z0-9][A-Za-z0-9@._-]{0,100}\\.service$",
                     },
                 },
+                "notifications": schemas.schema_for::<NotificationPolicy>(),
+            },
+        })
+    }
+}
+
+impl Schema for NotificationPolicy {
+    const NAME: Option<&'static str> = Some("NotificationPolicy");
+
+    fn schema(schemas: &mut Schemas) -> Value {
+        let name = "^[A-Za-z0-9._-]{1,63}$";
+        let names = json!({
+            "type": "array", "minItems": 1, "items": { "type": "string", "pattern": name },
+        });
+        let seconds =
+            |min: u32| json!({ "type": "integer", "minimum": min, "maximum": 7 * 86_400 });
+        let labels: Vec<&str> = GroupLabel::ALL.into_iter().map(GroupLabel::as_str).collect();
+        let list = |items: Value| json!({ "type": "array", "items": items });
+        let text = json!({ "type": "string", "minLength": 1 });
+        let kinds =
+            ["finding", "heartbeat-lost", "node-phase", "deferred", "domain-fault", "order-failed"];
+        let matches = json!({
+            "type": "object", "additionalProperties": false,
+            "properties": {
+                "min_severity": schemas.schema_for::<Severity>(),
+                "pools": schemas.schema_for::<Vec<Pool>>(),
+                "sites": schemas.schema_for::<Vec<Unit>>(),
+                "tenants": schemas.schema_for::<Vec<Tenant>>(),
+                "kinds": list(json!({ "type": "string", "enum": kinds })),
+                "codes": list(text.clone()),
+            },
+        });
+        let route = json!({
+            "type": "object", "additionalProperties": false, "required": ["name", "receivers"],
+            "properties": {
+                "name": { "type": "string", "pattern": name },
+                "match": matches, "receivers": names,
+                "group_by": list(json!({ "type": "string", "enum": labels })),
+                "group_wait_s": seconds(0), "group_interval_s": seconds(1),
+                "repeat_interval_s": seconds(60),
+                "escalate": {
+                    "type": "object", "additionalProperties": false,
+                    "required": ["after_s", "receivers"],
+                    "properties": { "after_s": seconds(1), "receivers": names },
+                },
+                "continue": { "type": "boolean" },
+            },
+        });
+        json!({
+            "type": "object", "additionalProperties": false,
+            "description": "Who is notified of what. See docs/notifications.md.",
+            "properties": {
+                "receivers": {
+                    "type": "object", "propertyNames": { "pattern": name }, "maxProperties": 200,
+                    "additionalProperties": {
+                        "description": "One of the keys below, with the settings of that receiver.",
+                        "type": "object", "minProperties": 1, "maxProperties": 1,
+                        "propertyNames": {
+                            "enum": ["alertmanager", "webhook", "slack", "pagerduty", "email", "command"],
+                        },
+                        "additionalProperties": { "type": "object" },
+                    },
+                },
+                "routes": { "type": "array", "maxItems": 200, "items": route },
+                "runbook_base_url": { "type": "string", "pattern": "^https?://[^\\s]+$" },
             },
         })
     }
@@ -297,7 +363,9 @@ mod tests {
             names.sort();
             names
         };
-        let policy = serde_json::to_value(Policy::default()).unwrap();
+        let mut policy = serde_json::to_value(Policy::default()).unwrap();
+        assert_eq!(policy.get("notifications"), None, "older logs have none");
+        policy["notifications"] = json!({});
         let schema = Policy::schema(&mut Schemas::default());
         assert_eq!(fields(&policy), fields(&schema["properties"]));
         for section in ["common_cause", "lemon"] {

@@ -15,7 +15,7 @@ mod node;
 mod node_filter;
 mod node_names;
 mod nodes;
-mod policy;
+pub(crate) mod policy;
 mod preview;
 mod report;
 mod requests;

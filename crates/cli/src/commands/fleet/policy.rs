@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_wire::rest::{Done, PolicyView};
@@ -26,6 +26,19 @@ pub(crate) enum PolicyCommand {
 /// The server's limit for a policy document.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
+/// Reads a policy file, or stdin for `-`.
+pub(crate) fn read_file(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = if file.as_os_str() == "-" {
+        std::io::stdin().take(POLICY_BYTES_MAX).read_to_string(&mut text)
+    } else {
+        let open = File::open(file);
+        open.and_then(|file| file.take(POLICY_BYTES_MAX).read_to_string(&mut text))
+    };
+    read.with_context(|| format!("failed to read `{}`", file.display()))?;
+    Ok(text)
+}
+
 pub(super) fn run(
     session: &mut FleetSession,
     command: &PolicyCommand,
@@ -37,14 +50,7 @@ pub(super) fn run(
             printer.json(&policy)?;
         }
         PolicyCommand::Set { file } => {
-            let mut text = String::new();
-            let read = if file.as_os_str() == "-" {
-                std::io::stdin().take(POLICY_BYTES_MAX).read_to_string(&mut text)
-            } else {
-                let open = File::open(file);
-                open.and_then(|file| file.take(POLICY_BYTES_MAX).read_to_string(&mut text))
-            };
-            read.with_context(|| format!("failed to read `{}`", file.display()))?;
+            let text = read_file(file)?;
             let policy =
                 strict_json::parse(text.as_bytes()).context("the policy is not valid JSON")?;
             let Done { changed } = session.put("/api/v1/policy", &policy)?;

@@ -98,7 +98,7 @@ pub(crate) struct FleetSession {
 
 impl FleetSession {
     /// Opens a session with the saved login.
-    pub(super) fn from_saved_login() -> anyhow::Result<Self> {
+    pub(crate) fn from_saved_login() -> anyhow::Result<Self> {
         Self::open(&Login::read()?)
     }
 
@@ -131,7 +131,7 @@ impl FleetSession {
         self.runtime.block_on(self.client.get(path)).map_err(|err| explained_for(path, &err))
     }
 
-    pub(super) fn post<T: DeserializeOwned>(
+    pub(crate) fn post<T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &impl Serialize,
@@ -292,6 +292,10 @@ fn by_command(path: &str, problem: &Problem) -> String {
         }
         Some(HintCode::ListDomains) => {
             "`farrier fleet domains` lists the domains in your scope".to_owned()
+        }
+        Some(HintCode::ListMutes) => "`farrier notify mutes` lists the mutes".to_owned(),
+        Some(HintCode::ShowNotifications) => {
+            "`farrier notify queue` shows receivers and groups".to_owned()
         }
         Some(HintCode::EnrolAgain) => format!(
             "enrol it again: `farrier server token create --pool POOL --node {node}` on the server, then `farrier agent enrol` on the node"

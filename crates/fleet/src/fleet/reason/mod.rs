@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use describe::{order_text, subject_text};
 pub(crate) use legacy::{upgrade_event, upgrade_state};
-pub(super) use params::bounded;
+pub(crate) use params::bounded;
 pub use params::{
     BudgetCounts, CapacityCounts, FindingSummary, GapSummary, GpuLocation, NodeNames, OrderFailure,
     RepairsAttempted, SymptomCounts,

@@ -170,7 +170,7 @@ pub enum OrderFailure {
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Cuts a text to the limit.
-pub(in crate::fleet) fn bounded(text: &str) -> String {
+pub(crate) fn bounded(text: &str) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text.to_owned();
     }

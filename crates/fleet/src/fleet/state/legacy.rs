@@ -247,6 +247,7 @@ impl From<StateV2> for FleetState {
             domain_counts: BTreeMap::new(),
             disruptions: DisruptionIndex::default(),
             freezes: state.freezes,
+            mutes: BTreeMap::new(),
             symptoms: state.symptoms,
             domain_faults: state.blamed,
             domain_recoveries: BTreeMap::new(),

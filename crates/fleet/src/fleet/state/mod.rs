@@ -33,6 +33,7 @@ use super::event::{Entry, Event, OperatorRequest};
 use super::identity::{Actor, Domain, Location, NodeId};
 use super::policy::Policy;
 use super::reason::Rationale;
+use crate::notify::Mute;
 pub use coverage::{NodeCoverage, OpenGaps};
 pub use disruption::{DisruptionIndex, DisruptionSlot};
 pub use fault::FaultKey;
@@ -71,6 +72,9 @@ pub struct FleetState {
     pub disruptions: DisruptionIndex,
     /// Domains in which no order may change a node.
     pub freezes: BTreeMap<Domain, Freeze>,
+    /// Alerts without notifications, by the position of the request in the log.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutes: BTreeMap<u64, Mute>,
     /// For each domain, the nodes that show a symptom, and since when.
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     #[serde(alias = "blamed")]
@@ -183,6 +187,7 @@ impl FleetState {
             }
             Event::Tick => {
                 self.freezes.retain(|_, freeze| freeze.until > self.at);
+                self.mutes.retain(|_, mute| mute.until > self.at);
                 let recovery_s = self.policy.recovery_s();
                 let is_over = |at| add_seconds(at, recovery_s) <= self.at;
                 self.domain_recoveries.retain(|_, recovery| !is_over(recovery.at));
@@ -358,6 +363,23 @@ impl FleetState {
                 }
                 self.members(domain)
             }
+            OperatorRequest::Mute { matches, until, reason } => {
+                let mute = Mute {
+                    matches: matches.clone(),
+                    since: entry.at,
+                    until: *until,
+                    by: entry.by.clone(),
+                    reason: reason.clone(),
+                };
+                self.mutes.insert(entry.seq, mute);
+                BTreeSet::new()
+            }
+            OperatorRequest::Unmute { mute } => {
+                self.mutes.remove(mute);
+                BTreeSet::new()
+            }
+            // Only the notifier keeps groups of alerts.
+            OperatorRequest::AcknowledgeAlerts { .. } => BTreeSet::new(),
             OperatorRequest::Hold { node, .. }
             | OperatorRequest::Release { node }
             | OperatorRequest::Repaired { node, .. }

@@ -418,6 +418,9 @@ impl Node {
             }
             OperatorRequest::Freeze { .. }
             | OperatorRequest::Unfreeze { .. }
+            | OperatorRequest::Mute { .. }
+            | OperatorRequest::Unmute { .. }
+            | OperatorRequest::AcknowledgeAlerts { .. }
             | OperatorRequest::DomainRepaired { .. } => {}
         }
     }

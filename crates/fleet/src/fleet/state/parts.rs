@@ -55,14 +55,14 @@ impl Node {
         order_text(kind, self.location_of_order(kind).as_ref())
     }
 
-    pub(in crate::fleet) fn location_of_order(&self, kind: &OrderKind) -> Option<GpuLocation> {
+    pub(crate) fn location_of_order(&self, kind: &OrderKind) -> Option<GpuLocation> {
         match kind {
             OrderKind::ResetGpu { gpu } => self.location(gpu),
             _ => None,
         }
     }
 
-    pub(in crate::fleet) fn summary(&self, finding: &Finding) -> FindingSummary {
+    pub(crate) fn summary(&self, finding: &Finding) -> FindingSummary {
         let gpu = finding.subject.gpu().and_then(|gpu| self.gpu(gpu));
         FindingSummary::new(finding, gpu)
     }

@@ -105,6 +105,9 @@ impl FleetState {
         for freeze in self.freezes.values_mut() {
             freeze.step(from, to);
         }
+        for mute in self.mutes.values_mut() {
+            mute.step(from, to);
+        }
         if to > from {
             let by = to.duration_since(from);
             self.extend_recoveries(by);

@@ -96,6 +96,18 @@ families! {
         "Refused enrolments.";
     RENEWALS = "farrier_server_certificate_renewals_total", Counter, ["result"],
         "Renewals of node certificates.";
+    NOTIFICATION_GAPS = "farrier_server_notification_gaps_total", Counter, [],
+        "Times that notifications may be missing.";
+    NOTIFICATIONS_DELIVERED = "farrier_server_notifications_delivered_total", Counter, ["receiver"],
+        "Delivered notifications.";
+    NOTIFICATIONS_UNDELIVERABLE = "farrier_server_notifications_undeliverable_total", Counter, ["receiver"],
+        "Notifications that cannot be delivered.";
+    NOTIFICATIONS_RETRIES = "farrier_server_notifications_retries_total", Counter, ["receiver"],
+        "Failed deliveries that are repeated.";
+    NOTIFICATIONS_QUEUED = "farrier_server_notifications_queued", Gauge, ["receiver"],
+        "Notifications that wait for delivery; no sample if the queue is unknown.";
+    NOTIFICATION_OLDEST = "farrier_server_notification_oldest_seconds", Gauge, ["receiver"],
+        "Age of the oldest notification that waits for delivery; no sample if the queue is unknown.";
     STREAMS_OPEN = "farrier_server_log_streams_open", Gauge, [], "Open streams and exports.";
     RESPONSES = "farrier_server_http_responses_total", Counter, ["class"], "HTTP responses.";
 }

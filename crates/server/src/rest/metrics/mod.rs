@@ -5,6 +5,7 @@
 
 mod domains;
 mod families;
+mod notify;
 mod page;
 mod server;
 mod tally;
@@ -14,6 +15,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farrier_fleet::fleet::FleetState;
 use hyper::header::HeaderMap;
 use jiff::Timestamp;
 
@@ -45,6 +47,8 @@ const SCRAPE_TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 struct FleetMetrics {
     nodes: NodeTally,
     domains: DomainTally,
+    /// Receivers of notifications in the policy.
+    receivers: Vec<String>,
     at: Timestamp,
 }
 
@@ -61,6 +65,8 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
         fleet.domains.write(&mut page);
     }
     server::write(&mut page, &call, fleet.is_some());
+    let receivers = fleet.map(|fleet| fleet.receivers).unwrap_or_default();
+    notify::write(&mut page, &call, &receivers).await;
     Ok(Reply::bytes(reply::METRICS, page.finish()))
 }
 
@@ -89,6 +95,10 @@ async fn fleet(call: &Call) -> Result<FleetMetrics, Failure> {
         }
     }
     let at = call.app.controller.now();
-    let domains = call.app.controller.read(move |state| DomainTally::new(state, at)).await?;
-    Ok(FleetMetrics { nodes, domains, at })
+    let read = move |state: &FleetState| {
+        let receivers = state.policy.notifications.receivers.keys().cloned().collect();
+        (DomainTally::new(state, at), receivers)
+    };
+    let (domains, receivers) = call.app.controller.read(read).await?;
+    Ok(FleetMetrics { nodes, domains, receivers, at })
 }

@@ -1,0 +1,174 @@
+//! Groups: incidents that share their notifications, and when these are due.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::notification::Notification;
+use super::policy::{GroupLabel, NotificationRoute};
+use crate::fleet::identity::Actor;
+use crate::fleet::state::add_seconds;
+
+/// Identifies a group in notifications and commands. Derived from the route and the labels, so it
+/// is the same each time the group fires.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GroupId(pub String);
+
+impl GroupId {
+    pub(super) fn new(route: &str, labels: &BTreeMap<GroupLabel, String>) -> Self {
+        let labels = labels.iter().map(|(label, value)| format!("{label}={value}"));
+        let parts: Vec<String> = std::iter::once(route.to_owned()).chain(labels).collect();
+        Self(digest(parts.iter().map(String::as_str), 12))
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
+/// The first hexadecimal digits of a digest of these texts.
+pub(super) fn digest<'t>(parts: impl Iterator<Item = &'t str>, digits: usize) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part.as_bytes());
+    }
+    let mut hex = String::new();
+    for byte in digest.finalize() {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex.truncate(digits);
+    hex
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertGroup {
+    pub route: String,
+    pub labels: BTreeMap<GroupLabel, String>,
+    /// When its first alert appeared, and the position in the log.
+    pub opened: Timestamp,
+    pub opened_seq: u64,
+    /// The last entry that changed it.
+    pub cause_seq: u64,
+    /// How many times it was notified.
+    pub number: u32,
+    /// Whether something changed since its last notification.
+    pub is_changed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<Acknowledgement>,
+    pub is_escalated: bool,
+    /// How the last incident that left the group ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<IncidentEnd>,
+}
+
+/// What was notified last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sent {
+    pub first_at: Timestamp,
+    pub at: Timestamp,
+    /// Receivers that were told that the group fires. They are also told when it ends.
+    pub receivers: BTreeSet<String>,
+    pub notification: Notification,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acknowledgement {
+    pub by: Actor,
+    pub at: Timestamp,
+}
+
+/// How an incident ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IncidentEnd {
+    ReturnedToService,
+    Cleared,
+    Retired,
+}
+
+/// What a group's timers depend on besides the group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Membership {
+    /// Whether it has an incident.
+    pub(super) fires: bool,
+    /// Whether it has an incident that is not suppressed.
+    pub(super) is_visible: bool,
+}
+
+impl AlertGroup {
+    pub(super) fn new(
+        route: &NotificationRoute,
+        labels: BTreeMap<GroupLabel, String>,
+        at: Timestamp,
+        seq: u64,
+    ) -> Self {
+        Self {
+            route: route.name.clone(),
+            labels,
+            opened: at,
+            opened_seq: seq,
+            cause_seq: seq,
+            number: 0,
+            is_changed: false,
+            sent: None,
+            acknowledged: None,
+            is_escalated: false,
+            outcome: None,
+        }
+    }
+
+    /// When the next notification is due. `None` if none is. `route` is `None` if the policy no
+    /// longer has it: then only the end of the group is notified.
+    pub(super) fn due(
+        &self,
+        route: Option<&NotificationRoute>,
+        members: Membership,
+    ) -> Option<Timestamp> {
+        let Some(sent) = &self.sent else {
+            let route = route.filter(|_| members.is_visible)?;
+            return Some(add_seconds(self.opened, route.group_wait_s));
+        };
+        if !members.fires {
+            let interval_s = route.map_or(0, |route| route.group_interval_s);
+            return Some(add_seconds(sent.at, interval_s));
+        }
+        let route = route.filter(|_| members.is_visible)?;
+        let update = self.is_changed.then(|| add_seconds(sent.at, route.group_interval_s));
+        let is_waiting = self.acknowledged.is_none();
+        let repeat = is_waiting.then(|| add_seconds(sent.at, route.repeat_interval_s));
+        let escalation = route.escalate.as_ref().filter(|_| is_waiting && !self.is_escalated);
+        let escalation = escalation.map(|escalate| add_seconds(sent.first_at, escalate.after_s));
+        [update, repeat, escalation].into_iter().flatten().min()
+    }
+
+    /// The idempotency key of its next notification to a receiver.
+    pub(super) fn key(&self, id: &GroupId, receiver: &str) -> String {
+        let (opened, cause, number) =
+            (self.opened_seq.to_string(), self.cause_seq.to_string(), self.number.to_string());
+        let parts = [&self.route, &id.0, receiver, &opened, &cause, &number];
+        digest(parts.into_iter(), 32)
+    }
+
+    /// Adjusts to a clock step. Timers keep their remaining time. A timer that already ran by the
+    /// new time, before the step was read, keeps it: no time may lie in the future.
+    pub(super) fn step(&mut self, by: SignedDuration, to: Timestamp) {
+        let step = |at: &mut Timestamp| *at = at.checked_add(by).unwrap_or(to).min(to);
+        step(&mut self.opened);
+        if let Some(sent) = &mut self.sent {
+            step(&mut sent.first_at);
+            step(&mut sent.at);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Delivers one notification. A trait, so that tests can stand in for a receiver.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use farrier_fleet::notify::{Notification, Receiver};
+use farrier_notify::{DeliveryError, Sender};
+
+/// Why a delivery failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveryFailure {
+    /// Stable code, such as `connect`.
+    pub code: String,
+    pub text: String,
+    /// Whether the same delivery may succeed later.
+    pub is_retryable: bool,
+    /// How long the receiver asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// The result of a delivery, later.
+pub type DeliveryFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<(), DeliveryFailure>> + Send + 'a>>;
+
+pub trait Deliver: fmt::Debug + Send + Sync {
+    fn deliver<'a>(
+        &'a self,
+        receiver: &'a Receiver,
+        notification: &'a Notification,
+    ) -> DeliveryFuture<'a>;
+}
+
+/// Delivers over the network, or runs the command.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SenderDelivery(Sender);
+
+impl Deliver for SenderDelivery {
+    fn deliver<'a>(
+        &'a self,
+        receiver: &'a Receiver,
+        notification: &'a Notification,
+    ) -> DeliveryFuture<'a> {
+        Box::pin(async move {
+            self.0.deliver(receiver, notification).await.map_err(|err| DeliveryFailure::from(&err))
+        })
+    }
+}
+
+impl From<&DeliveryError> for DeliveryFailure {
+    fn from(err: &DeliveryError) -> Self {
+        Self {
+            code: code(err).to_owned(),
+            text: with_causes(err),
+            is_retryable: err.is_retryable(),
+            retry_after: err.retry_after(),
+        }
+    }
+}
+
+/// The error and its causes in one line, for the queue.
+fn with_causes(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        text = format!("{text}: {err}");
+        cause = err.source();
+    }
+    text
+}
+
+fn code(err: &DeliveryError) -> &'static str {
+    match err {
+        DeliveryError::Url(_) => "url",
+        DeliveryError::Secret(_) => "secret",
+        DeliveryError::Roots(_) => "root-certificates",
+        DeliveryError::Template(_) => "template",
+        DeliveryError::Email(_) => "email",
+        DeliveryError::Command(_) => "command",
+        DeliveryError::Invalid { .. } => "invalid",
+        DeliveryError::Response { .. } => "response",
+        DeliveryError::Connect { .. } => "connect",
+        DeliveryError::Tls { .. } => "tls",
+        DeliveryError::TimedOut { .. } => "timed-out",
+        DeliveryError::Http { .. } => "http",
+        DeliveryError::Status { .. } => "status",
+        DeliveryError::NoStarttls { .. } => "no-starttls",
+        DeliveryError::Smtp { .. } => "smtp",
+    }
+}

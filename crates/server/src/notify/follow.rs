@@ -1,0 +1,310 @@
+//! Follows the log: applies entries to the router, and stores what is to be delivered.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId};
+use farrier_fleet::notify::{
+    FleetView, Notification, NotificationPolicy, Outgoing, Router, concerned_node,
+};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::failpoint::NotifyFailpoint;
+use super::shared::NotifyHandle;
+use super::store::{GapCause, LogGap, NotifyStore, NotifyStoreError, OpenedStore};
+use super::worker::{self, Signals, blocking};
+use crate::controller::{Controller, SubmitError};
+use crate::log::LogError;
+use crate::log_tail::LogTail;
+
+/// Entries per read.
+const PAGE_ENTRIES: usize = 2048;
+/// Minimum time between two reads. Each read may end in a synced write, and the log of the
+/// controller is on the same disk.
+const READ_INTERVAL: Duration = Duration::from_millis(250);
+/// How often the cursor alone is stored. Entries after it that cause no notification are read again
+/// after a start.
+const CURSOR_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the policy is checked while it has no routes.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait after a failure of the database.
+const RETRY_WAIT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+enum FollowError {
+    #[error(transparent)]
+    Store(#[from] NotifyStoreError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Controller(#[from] SubmitError),
+}
+
+/// The task that follows the log.
+pub(crate) struct Notifier {
+    handle: Arc<NotifyHandle>,
+    controller: Controller,
+    tail: LogTail,
+}
+
+impl Notifier {
+    pub(crate) fn new(handle: &Arc<NotifyHandle>, controller: &Controller, tail: &LogTail) -> Self {
+        Self { handle: Arc::clone(handle), controller: controller.clone(), tail: tail.clone() }
+    }
+
+    /// Runs until the server stops.
+    pub(crate) async fn run(self) {
+        loop {
+            let mut workers = JoinSet::new();
+            match self.follow(&mut workers).await {
+                Ok(()) | Err(FollowError::Controller(_)) => return,
+                Err(err) => {
+                    tracing::error!(err = %WithCauses(&err), "the notifier failed; it tries again");
+                }
+            }
+            workers.shutdown().await;
+            self.handle.set_store(None);
+            tokio::time::sleep(RETRY_WAIT).await;
+        }
+    }
+
+    /// Returns when the log ends, because the server stops.
+    async fn follow(&self, workers: &mut JoinSet<()>) -> Result<(), FollowError> {
+        let dir = self.handle.dir.clone();
+        let opened = tokio::task::spawn_blocking(move || NotifyStore::open(&dir)).await;
+        let OpenedStore { store, missing } = opened.map_err(|_| NotifyStoreError::Unfinished)??;
+        let store = Arc::new(store);
+        self.handle.set_store(Some(Arc::clone(&store)));
+        let router = blocking(&store, NotifyStore::router).await?;
+        let mut follower = Follower {
+            handle: &self.handle,
+            controller: &self.controller,
+            tail: self.tail.clone(),
+            store,
+            router,
+            policy: watch::Sender::new(Arc::default()),
+            queued: watch::Sender::new(0),
+            workers,
+            running: BTreeSet::new(),
+            saved: tokio::time::Instant::now(),
+        };
+        follower.start(missing).await?;
+        follower.run().await
+    }
+}
+
+/// An error with its causes, for the server's log.
+struct WithCauses<'e>(&'e dyn std::error::Error);
+
+impl std::fmt::Display for WithCauses<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(err) = cause {
+            write!(out, ": {err}")?;
+            cause = err.source();
+        }
+        Ok(())
+    }
+}
+
+struct Follower<'n> {
+    handle: &'n Arc<NotifyHandle>,
+    controller: &'n Controller,
+    tail: LogTail,
+    store: Arc<NotifyStore>,
+    router: Router,
+    policy: watch::Sender<Arc<NotificationPolicy>>,
+    queued: watch::Sender<u64>,
+    workers: &'n mut JoinSet<()>,
+    /// Receivers with a worker.
+    running: BTreeSet<String>,
+    saved: tokio::time::Instant,
+}
+
+/// The whole fleet at an entry.
+struct Snapshot {
+    view: FleetView,
+    policy: NotificationPolicy,
+    seq: u64,
+}
+
+impl Snapshot {
+    fn new(state: &FleetState) -> Self {
+        Self {
+            view: FleetView::of_fleet(state),
+            policy: state.policy.notifications.clone(),
+            seq: state.seq,
+        }
+    }
+}
+
+impl Follower<'_> {
+    /// Continues from the stored state, or from the end of the log if there is none.
+    async fn start(&mut self, missing: Option<GapCause>) -> Result<(), FollowError> {
+        let is_replaced = self.router.seq() > self.tail.end();
+        let cause = missing.or(is_replaced.then_some(GapCause::LogReplaced));
+        if let Some(cause) = cause {
+            self.reset(Some(cause)).await?;
+        }
+        self.use_policy().await
+    }
+
+    async fn run(&mut self) -> Result<(), FollowError> {
+        loop {
+            self.handle.cursor.store(self.router.seq(), Ordering::Relaxed);
+            if self.is_idle() {
+                if !self.skip().await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let started = tokio::time::Instant::now();
+            let wait = self.time_until_due();
+            let seq = self.router.seq();
+            let page = tokio::select! {
+                page = self.tail.next(seq, PAGE_ENTRIES) => match page {
+                    Some(page) => page?,
+                    None => return Ok(()),
+                },
+                () = tokio::time::sleep(wait) => Vec::new(),
+            };
+            self.process(page).await?;
+            // In a burst, more entries are then in one page.
+            tokio::time::sleep_until(started + READ_INTERVAL).await;
+        }
+    }
+
+    /// Whether there is nothing to notify, so that the log need not be read.
+    fn is_idle(&self) -> bool {
+        self.router.policy().routes.is_empty() && self.router.groups().next().is_none()
+    }
+
+    /// Waits until the policy has routes. Returns false if the server stops.
+    async fn skip(&mut self) -> Result<bool, FollowError> {
+        tokio::time::sleep(IDLE_INTERVAL).await;
+        let known = self.router.policy().clone();
+        let has_changed = self.controller.read(move |state| state.policy.notifications != known);
+        if has_changed.await? {
+            self.reset(None).await?;
+            self.use_policy().await?;
+        }
+        Ok(true)
+    }
+
+    fn time_until_due(&self) -> Duration {
+        let Some(due) = self.router.next_due() else { return CURSOR_INTERVAL };
+        let wait = due.duration_since(self.controller.now()).max(SignedDuration::ZERO);
+        Duration::try_from(wait).unwrap_or_default().min(CURSOR_INTERVAL)
+    }
+
+    async fn process(&mut self, page: Vec<Entry>) -> Result<(), FollowError> {
+        let next = self.router.seq() + 1;
+        if let Some(first) = page.first().filter(|first| first.seq > next) {
+            tracing::warn!(
+                after = next - 1,
+                first = first.seq,
+                "entries were archived before the notifier read them"
+            );
+            self.reset(Some(GapCause::Archived)).await?;
+            return self.use_policy().await;
+        }
+        let changes_policy = page.iter().any(|entry| match &entry.event {
+            Event::PolicySet { policy } => policy.notifications != *self.router.policy(),
+            _ => false,
+        });
+        if changes_policy {
+            self.reset(None).await?;
+            return self.use_policy().await;
+        }
+        if !page.is_empty() {
+            let view = self.view(&page).await?;
+            for entry in &page {
+                self.router.apply(entry, &view);
+            }
+        }
+        let outgoing = self.router.advance(self.controller.now());
+        self.save(outgoing, None).await
+    }
+
+    /// The nodes that these entries are about, as they are now.
+    async fn view(&self, page: &[Entry]) -> Result<FleetView, FollowError> {
+        let mut nodes: BTreeSet<NodeId> =
+            page.iter().filter_map(|entry| concerned_node(&entry.event).cloned()).collect();
+        for entry in page {
+            if let Event::DomainFaultDetected { nodes: faulty, .. } = &entry.event {
+                nodes.extend(faulty.iter().cloned());
+            }
+        }
+        Ok(self.controller.read(move |state| FleetView::of_nodes(state, nodes.iter())).await?)
+    }
+
+    /// Continues from the current state of the fleet. With a cause, notifications may be missing,
+    /// and every receiver is told so.
+    async fn reset(&mut self, cause: Option<GapCause>) -> Result<(), FollowError> {
+        let Snapshot { view, policy, seq } = self.controller.read(Snapshot::new).await?;
+        let now = self.controller.now();
+        let before = self.router.seq();
+        self.router.reset_to(&view, policy, seq, now);
+        let mut outgoing = Vec::new();
+        let mut gap = None;
+        // Without receivers, nothing was missed.
+        if let Some(cause) = cause.filter(|_| !self.router.policy().is_empty()) {
+            let after_seq = (before > 0).then_some(before);
+            tracing::error!(cause = cause.code(), "notifications may be missing");
+            self.handle.count_gap();
+            gap = Some(LogGap { at: now, after_seq, end_seq: seq, cause });
+            let receivers = self.router.policy().receivers.keys();
+            outgoing.extend(receivers.map(|receiver| Outgoing {
+                receiver: receiver.clone(),
+                notification: Notification::gap(receiver, seq, now),
+            }));
+        }
+        outgoing.extend(self.router.advance(now));
+        self.save(outgoing, gap).await
+    }
+
+    async fn save(
+        &mut self,
+        outgoing: Vec<Outgoing>,
+        gap: Option<LogGap>,
+    ) -> Result<(), FollowError> {
+        let changes = self.router.take_changes();
+        let is_due = self.saved.elapsed() >= CURSOR_INTERVAL;
+        if changes.is_empty() && outgoing.is_empty() && gap.is_none() && !is_due {
+            return Ok(());
+        }
+        self.handle.failpoints.pass(NotifyFailpoint::BeforeSave).await;
+        let (seq, has_messages) = (self.router.seq(), !outgoing.is_empty());
+        let now = Timestamp::now();
+        blocking(&self.store, move |store| store.save(seq, &changes, &outgoing, gap.as_ref(), now))
+            .await?;
+        self.saved = tokio::time::Instant::now();
+        self.handle.failpoints.pass(NotifyFailpoint::AfterSave).await;
+        if has_messages {
+            self.queued.send_modify(|number| *number += 1);
+        }
+        Ok(())
+    }
+
+    /// Starts a worker for each receiver, and for each removed one that has notifications left.
+    async fn use_policy(&mut self) -> Result<(), FollowError> {
+        let policy = Arc::new(self.router.policy().clone());
+        let waiting = blocking(&self.store, NotifyStore::waiting_receivers).await?;
+        self.handle.forget(|name| policy.receivers.contains_key(name));
+        self.policy.send_replace(Arc::clone(&policy));
+        for name in policy.receivers.keys().cloned().chain(waiting) {
+            if self.running.insert(name.clone()) {
+                let signals =
+                    Signals { policy: self.policy.subscribe(), queued: self.queued.subscribe() };
+                let (handle, store) = (Arc::clone(self.handle), Arc::clone(&self.store));
+                self.workers.spawn(worker::run(name, handle, store, signals));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! What the notifier shares with the REST API and `/metrics`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::delivery::{Deliver, SenderDelivery};
+use super::failpoint::{Failpoints, NotifyFailpoint};
+use super::store::{NotifyStore, NotifyStoreError};
+
+/// How long a request waits for the database of a server that has just started.
+const OPEN_WAIT: Duration = Duration::from_secs(5);
+
+/// Counters of a receiver since the server started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReceiverStats {
+    pub delivered: u64,
+    /// Deliveries that failed for good.
+    pub failed: u64,
+    /// Attempts that failed and are repeated.
+    pub retries: u64,
+}
+
+/// A handle to the notifier.
+#[derive(Debug)]
+pub(crate) struct NotifyHandle {
+    pub(super) dir: PathBuf,
+    /// `None` until the notifier has opened its database, and while that fails.
+    store: watch::Sender<Option<Arc<NotifyStore>>>,
+    stats: Mutex<BTreeMap<String, ReceiverStats>>,
+    gaps: AtomicU64,
+    /// The last entry that the notifier has read.
+    pub(super) cursor: AtomicU64,
+    pub(crate) deliver: Arc<dyn Deliver>,
+    pub(super) failpoints: Failpoints,
+}
+
+impl NotifyHandle {
+    pub(crate) fn new(
+        dir: PathBuf,
+        deliver: Option<Arc<dyn Deliver>>,
+        failpoint: Option<(NotifyFailpoint, u32)>,
+    ) -> Self {
+        Self {
+            dir,
+            store: watch::Sender::new(None),
+            stats: Mutex::default(),
+            gaps: AtomicU64::new(0),
+            cursor: AtomicU64::new(0),
+            deliver: deliver.unwrap_or_else(|| Arc::new(SenderDelivery::default())),
+            failpoints: Failpoints::new(failpoint),
+        }
+    }
+
+    pub(crate) fn halted(&self) -> watch::Receiver<bool> {
+        self.failpoints.halted()
+    }
+
+    pub(super) fn set_store(&self, store: Option<Arc<NotifyStore>>) {
+        self.store.send_replace(store);
+    }
+
+    pub(super) fn count(&self, receiver: &str, count: impl FnOnce(&mut ReceiverStats)) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        count(stats.entry(receiver.to_owned()).or_default());
+    }
+
+    /// The counters of each receiver that the policy has.
+    pub(crate) fn stats(&self) -> BTreeMap<String, ReceiverStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn forget(&self, is_known: impl Fn(&str) -> bool) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.retain(|name, _| is_known(name));
+    }
+
+    pub(super) fn count_gap(&self) {
+        self.gaps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gaps(&self) -> u64 {
+        self.gaps.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor.load(Ordering::Relaxed)
+    }
+
+    /// Calls `access` on a blocking thread. `None` if the database is not open.
+    pub(crate) async fn with_store<T: Send + 'static>(
+        &self,
+        access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
+    ) -> Option<Result<T, NotifyStoreError>> {
+        let mut store = self.store.subscribe();
+        let opened = tokio::time::timeout(OPEN_WAIT, store.wait_for(Option::is_some)).await;
+        let store = opened.ok()?.ok()?.clone()?;
+        tokio::task::spawn_blocking(move || access(&store)).await.ok()
+    }
+}

@@ -1,0 +1,228 @@
+//! Notifications: the queue, tests of receivers, mutes and acknowledgements.
+//!
+//! A notification names nodes of several owners, and the queue shows it as it is sent. The queue,
+//! tests and acknowledgements therefore require the whole fleet as scope. A mute is limited to the
+//! caller's scope.
+
+use std::collections::BTreeMap;
+
+use farrier_fleet::fleet::Domain;
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
+use farrier_fleet::notify::{
+    AlertCodePattern, Mute, MuteMatch, Notification, NotificationPolicy, NotificationStatus,
+};
+use farrier_wire::rest::{
+    AcknowledgeRequest, DeliveryErrorView, Done, HintCode, MuteList, MuteRequest, MuteRow,
+    NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
+    QueuedNotification, ReceiverQueue, UnmuteRequest,
+};
+
+use super::Call;
+use super::extent::Extent;
+use super::failure::{Failure, internal_error};
+use super::reply::Reply;
+use super::requests::{check_exists, check_owned, end_time, submit_request, visible_node};
+use crate::notify::{NotifyStore, NotifyStoreError, QueuedMessage};
+
+/// Most notifications in an answer.
+const MESSAGES_MAX: usize = 500;
+/// How long a test may take. Below the limit for answers.
+const TEST_MAX: std::time::Duration = std::time::Duration::from_secs(15);
+
+async fn with_store<T: Send + 'static>(
+    call: &Call,
+    access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
+) -> Result<T, Failure> {
+    match call.app.notify.with_store(access).await {
+        Some(result) => result.map_err(|err| internal_error(&err)),
+        None => Err(Failure::overloaded()),
+    }
+}
+
+pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
+    call.caller()?.check_fleet_wide()?;
+    let all = call.query.text("state") == Some("all");
+    let (messages, gaps, depths) =
+        with_store(&call, move |store| Ok((store.messages(all)?, store.gaps()?, store.depths()?)))
+            .await?;
+    let configured = call.app.controller.read(|state| {
+        state.policy.notifications.receivers.keys().cloned().collect::<Vec<String>>()
+    });
+    let stats = call.app.notify.stats();
+    let mut receivers: BTreeMap<String, ReceiverQueue> = BTreeMap::new();
+    for name in configured.await?.into_iter().chain(depths.keys().cloned()) {
+        let depth = depths.get(&name).cloned().unwrap_or_default();
+        let counts = stats.get(&name).copied().unwrap_or_default();
+        let row = ReceiverQueue {
+            receiver: name.clone(),
+            waiting: depth.waiting,
+            undeliverable: depth.undeliverable,
+            oldest: depth.oldest,
+            delivered: counts.delivered,
+            retries: counts.retries,
+        };
+        receivers.insert(name, row);
+    }
+    let gap = |gap: crate::notify::LogGap| NotificationGap {
+        at: gap.at,
+        after: gap.after_seq,
+        end: gap.end_seq,
+        cause: gap.cause.code().to_owned(),
+    };
+    Reply::json(&NotificationQueue {
+        receivers: receivers.into_values().collect(),
+        more: messages.len().saturating_sub(MESSAGES_MAX) as u64,
+        messages: messages.into_iter().take(MESSAGES_MAX).map(row).collect(),
+        gaps: gaps.into_iter().map(gap).collect(),
+        cursor: call.app.notify.cursor(),
+        end: call.app.tail.end(),
+    })
+}
+
+fn row(message: QueuedMessage) -> QueuedNotification {
+    let notification = message.notification;
+    QueuedNotification {
+        receiver: message.receiver,
+        state: message.state.code().to_owned(),
+        key: notification.key,
+        group: notification.group,
+        status: match notification.status {
+            NotificationStatus::Firing => "firing".to_owned(),
+            NotificationStatus::Resolved => "resolved".to_owned(),
+        },
+        severity: notification.severity,
+        code: notification.code,
+        cause: notification.cause,
+        nodes: notification.nodes_total,
+        queued: message.queued,
+        attempts: message.attempts,
+        next: message.next,
+        error: message.error.map(|(code, text)| DeliveryErrorView { code, text }),
+        summarised: message.summarised,
+    }
+}
+
+/// Refuses receivers to which nothing can ever be delivered, such as one with an invalid template.
+/// A missing file of a secret may still be added.
+pub(super) fn check_receivers(policy: &NotificationPolicy) -> Result<(), Failure> {
+    for (name, receiver) in &policy.receivers {
+        let problems = farrier_notify::check(receiver);
+        if let Some(problem) = problems.iter().find(|problem| !problem.err.is_retryable()) {
+            let detail = format!("notifications.receivers.{name}: {problem}");
+            return Err(Failure::bad_request(detail));
+        }
+    }
+    Ok(())
+}
+
+/// Sends a test message directly, so that the caller gets the result.
+pub(super) async fn test(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?;
+    caller.check_fleet_wide()?;
+    let NotificationTestRequest { receiver: name } = call.body()?;
+    let wanted = name.clone();
+    let found = call
+        .app
+        .controller
+        .read(move |state| state.policy.notifications.receivers.get(&wanted).cloned());
+    let Some(receiver) = found.await? else {
+        let detail = "the policy has no receiver with this name";
+        return Err(Failure::not_found(detail, HintCode::ShowNotifications));
+    };
+    let now = call.app.controller.now();
+    let notification = Notification::test(&name, &caller.user.name, now);
+    let delivery = call.app.notify.deliver.deliver(&receiver, &notification);
+    let error = match tokio::time::timeout(TEST_MAX, delivery).await {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) => Some(DeliveryErrorView { code: failure.code, text: failure.text }),
+        Err(_) => Some(DeliveryErrorView {
+            code: "timed-out".to_owned(),
+            text: format!("the delivery took longer than {} s", TEST_MAX.as_secs()),
+        }),
+    };
+    Reply::json(&NotificationTestResult { delivered: error.is_none(), error })
+}
+
+pub(super) async fn mutes(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?.clone();
+    let extent = Extent::count(&call.app.controller, &caller).await?;
+    let now = call.app.controller.now();
+    let mutes = call.app.controller.read(move |state| {
+        let is_visible = |mute: &Mute| {
+            let node = mute.matches.node.as_ref();
+            let sees_node = node.is_none_or(|node| {
+                state.nodes.get(node).is_some_and(|node| caller.sees(&node.location))
+            });
+            let domain = mute.matches.domain.as_ref();
+            sees_node && domain.is_none_or(|domain| extent.touches(domain))
+        };
+        let active = state.mutes.iter().filter(|(_, mute)| mute.until > now && is_visible(mute));
+        active.map(|(number, mute)| mute_row(*number, mute)).collect()
+    });
+    Reply::json(&MuteList { mutes: mutes.await? })
+}
+
+fn mute_row(number: u64, mute: &Mute) -> MuteRow {
+    MuteRow {
+        mute: number,
+        node: mute.matches.node.clone(),
+        domain: mute.matches.domain.clone(),
+        code: mute.matches.code.as_ref().map(|code| code.0.clone()),
+        since: mute.since,
+        until: mute.until,
+        by: mute.by.to_string(),
+        reason: mute.reason.clone(),
+    }
+}
+
+/// Checks that everything that a mute hides is in the caller's scope.
+async fn check_scope(call: &Call, matches: &MuteMatch) -> Result<(), Failure> {
+    if let Some(node) = &matches.node {
+        return visible_node(call, node).await;
+    }
+    let domain = matches.domain.clone().unwrap_or(Domain::Fleet);
+    if domain == Domain::Fleet {
+        return call.caller()?.check_fleet_wide();
+    }
+    check_owned(call, &domain).await
+}
+
+pub(super) async fn mute(call: Call) -> Result<Reply, Failure> {
+    let MuteRequest { node, domain, code, duration_s, until, reason } = call.body()?;
+    let until = end_time(&call, duration_s, until)?;
+    let code = code.map(|code| AlertCodePattern(code.into_text()));
+    let matches = MuteMatch { node, domain, code };
+    check_scope(&call, &matches).await?;
+    if let Some(domain) = matches.domain.as_ref().filter(|domain| **domain != Domain::Fleet) {
+        check_exists(&call, domain).await?;
+    }
+    let reason = reason.into_text();
+    submit_request(&call, OperatorRequest::Mute { matches, until, reason }).await
+}
+
+pub(super) async fn unmute(call: Call) -> Result<Reply, Failure> {
+    let UnmuteRequest { mute } = call.body()?;
+    let found = call.app.controller.read(move |state| state.mutes.get(&mute).cloned());
+    let unknown = || {
+        let detail = format!("there is no mute {mute}, or it is not in your scope");
+        Failure::not_found(detail, HintCode::ListMutes)
+    };
+    let found = found.await?.ok_or_else(unknown)?;
+    check_scope(&call, &found.matches).await.map_err(|_| unknown())?;
+    submit_request(&call, OperatorRequest::Unmute { mute }).await
+}
+
+pub(super) async fn acknowledge(call: Call) -> Result<Reply, Failure> {
+    call.caller()?.check_fleet_wide()?;
+    let AcknowledgeRequest { group } = call.body()?;
+    let wanted = group.clone();
+    if !with_store(&call, move |store| store.has_group(&wanted)).await? {
+        let detail = "no group of alerts with this name fires";
+        return Err(Failure::not_found(detail, HintCode::ShowNotifications));
+    }
+    let caller = call.caller()?;
+    let request = OperatorRequest::AcknowledgeAlerts { group };
+    let event = Event::OperatorRequested { request };
+    let outcome = call.app.controller.submit(caller.actor(), event).await?;
+    Reply::json(&Done { changed: outcome.is_logged() })
+}
