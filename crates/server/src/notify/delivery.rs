@@ -79,6 +79,7 @@ fn code(err: &DeliveryError) -> &'static str {
         DeliveryError::Email(_) => "email",
         DeliveryError::Command(_) => "command",
         DeliveryError::Invalid { .. } => "invalid",
+        DeliveryError::Response { .. } => "response",
         DeliveryError::Connect { .. } => "connect",
         DeliveryError::Tls { .. } => "tls",
         DeliveryError::TimedOut { .. } => "timed-out",
