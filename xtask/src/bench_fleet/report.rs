@@ -296,7 +296,7 @@ fn notify(text: &mut String, results: &[NotifyResult]) -> anyhow::Result<()> {
     writeln!(text, "## Decisions while a burst of findings is notified\n")?;
     writeln!(
         text,
-        "{} findings open on {} nodes within a minute, without and with a route that notifies a webhook of\n\
+        "{} findings open on {} nodes, one every 6 ms, without and with a route that notifies a webhook of\n\
          every finding. The runs alternate. The latency is the time from a finding to its acknowledgement,\n\
          which is after the controller decided on it and the decision is on disk. The ratio is the median\n\
          over the pairs of runs.\n",
