@@ -41,6 +41,7 @@ cases! {
     fleet_events in FleetServer::environment();
     fleet_explain in FleetServer::environment();
     fleet_nodes in FleetServer::environment();
+    fleet_report in FleetServer::environment();
     lint in CaseEnv::checkout();
     plan in CaseEnv::checkout();
     server in FleetServer::environment_without_server();

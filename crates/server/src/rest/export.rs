@@ -96,10 +96,7 @@ async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Re
     Ok(())
 }
 
-pub(super) async fn send(
-    out: &mpsc::Sender<Bytes>,
-    lines: &[impl Serialize],
-) -> Result<(), Stop> {
+pub(super) async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(), Stop> {
     let mut bytes = Vec::new();
     for line in lines {
         serde_json::to_writer(&mut bytes, line)

@@ -47,11 +47,7 @@ pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-async fn write(
-    call: &Call,
-    mut spec: LedgerSpec,
-    out: &mpsc::Sender<Bytes>,
-) -> Result<(), Stop> {
+async fn write(call: &Call, mut spec: LedgerSpec, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     // A fold keeps a core busy, so the server folds one log at a time.
     let turn = Arc::clone(&call.rest.reports).acquire_owned().await;
     let turn = turn.map_err(|_| Failure::internal_error())?;

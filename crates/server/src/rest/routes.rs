@@ -20,8 +20,8 @@ use super::failure::Failure;
 use super::query::{Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, events, export, fleet, matrix, metrics, nodes, openapi, report, requests, stream,
-    tokens,
+    Call, artifacts, events, export, fleet, matrix, metrics, nodes, openapi, report, requests,
+    stream, tokens,
 };
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
@@ -123,7 +123,11 @@ const EXPORT: &[Parameter] = &[
 ];
 
 const REPORT: &[Parameter] = &[
-    parameter("from", ParameterKind::Text, "begin of the period, as RFC 3339; default: the begin of the log"),
+    parameter(
+        "from",
+        ParameterKind::Text,
+        "begin of the period, as RFC 3339; default: the begin of the log",
+    ),
     parameter("to", ParameterKind::Text, "end of the period, as RFC 3339; default: now"),
     parameter(
         "window_h",

@@ -77,6 +77,7 @@ pub(crate) fn inventory(index: usize) -> proto::NodeInventory {
         name: Some("NVIDIA H200".to_owned()),
         index: u32::try_from(number).ok(),
         pci: Some(format!("0000:{:02x}:00.0", 0x1b + number * 0x10)),
+        serial: None,
     });
     let framework = |name: &str, version: &str| proto::Framework {
         name: name.to_owned(),

@@ -21,7 +21,8 @@ const DRAIN_S: (u64, u64) = (0, 1200);
 
 /// The serial number of a GPU, which like its UUID stays the same for as long as the GPU exists.
 fn serial(uuid: &GpuUuid) -> String {
-    let digits = uuid.0.bytes().fold(0_u64, |sum, byte| (sum * 131 + u64::from(byte)) % 10_000_000_000);
+    let digits =
+        uuid.0.bytes().fold(0_u64, |sum, byte| (sum * 131 + u64::from(byte)) % 10_000_000_000);
     format!("165{digits:010}")
 }
 

@@ -162,7 +162,10 @@ impl Month {
     }
 
     fn step(&mut self) {
+        // A quarantine that the policy defers is due at every tick.
+        let tick = self.now + SignedDuration::from_mins(10);
         let deadline = self.state.deadlines.first().map(|(at, _)| *at);
+        let deadline = deadline.map(|at| if at > self.now { at } else { tick });
         let planned = self.plan.keys().next().map(|(at, _)| *at);
         let next = [self.fleet.next_at(), deadline, planned].into_iter().flatten().min();
         let soonest = self.now + SignedDuration::from_secs(1);
@@ -183,7 +186,8 @@ impl Month {
 
     /// What a planned action puts into the log.
     fn act(&mut self, planned: Planned) -> Vec<(Actor, Event)> {
-        let ann = |request| vec![(Actor::User("ann".to_owned()), Event::OperatorRequested { request })];
+        let ann =
+            |request| vec![(Actor::User("ann".to_owned()), Event::OperatorRequested { request })];
         match planned {
             Planned::Hold(node) => {
                 ann(OperatorRequest::Hold { node, reason: "firmware <update>".to_owned() })
@@ -224,7 +228,9 @@ impl Month {
         let cordoned = |cordon: &Cordon| matches!(cordon, Cordon::External { .. });
         let before = self.fleet.node(node).map(|sim| sim.cordon().clone());
         // Administrators leave Farrier's cordon alone.
-        if before.is_none_or(|before| cordoned(&before) == cordoned(&cordon) || before == Cordon::ByFarrier) {
+        if before.is_none_or(|before| {
+            cordoned(&before) == cordoned(&cordon) || before == Cordon::ByFarrier
+        }) {
             return Vec::new();
         }
         self.fleet.update_node(node, |sim| sim.set_cordon(cordon));
@@ -239,7 +245,9 @@ impl Month {
             let Event::Deferred { node, rationale } = &entry.event else { continue };
             let phase = self.state.nodes.get(node).map(|node| node.phase());
             let delay_h = match phase {
-                Some(NodePhase::Repairing) if rationale.unblocked_by.needs_operator() => TECHNICIAN_H,
+                Some(NodePhase::Repairing) if rationale.unblocked_by.needs_operator() => {
+                    TECHNICIAN_H
+                }
                 Some(NodePhase::Suspect | NodePhase::Joining) => OPERATOR_H,
                 _ => continue,
             };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::classify::{LossReason, GpuState};
+use super::classify::{GpuState, LossReason};
 use super::report::{Cause, GpuTime, PoolDays};
 use super::timeline::TimelineSegment;
 use crate::fleet::identity::{NodeId, Pool};

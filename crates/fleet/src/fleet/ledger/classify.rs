@@ -22,8 +22,13 @@ const GPU_MISSING: &str = "gpu-missing";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GpuState {
     /// Its node takes work. The fault is open while it does.
-    Available { exposure: Option<Arc<LossReason>> },
-    Lost { cause: Cause, fault: Arc<LossReason> },
+    Available {
+        exposure: Option<Arc<LossReason>>,
+    },
+    Lost {
+        cause: Cause,
+        fault: Arc<LossReason>,
+    },
 }
 
 /// What is wrong, or why the node is out of service.
@@ -96,7 +101,9 @@ pub(super) fn classify(node: &Node, policy: &Policy, memory: NodeMemory<'_>) -> 
 
 /// Whether the node takes work, and otherwise why not.
 enum ServiceStatus {
-    TakesWork { unverified: bool },
+    TakesWork {
+        unverified: bool,
+    },
     /// It may take work, but its state is not known.
     Unknown(Arc<LossReason>),
     /// Out of service because of the faults of the node. The cause applies to a node whose faults
@@ -217,9 +224,8 @@ impl<'a> NodeFaults<'a> {
     /// The worst fault of the node or one of its GPUs.
     fn worst(&self) -> Option<Arc<LossReason>> {
         let findings = self.of_node.iter().chain(&self.of_gpus);
-        let worst = findings.min_by_key(|finding| {
-            (Reverse((ends_service(finding), finding.action)), finding.id)
-        })?;
+        let worst = findings
+            .min_by_key(|finding| (Reverse((ends_service(finding), finding.action)), finding.id))?;
         Some(LossReason::from_finding(worst))
     }
 }

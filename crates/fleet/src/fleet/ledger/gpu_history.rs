@@ -60,7 +60,7 @@ impl GpuHistories {
     /// before.
     pub(super) fn note_finding(&mut self, finding: &Finding, opened: bool, is_fault: bool) {
         let Some(uuid) = finding.subject.gpu() else { return };
-        if finding.kind != FindingKind::LossReason {
+        if finding.kind != FindingKind::Fault {
             return;
         }
         let Some(history) = self.entry(uuid) else { return };
@@ -134,9 +134,8 @@ impl GpuHistories {
                 findings: history.findings.into_values().collect(),
                 failed_tests: history.failed_tests,
             };
-            let is_for_replacement = |finding: &FindingRecord| {
-                finding.action == Action::DrainAndReplace
-            };
+            let is_for_replacement =
+                |finding: &FindingRecord| finding.action == Action::DrainAndReplace;
             if record.findings.iter().any(is_for_replacement) {
                 rma.push(record.clone());
             }

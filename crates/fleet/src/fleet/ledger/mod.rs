@@ -34,7 +34,7 @@ use super::policy::Autonomy;
 use super::state::{FleetState, Node, NodePhase};
 use crate::health::{Change, Finding};
 use account::{DAY_MS, LossKey, Totals};
-use classify::{LossReason, GpuState, NodeMemory, UNVERIFIED, classify};
+use classify::{GpuState, LossReason, NodeMemory, UNVERIFIED, classify};
 use gpu_history::GpuHistories;
 use poisson::{as_f64, interval};
 use repairs::RepairLedger;
@@ -104,8 +104,9 @@ impl Account {
     /// The SKU of the GPU at fault; that of the first GPU if the fault is not that of a GPU.
     fn sku_of(&self, finding: &Finding) -> Option<&str> {
         let installed = self.memory().installed;
-        let faulty =
-            installed.iter().find(|gpu| finding.subject.gpu().is_some_and(|uuid| gpu.uuid == *uuid));
+        let faulty = installed
+            .iter()
+            .find(|gpu| finding.subject.gpu().is_some_and(|uuid| gpu.uuid == *uuid));
         faulty.or(installed.first())?.name.as_deref()
     }
 
@@ -297,13 +298,7 @@ impl Ledger {
         }
     }
 
-    fn note_findings(
-        &mut self,
-        id: &NodeId,
-        before: Option<&Node>,
-        after: &Node,
-        event: &Event,
-    ) {
+    fn note_findings(&mut self, id: &NodeId, before: Option<&Node>, after: &Node, event: &Event) {
         let earlier = |id: &u64| before.and_then(|before| before.findings().get(id));
         for (number, finding) in after.findings() {
             let was = earlier(number);
@@ -425,9 +420,9 @@ impl Ledger {
             to,
             first_entry: self.first_entry,
             last_entry: self.state.seq,
-            missing_before: self.begins.filter(|begins| {
-                is_archived && self.spec.from.is_none_or(|from| from < *begins)
-            }),
+            missing_before: self
+                .begins
+                .filter(|begins| is_archived && self.spec.from.is_none_or(|from| from < *begins)),
             missing_after: self.spec.to.filter(|to| *to > end),
         }
     }

@@ -11,9 +11,7 @@ use std::ops::Range;
 use jiff::{SignedDuration, Timestamp};
 
 use super::poisson::{as_f64, interval};
-use super::report::{
-    OperatorAction, ShadowCase, ShadowCounts, ShadowOutcome, ShadowReport, ratio,
-};
+use super::report::{OperatorAction, ShadowCase, ShadowCounts, ShadowOutcome, ShadowReport, ratio};
 use crate::fleet::decide::is_explained_by_domain;
 use crate::fleet::identity::{NodeId, Pool};
 use crate::fleet::reason::Reason;
@@ -61,7 +59,10 @@ struct WouldBe {
 
 #[derive(Debug, Clone, Copy)]
 enum Ended {
-    Cleared { at: Timestamp, rebooted: bool },
+    Cleared {
+        at: Timestamp,
+        rebooted: bool,
+    },
     /// The policy changed, and Farrier quarantined the node.
     Quarantined,
 }

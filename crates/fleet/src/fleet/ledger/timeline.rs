@@ -66,7 +66,10 @@ impl Timeline {
     }
 
     /// The segments, each with its end.
-    pub(super) fn segments(&self, end_ms: i64) -> impl Iterator<Item = (&TimelineSegment, Range<i64>)> {
+    pub(super) fn segments(
+        &self,
+        end_ms: i64,
+    ) -> impl Iterator<Item = (&TimelineSegment, Range<i64>)> {
         let ends = self.0.iter().skip(1).map(|next| next.since_ms).chain([end_ms]);
         self.0.iter().zip(ends).map(|(segment, end)| (segment, segment.since_ms..end))
     }

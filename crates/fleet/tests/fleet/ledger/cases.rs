@@ -310,10 +310,8 @@ fn a_cordon_from_before_the_report_is_no_action_in_it() {
 #[test]
 fn a_manual_repair_of_a_node_in_service_is_an_action() {
     let mut fleet = one_node(Autonomy::Observe);
-    fleet.report_finding(
-        0,
-        finding(2, Severity::Critical, Action::Investigate, "gpu.xid", start()),
-    );
+    fleet
+        .report_finding(0, finding(2, Severity::Critical, Action::Investigate, "gpu.xid", start()));
     wait_hours(&mut fleet, 1);
     let repair = "reseated".to_owned();
     fleet.request(OperatorRequest::Repaired { node: node(0), repair });

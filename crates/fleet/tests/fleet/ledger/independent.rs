@@ -195,14 +195,12 @@ impl Facts {
     fn gpus(&self) -> Sums {
         let all = self.installed.len() as u64;
         let mut gpus = Sums::default();
-        let place = |cause: Cause| {
-            1 + Cause::ALL.into_iter().position(|other| other == cause).unwrap()
-        };
+        let place =
+            |cause: Cause| 1 + Cause::ALL.into_iter().position(|other| other == cause).unwrap();
         let faults: Vec<&Finding> =
             self.open.values().filter(|finding| affects_service(finding)).collect();
         let is_own = |gpu: &GpuUuid| self.installed.contains(gpu);
-        let is_node_wide =
-            faults.iter().any(|finding| !finding.subject.gpu().is_some_and(is_own));
+        let is_node_wide = faults.iter().any(|finding| !finding.subject.gpu().is_some_and(is_own));
         let is_faulty = |gpu: &&GpuUuid| {
             is_node_wide || faults.iter().any(|finding| finding.subject.gpu() == Some(*gpu))
         };

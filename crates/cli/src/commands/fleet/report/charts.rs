@@ -62,10 +62,12 @@ const POOLS_MAX: usize = 24;
 /// A row for each pool: the days as a line, and the availability. The lines share one scale.
 pub(super) fn pools(report: &FleetReport) -> String {
     let pools = &report.pools[..report.pools.len().min(POOLS_MAX)];
-    let shares = pools.iter().flat_map(|pool| pool.days.iter().filter_map(|day| day.time.availability()));
+    let shares =
+        pools.iter().flat_map(|pool| pool.days.iter().filter_map(|day| day.time.availability()));
     let lowest = shares.fold(1.0, f64::min);
     // A round number below the lowest day.
-    let floor = [0.99, 0.95, 0.9, 0.75, 0.5].into_iter().find(|floor| *floor < lowest).unwrap_or(0.0);
+    let floor =
+        [0.99, 0.95, 0.9, 0.75, 0.5].into_iter().find(|floor| *floor < lowest).unwrap_or(0.0);
     let rows = f64::from(u16::try_from(pools.len()).unwrap_or(u16::MAX));
     let height = rows * ROW + 22.0;
     let mut svg = format!(
@@ -75,7 +77,8 @@ pub(super) fn pools(report: &FleetReport) -> String {
     let mut top = 6.0;
     for pool in pools {
         let y = |share: f64| top + (ROW - 12.0) * (1.0 - (share - floor) / (1.0 - floor));
-        let slot = (right - left) / f64::from(u16::try_from(pool.days.len().max(2) - 1).unwrap_or(1));
+        let slot =
+            (right - left) / f64::from(u16::try_from(pool.days.len().max(2) - 1).unwrap_or(1));
         let mut path = String::new();
         for (index, day) in pool.days.iter().enumerate() {
             let x = left + slot * f64::from(u16::try_from(index).unwrap_or(u16::MAX));

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::Domain;
-use farrier_fleet::fleet::ledger::report::FleetReport;
 use farrier_fleet::fleet::ledger::LedgerSpec;
+use farrier_fleet::fleet::ledger::report::FleetReport;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, check_joined};
 use farrier_server::report::{ReportError, report};
@@ -154,13 +154,8 @@ pub(super) fn run_offline(args: &Args, printer: &mut Printer) -> anyhow::Result<
             "name every archive with `--archive`; `farrier server verify-log` checks them",
         ));
     }
-    let spec = LedgerSpec {
-        from,
-        to,
-        scope: Domain::Fleet,
-        visible: None,
-        shadow_window_h: args.window,
-    };
+    let spec =
+        LedgerSpec { from, to, scope: Domain::Fleet, visible: None, shadow_window_h: args.window };
     let report = report(&logs, spec, None, || false).map_err(|err| match err {
         ReportError::Missing(seq) => Hinted::error(
             format!("entry {seq} is missing between the archives and the log"),
@@ -191,7 +186,7 @@ fn print(report: FleetReport, args: &Args, printer: &mut Printer) -> anyhow::Res
         printer.line("")?;
         printer.line(&section.title)?;
         for note in &section.notes {
-            printer.paragraph("  ", 2, note)?;
+            printer.paragraph(" ", 2, note)?;
         }
         if !section.rows.is_empty() {
             printer.table(&section.headings, &section.rows)?;

@@ -99,11 +99,9 @@ impl Prices {
 
     /// Lost GPU-time without a price.
     pub(super) fn unpriced_ms(&self, report: &FleetReport) -> u64 {
-        let skus = report.pools.iter().flat_map(|pool| {
-            pool.skus.iter().map(move |sku| (&pool.pool, sku))
-        });
-        let unpriced =
-            skus.filter(|(pool, sku)| self.per_hour(pool, sku.sku.as_deref()).is_none());
+        let skus =
+            report.pools.iter().flat_map(|pool| pool.skus.iter().map(move |sku| (&pool.pool, sku)));
+        let unpriced = skus.filter(|(pool, sku)| self.per_hour(pool, sku.sku.as_deref()).is_none());
         unpriced.map(|(_, sku)| sku.time.lost_sum_ms()).sum()
     }
 }

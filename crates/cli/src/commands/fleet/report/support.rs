@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_facts::FactSet;
 use farrier_facts::driver::SupportStatus;
+use farrier_facts::origin::PartialDate;
 use farrier_facts::version::DriverVersion;
 use farrier_fleet::fleet::ledger::report::FleetReport;
 use jiff::civil::Date;
@@ -28,7 +29,8 @@ pub(super) fn branches(report: &FleetReport, facts: &FactSet) -> Vec<BranchSuppo
     let on = TimeZone::UTC.to_datetime(report.period.to).date();
     let mut nodes: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     for used in &report.drivers {
-        let driver: Option<DriverVersion> = used.driver.as_deref().and_then(|text| text.parse().ok());
+        let driver: Option<DriverVersion> =
+            used.driver.as_deref().and_then(|text| text.parse().ok());
         *nodes.entry(driver.map(|driver| driver.branch().0)).or_default() += used.nodes;
     }
     let mut branches: Vec<BranchSupport> = nodes
@@ -37,7 +39,7 @@ pub(super) fn branches(report: &FleetReport, facts: &FactSet) -> Vec<BranchSuppo
             let known = branch.and_then(|number| {
                 facts.drivers.branch.iter().find(|facts| facts.branch.0 == number)
             });
-            let ends = known.and_then(|facts| facts.end_of_support).map(|end| end.last_day());
+            let ends = known.and_then(|facts| facts.end_of_support).map(PartialDate::last_day);
             let status = known.map_or(SupportStatus::Unknown, |facts| facts.support(on));
             let days_left = ends.and_then(|ends| on.until(ends).ok()).map(|span| span.get_days());
             BranchSupport { branch, nodes, status, ends, days_left }

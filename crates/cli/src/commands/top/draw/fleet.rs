@@ -267,8 +267,7 @@ mod tests {
     fn findings_name_their_gpu_by_index() {
         let uuid = GpuUuid("GPU-1".to_owned());
         let index = Some(5);
-        let gpu =
-            GpuInventory { uuid: uuid.clone(), name: None, index, pci: None, serial: None };
+        let gpu = GpuInventory { uuid: uuid.clone(), name: None, index, pci: None, serial: None };
         let inventory = NodeInventory { gpus: Some(vec![gpu]), ..NodeInventory::default() };
         assert_eq!(subject_name(Some(&inventory), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
         assert_eq!(subject_name(None, &Subject::Gpu(uuid)), "GPU-1");

@@ -4,7 +4,7 @@ use farrier_fleet::fleet::ledger::report::{Cause, FindingRecord, GpuRecord, Reli
 use farrier_fleet::health::Action;
 
 use super::{
-    ReportDetail, ReportView, ReportSection, cause_name, grouped, hours, minute, money, omitted,
+    ReportDetail, ReportSection, ReportView, cause_name, grouped, hours, minute, money, omitted,
     or_unknown, share, with_detail,
 };
 use crate::commands::fleet::report::support::BranchSupport;
@@ -23,16 +23,17 @@ impl ReportView {
             row.extend(cost);
             row
         };
-        let priced = |causes: &[Cause]| {
-            (!self.prices.is_empty()).then(|| money(self.cost_of(causes)))
-        };
+        let priced =
+            |causes: &[Cause]| (!self.prices.is_empty()).then(|| money(self.cost_of(causes)));
         let empty = || (!self.prices.is_empty()).then(String::new);
         let mut rows = vec![
             row("all GPUs", time.total_ms, empty()),
             row("available", time.available_ms, empty()),
         ];
         let each = Cause::ALL.into_iter();
-        rows.extend(each.map(|cause| row(cause_name(cause), time.lost_ms.of(cause), priced(&[cause]))));
+        rows.extend(
+            each.map(|cause| row(cause_name(cause), time.lost_ms.of(cause), priced(&[cause]))),
+        );
         rows.push(row("lost", time.lost_sum_ms(), priced(&Cause::ALL)));
         let mut headings = vec!["Time", "GPU-hours", "Share"];
         headings.extend((!self.prices.is_empty()).then_some("Cost"));
@@ -56,12 +57,24 @@ impl ReportView {
             row
         };
         let mut headings = vec![
-            "Pool", "GPU-hours", "Available", "Finding", "Idle", "Verif.", "Hold", "Maint.",
+            "Pool",
+            "GPU-hours",
+            "Available",
+            "Finding",
+            "Idle",
+            "Verif.",
+            "Hold",
+            "Maint.",
             "Unknown",
         ];
         headings.extend((!self.prices.is_empty()).then_some("Cost"));
         let rows = self.report.pools.iter().map(row).collect();
-        ReportSection { title: "Availability by pool".to_owned(), notes: Vec::new(), headings, rows }
+        ReportSection {
+            title: "Availability by pool".to_owned(),
+            notes: Vec::new(),
+            headings,
+            rows,
+        }
     }
 
     pub(super) fn losses(&self, detail: ReportDetail) -> ReportSection {
@@ -70,7 +83,8 @@ impl ReportView {
             .iter()
             .take(detail.rows())
             .map(|line| {
-                let gpu = line.serial.clone().or_else(|| line.gpu.as_ref().map(|gpu| gpu.0.clone()));
+                let gpu =
+                    line.serial.clone().or_else(|| line.gpu.as_ref().map(|gpu| gpu.0.clone()));
                 let mut row = vec![
                     hours(line.gpu_ms),
                     cause_name(line.cause).to_owned(),
@@ -90,9 +104,13 @@ impl ReportView {
         let rest = self.report.losses_omitted;
         if rest.lines > 0 {
             let lines = grouped(rest.lines);
-            notes.push(format!("{lines} small losses of {} GPU-hours are left out.", hours(rest.gpu_ms)));
+            notes.push(format!(
+                "{lines} small losses of {} GPU-hours are left out.",
+                hours(rest.gpu_ms)
+            ));
         }
-        let mut headings = vec!["GPU-hours", "Cause", "Node", "Fault or reason", "GPU at fault", "Driver"];
+        let mut headings =
+            vec!["GPU-hours", "Cause", "Node", "Fault or reason", "GPU at fault", "Driver"];
         headings.extend((!self.prices.is_empty()).then_some("Cost"));
         ReportSection { title: "Largest losses".to_owned(), notes, headings, rows }
     }
@@ -107,8 +125,10 @@ impl ReportView {
                 vec![hours(line.gpu_ms), fault, line.pool.to_string(), grouped(line.nodes)]
             })
             .collect();
-        let mut notes =
-            vec!["Open faults of GPUs whose node took work. This time is available, not lost.".to_owned()];
+        let mut notes = vec![
+            "Open faults of GPUs whose node took work. This time is available, not lost."
+                .to_owned(),
+        ];
         if rows.is_empty() {
             notes = vec!["No fault was open while its node took work.".to_owned()];
         }
@@ -123,7 +143,9 @@ impl ReportView {
                 (Some(mtbf), Some(low), Some(high)) => {
                     (whole(mtbf), format!("{} to {}", whole(low), whole(high)))
                 }
-                (None, Some(low), _) => ("no fault seen".to_owned(), format!("at least {}", whole(low))),
+                (None, Some(low), _) => {
+                    ("no fault seen".to_owned(), format!("at least {}", whole(low)))
+                }
                 _ => ("unknown".to_owned(), "unknown".to_owned()),
             };
             let sku = or_unknown(line.sku.as_ref());
@@ -177,7 +199,8 @@ impl ReportView {
             .collect();
         let none = "No repair was made.".to_owned();
         let notes = if rows.is_empty() { vec![none] } else { Vec::new() };
-        let headings = vec!["Repair", "Started", "Back in service", "Did not help", "Not done", "Open"];
+        let headings =
+            vec!["Repair", "Started", "Back in service", "Did not help", "Not done", "Open"];
         ReportSection { title: "Repairs and their outcome".to_owned(), notes, headings, rows }
     }
 
@@ -231,17 +254,17 @@ fn support_row(branch: &BranchSupport) -> Vec<String> {
 }
 
 fn rma_row(gpu: &GpuRecord) -> Vec<String> {
-    let is_for_replacement =
-        |finding: &&FindingRecord| finding.action == Action::DrainAndReplace;
+    let is_for_replacement = |finding: &&FindingRecord| finding.action == Action::DrainAndReplace;
     let mut evidence: Vec<String> = Vec::new();
     for finding in gpu.findings.iter().filter(is_for_replacement) {
         let name = with_detail(&finding.code, &finding.detail);
         let state = if finding.open { "open" } else { "cleared" };
         let (first, last) = (minute(finding.first_seen), minute(finding.last_seen));
-        evidence.push(format!(
-            "{name}, {state}, {} times from {first} to {last}: {}",
-            finding.count, finding.text
-        ));
+        let times = match finding.count {
+            0 | 1 => format!("at {last}"),
+            count => format!("{} times from {first} to {last}", grouped(count)),
+        };
+        evidence.push(format!("{name}, {state}, {times}: {}", finding.text));
         let shown = finding.evidence.len().saturating_sub(EVIDENCE_MAX);
         let observations = finding.evidence.iter().skip(shown);
         evidence.extend(observations.map(|seen| evidence_text(seen, &finding.text)));
@@ -259,4 +282,3 @@ fn rma_row(gpu: &GpuRecord) -> Vec<String> {
 fn whole(number: f64) -> String {
     grouped(number.round() as u64)
 }
-

@@ -4,7 +4,7 @@ use farrier_fleet::fleet::ledger::report::{
     OperatorActionKind, ShadowCase, ShadowOutcome, ShadowReport,
 };
 
-use super::{ReportDetail, ReportView, ReportSection, grouped, hours, minute, omitted};
+use super::{ReportDetail, ReportSection, ReportView, grouped, hours, minute, omitted};
 
 impl ReportView {
     pub(super) fn shadow(&self, detail: ReportDetail) -> Vec<ReportSection> {
@@ -15,15 +15,48 @@ impl ReportView {
 
 fn summary(shadow: &ShadowReport) -> ReportSection {
     let (counts, window) = (&shadow.counts, shadow.window_h);
-    let row = |what: &str, count: u64, meaning: String| vec![what.to_owned(), grouped(count), meaning];
+    let row =
+        |what: &str, count: u64, meaning: String| vec![what.to_owned(), grouped(count), meaning];
     let rows = vec![
-        row("both, Farrier first", counts.both_farrier_first, "Farrier decided, and an operator acted while the cause was open or within the window".to_owned()),
-        row("both, operator first", counts.both_operator_first, "the operator acted, and Farrier had a finding then or within the window".to_owned()),
-        row("only Farrier: false", counts.false_quarantines, format!("the cause cleared on its own within {window} h; no operator acted, and the node did not reboot")),
-        row("only Farrier: open question", counts.unconfirmed, format!("the cause lasted longer than {window} h, or cleared after a reboot")),
-        row("only Farrier: too early", counts.pending, format!("decided less than {window} h before the end of the log")),
-        row("only the operator", counts.operator_only, "planned work, or a fault that Farrier does not see".to_owned()),
-        row("no decision: domain fault", counts.domain_faults, "the failure domain was at fault, so Farrier would have kept the node in service".to_owned()),
+        row(
+            "both, Farrier first",
+            counts.both_farrier_first,
+            "Farrier decided, and an operator acted while the cause was open or within the window"
+                .to_owned(),
+        ),
+        row(
+            "both, operator first",
+            counts.both_operator_first,
+            "the operator acted, and Farrier had a finding then or within the window".to_owned(),
+        ),
+        row(
+            "only Farrier: false",
+            counts.false_quarantines,
+            format!(
+                "the cause cleared on its own within {window} h; no operator acted, and the node did not reboot"
+            ),
+        ),
+        row(
+            "only Farrier: open question",
+            counts.unconfirmed,
+            format!("the cause lasted longer than {window} h, or cleared after a reboot"),
+        ),
+        row(
+            "only Farrier: too early",
+            counts.pending,
+            format!("decided less than {window} h before the end of the log"),
+        ),
+        row(
+            "only the operator",
+            counts.operator_only,
+            "planned work, or a fault that Farrier does not see".to_owned(),
+        ),
+        row(
+            "no decision: domain fault",
+            counts.domain_faults,
+            "the failure domain was at fault, so Farrier would have kept the node in service"
+                .to_owned(),
+        ),
     ];
     let mut notes = vec![format!(
         "What Farrier would have done in pools that only observe, over {} node-days. A decision and an action agree if they are within {window} h of each other. Disruption budgets are not applied.",
