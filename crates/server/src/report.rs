@@ -56,3 +56,89 @@ pub fn report(
     }
     Ok(ledger.finish(now))
 }
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::event::{GpuInventory, NodeInventory};
+    use farrier_fleet::fleet::identity::Actor;
+    use farrier_fleet::fleet::ledger::GpuTime;
+    use farrier_fleet::fleet::{Entry, Event, Location, NodeId};
+    use farrier_fleet::health::GpuUuid;
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::log::archive;
+    use crate::log::sqlite::SqliteLog;
+
+    fn start() -> Timestamp {
+        "2026-11-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn after(hours: i64) -> Timestamp {
+        start() + SignedDuration::from_hours(hours)
+    }
+
+    /// A node with one GPU, then an entry every hour for ten hours.
+    fn write(log: &mut SqliteLog) {
+        let node: NodeId = "gpu-1".parse().unwrap();
+        let uuid = GpuUuid("GPU-1".to_owned());
+        let gpu = GpuInventory { uuid, name: None, index: None, pci: None, serial: None };
+        let inventory = NodeInventory { gpus: Some(vec![gpu]), ..NodeInventory::default() };
+        let location = Location::in_pool("train".parse().unwrap());
+        let mut events = vec![
+            (start(), Event::Enrolled { node: node.clone(), location }),
+            (start(), Event::InventoryReported { node, inventory }),
+        ];
+        events.extend((1..=10).map(|hours| (after(hours), Event::Tick)));
+        let entries: Vec<Entry> = (1..)
+            .zip(events)
+            .map(|(seq, (at, event))| Entry {
+                seq,
+                batch: seq,
+                at,
+                by: Actor::Server,
+                logic: 0,
+                event,
+            })
+            .collect();
+        log.take_over().unwrap();
+        let head = log.head().unwrap();
+        log.append(&head, &entries).unwrap();
+    }
+
+    fn hours(time: GpuTime) -> u64 {
+        assert_eq!(time.available_ms, time.total_ms);
+        time.total_ms / 3_600_000
+    }
+
+    #[test]
+    fn a_report_on_archived_time_needs_the_archive_and_never_counts_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
+        write(&mut log);
+        let whole = report(&[&log], LedgerSpec::whole(), None, || false).unwrap();
+        assert_eq!((hours(whole.time), whole.period.missing_before), (10, None));
+        let path = folder.path().join("archive");
+        archive(&mut log, after(4), &path).unwrap().unwrap();
+        let rest = report(&[&log], LedgerSpec::whole(), None, || false).unwrap();
+        assert_eq!((hours(rest.time), rest.period.missing_before), (7, Some(after(3))));
+        let later = LedgerSpec { from: Some(after(5)), to: Some(after(12)), ..LedgerSpec::whole() };
+        let later = report(&[&log], later, None, || false).unwrap();
+        let missing = (later.period.missing_before, later.period.missing_after);
+        assert_eq!((hours(later.time), missing), (5, (None, Some(after(12)))));
+        let archive = SqliteLog::open_to_read(&path).unwrap();
+        let joined = report(&[&archive, &log], LedgerSpec::whole(), None, || false).unwrap();
+        assert_eq!(joined, whole);
+    }
+
+    #[test]
+    fn a_running_server_counts_until_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
+        write(&mut log);
+        let now = report(&[&log], LedgerSpec::whole(), Some(after(20)), || false).unwrap();
+        assert_eq!((hours(now.time), now.period.to), (20, after(20)));
+        let cancelled = report(&[&log], LedgerSpec::whole(), None, || true);
+        assert!(matches!(cancelled, Err(ReportError::Cancelled)));
+    }
+}

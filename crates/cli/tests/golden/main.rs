@@ -41,6 +41,7 @@ cases! {
     fleet_events in FleetServer::environment();
     fleet_explain in FleetServer::environment();
     fleet_nodes in FleetServer::environment();
+    fleet_report in FleetServer::environment();
     lint in CaseEnv::checkout();
     notify in FleetServer::environment();
     plan in CaseEnv::checkout();

@@ -162,7 +162,10 @@ impl Month {
     }
 
     fn step(&mut self) {
+        // A quarantine that the policy defers is due at every tick.
+        let tick = self.now + SignedDuration::from_mins(10);
         let deadline = self.state.deadlines.first().map(|(at, _)| *at);
+        let deadline = deadline.map(|at| if at > self.now { at } else { tick });
         let planned = self.plan.keys().next().map(|(at, _)| *at);
         let next = [self.fleet.next_at(), deadline, planned].into_iter().flatten().min();
         let soonest = self.now + SignedDuration::from_secs(1);

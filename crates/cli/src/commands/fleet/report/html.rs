@@ -25,7 +25,10 @@ pub(super) fn page(view: &ReportView) -> String {
     html.push_str(&figure("Lost GPU-hours by cause", &charts::causes(&view.report)));
     html.push_str("</div>\n");
     let days = charts::days(&view.report) + &charts::causes_legend();
-    html.push_str(&figure("Lost GPU-hours per day", &days));
+    html.push_str(&format!(
+        "<div class=\"days\">{}</div>\n",
+        figure("Lost GPU-hours per day", &days)
+    ));
     for section in view.sections(ReportDetail::Page) {
         html.push_str(&table(&section));
     }
@@ -114,5 +117,45 @@ fn class(section: &ReportSection, column: usize) -> &'static str {
         "Serial",
     ];
     let heading = section.headings.get(column).copied().unwrap_or_default();
-    if WORDS.contains(&heading) { " class=\"words\"" } else { "" }
+    match heading {
+        heading if WORDS.contains(&heading) => " class=\"words\"",
+        "GPU-hours" if column == 0 => " class=\"number\"",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_facts::FactSet;
+    use farrier_fleet::fleet::FleetState;
+    use farrier_fleet::fleet::ledger::report::{Cause, LossLine};
+    use farrier_fleet::fleet::ledger::{Ledger, LedgerSpec};
+    use farrier_fleet::health::GpuUuid;
+
+    use super::*;
+    use crate::commands::fleet::report::prices::Prices;
+
+    #[test]
+    fn texts_from_nodes_are_shown_and_never_become_markup() {
+        let mut report = Ledger::new(FleetState::default(), LedgerSpec::whole()).finish(None);
+        report.losses.push(LossLine {
+            cause: Cause::Finding,
+            node: "gpu-1".parse().unwrap(),
+            pool: "train".parse().unwrap(),
+            sku: None,
+            driver: Some("<img src=x onerror=alert(1)>".to_owned()),
+            code: "</td><script>alert(1)</script>".to_owned(),
+            detail: "\u{202e}\"quoted\"".to_owned(),
+            gpu: Some(GpuUuid("GPU-1".to_owned())),
+            serial: Some("&lt;".to_owned()),
+            gpu_ms: 1,
+        });
+        let html = page(&ReportView::new(report, Prices::default(), FactSet::embedded()));
+        assert!(
+            html.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && html.contains("&amp;lt;")
+        );
+        for forbidden in ["<script", "<img", "\u{202e}", "http:", "https:", "url("] {
+            assert!(!html.contains(forbidden), "the page contains {forbidden}");
+        }
+    }
 }

@@ -186,7 +186,7 @@ fn print(report: FleetReport, args: &Args, printer: &mut Printer) -> anyhow::Res
         printer.line("")?;
         printer.line(&section.title)?;
         for note in &section.notes {
-            printer.paragraph("  ", 2, note)?;
+            printer.paragraph(" ", 2, note)?;
         }
         if !section.rows.is_empty() {
             printer.table(&section.headings, &section.rows)?;

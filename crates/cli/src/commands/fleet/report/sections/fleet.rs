@@ -260,10 +260,11 @@ fn rma_row(gpu: &GpuRecord) -> Vec<String> {
         let name = with_detail(&finding.code, &finding.detail);
         let state = if finding.open { "open" } else { "cleared" };
         let (first, last) = (minute(finding.first_seen), minute(finding.last_seen));
-        evidence.push(format!(
-            "{name}, {state}, {} times from {first} to {last}: {}",
-            finding.count, finding.text
-        ));
+        let times = match finding.count {
+            0 | 1 => format!("at {last}"),
+            count => format!("{} times from {first} to {last}", grouped(count)),
+        };
+        evidence.push(format!("{name}, {state}, {times}: {}", finding.text));
         let shown = finding.evidence.len().saturating_sub(EVIDENCE_MAX);
         let observations = finding.evidence.iter().skip(shown);
         evidence.extend(observations.map(|seen| evidence_text(seen, &finding.text)));
