@@ -29,7 +29,7 @@ pub enum ConvertError {
         /// The limit.
         most: usize,
     },
-    /// A finding does not decode, or a field of it has another type.
+    /// A finding cannot be decoded, for example because a field has another type.
     #[error("failed to decode a finding")]
     Decode(#[from] prost::DecodeError),
     /// An unknown or missing enum value.
