@@ -29,7 +29,7 @@ const MODPROBE_DIRS: [&str; 5] = [
     "/lib/modprobe.d",
 ];
 
-/// Commands of an `install` line that load nothing.
+/// Commands in an `install` line of modprobe that load no module.
 const NO_LOAD: [&str; 3] = ["false", "true", ":"];
 
 const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia_uvm"];
@@ -105,7 +105,7 @@ fn load_disabled(root: &Root) -> Reading<Vec<LoadDisabled>> {
         };
         for name in names.into_iter().filter(|name| is_conf(name)) {
             let path = format!("{dir}/{name}");
-            // A file hides those of the same name in later folders.
+            // A file hides files of the same name in later folders.
             if !seen.insert(name) {
                 continue;
             }

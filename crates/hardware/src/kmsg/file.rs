@@ -64,8 +64,8 @@ pub(super) fn follow(
             return Ok(());
         }
         if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
-            // The file was replaced by one at least as long, so this is the same log with more
-            // records.
+            // The file was replaced by a file that is at least as long, so the new file is the same
+            // log with more records.
             return Ok(());
         }
         if now.len() == position {

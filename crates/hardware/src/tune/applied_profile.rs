@@ -1,4 +1,5 @@
-//! `applied.json`: the profile that was last applied to a node. Drift detection compares with it.
+//! `applied.json`: the profile that was last applied to a node. Drift detection compares the node
+//! with this profile.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,8 +18,8 @@ const FILE: &str = "applied.json";
 
 /// State directory of this file and the journal.
 ///
-/// Root owns it, because `revert` writes values from it into `/etc`. It is not the agent's state
-/// directory, which belongs to the agent's user.
+/// Root owns the directory, because `revert` writes values from its files into `/etc`. It is not
+/// the agent's state directory, which belongs to the agent's user.
 pub const STATE_DIR: &str = "/var/lib/farrier-tune";
 
 /// Maximum size of the file. A profile has a few kilobytes.

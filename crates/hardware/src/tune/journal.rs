@@ -88,7 +88,8 @@ pub(super) enum JournalEntry {
     Begun(OpenChange),
     /// The change was made as requested.
     Ended { number: u64 },
-    /// The change was accepted, but the resulting value differs, because GPUs round some values.
+    /// The change was accepted, but the resulting value is not the requested value, because GPUs
+    /// round some values.
     Made { number: u64, now: Value },
     /// The change was not made. This was verified by reading the value.
     Failed { number: u64, why: String },
