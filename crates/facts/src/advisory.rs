@@ -113,9 +113,9 @@ impl CvssSeverity {
 #[serde(deny_unknown_fields)]
 pub struct FixedDriver {
     pub branch: Branch,
-    /// Its first release with the fix.
+    /// The first release of the branch with the fix.
     pub version: DriverVersion,
-    /// The vGPU release that carries it, in vGPU advisories.
+    /// The vGPU release that contains this driver, in vGPU advisories.
     pub vgpu: Option<String>,
 }
 
@@ -125,7 +125,7 @@ pub struct FixedDriver {
 pub struct FixedComponent {
     /// Such as `dcgm-exporter`.
     pub component: String,
-    /// Its first version with the fix.
+    /// The first version of the component with the fix.
     pub version: String,
 }
 
@@ -141,7 +141,7 @@ pub struct Regression {
     pub gpus: Vec<String>,
     /// Affected kernel modules; `None` for both.
     pub module: Option<crate::check::Module>,
-    /// The environment in which it was reported.
+    /// The environment in which the breakage was reported.
     pub seen_on: String,
     pub what: String,
     /// Releases with the fix, as reported.
@@ -150,7 +150,7 @@ pub struct Regression {
     /// Unaffected releases, as reported.
     #[serde(default)]
     pub good: Vec<String>,
-    /// Who confirmed it; `None` for an unconfirmed user report.
+    /// Who confirmed the breakage; `None` for an unconfirmed user report.
     pub confirmed: Option<String>,
     pub note: Option<String>,
     pub origin: Origin,

@@ -193,7 +193,7 @@ fn system(gpu: &Gpu, problems: &mut Vec<String>) {
     }
 }
 
-/// Every record belongs to a GPU, except the one for all others.
+/// Every record belongs to a GPU, except the record for all other GPUs.
 fn devices(set: &FactSet, problems: &mut Vec<String>) {
     let mut unique = BTreeSet::new();
     for device in &set.gpus.device {

@@ -25,7 +25,7 @@ pub(super) enum Access {
 /// The part of an image build that the current place belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BuildPart {
-    /// None: it takes effect when a program runs.
+    /// No part of the build: a setting at this place takes effect when a program runs.
     None,
     /// A stage whose files are not in the final image, unless they are copied.
     Stage,
@@ -196,7 +196,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// The one of `names` that `written` misspells.
+    /// Returns the name in `names` that `written` misspells.
     pub(super) fn correction(
         &mut self,
         prefix: &'a str,

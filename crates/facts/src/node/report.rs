@@ -12,7 +12,7 @@ use crate::set::SetId;
 pub struct Item {
     /// Stable code.
     pub code: &'static str,
-    /// What the agent makes of a problem.
+    /// How the agent handles the item if it has a problem.
     #[serde(skip)]
     pub monitoring: Monitoring,
     /// Subject: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.

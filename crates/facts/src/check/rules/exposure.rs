@@ -1,7 +1,7 @@
 //! Security advisories and known regressions of the driver.
 //!
-//! They are notices, because each fleet decides which of them it accepts. In a strict check they
-//! affect the verdict.
+//! They are reported as notices, because each fleet decides which advisories and regressions it
+//! accepts. In a strict check they affect the verdict.
 
 use crate::advisory::{Advisory, FixedDriver, Product, Regression};
 use crate::check::findings::Findings;
@@ -56,8 +56,8 @@ struct Exposure<'a> {
     unlisted: Option<(&'a Advisory, usize)>,
 }
 
-/// The bulletin's fixed driver for the branch. Data-centre rows take precedence over rows of other
-/// products.
+/// The bulletin's fixed driver for the branch. The bulletin's rows for data-centre products take
+/// precedence over its rows for other products.
 fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
     let branch = query.driver.version.branch();
     let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);

@@ -138,8 +138,8 @@ fn describe_desired(want: &DesiredValue) -> String {
     }
 }
 
-/// Evaluates the persistence daemon if it is installed. It comes first, because NVIDIA calls the
-/// driver's own persistence mode legacy.
+/// Evaluates the persistence daemon if it is installed. The daemon comes first, because NVIDIA
+/// calls the driver's own persistence mode legacy.
 fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Evaluation> {
     let subject = StepSubject::Host(format!("{PERSISTENCED}.service"));
     let on = *want == DesiredValue::Switch(true);
