@@ -1,5 +1,5 @@
-//! Operator requests. Each is logged with the caller's name before it is answered. A repeated
-//! request has no effect.
+//! Operator requests. Each request is logged with the caller's name before it is answered.
+//! Repeating a request has no effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::order::{NodeUse, OrderKind};
@@ -20,7 +20,8 @@ use super::{Call, artifacts, run_to_completion, similar};
 
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// Returns the node in the path, if the caller's scope includes it and `refuse` returns nothing.
+/// Returns the node that the path names. Fails if the caller's scope does not include the node, or
+/// if `refuse` returns a failure.
 async fn node(
     call: &Call,
     refuse: impl FnOnce(&Node) -> Option<Failure> + Send + 'static,
@@ -42,8 +43,8 @@ fn always_allowed(_: &Node) -> Option<Failure> {
     None
 }
 
-/// Refuses a node that accepts jobs: a job that starts during the test would run out of memory and
-/// make the GPU look slow.
+/// Refuses a node that accepts jobs. A job that starts during the test would run out of memory, and
+/// would make the GPU look slow.
 fn accepts_jobs(node: &Node) -> Option<Failure> {
     let is_schedulable = node.phase().in_service() || node.phase() == NodePhase::Joining;
     is_schedulable.then(|| {
@@ -52,8 +53,8 @@ fn accepts_jobs(node: &Node) -> Option<Failure> {
     })
 }
 
-/// Refuses a node whose certificates were revoked: it cannot connect, so an order would wait until
-/// its lease expires.
+/// Refuses a node whose certificates were revoked. Such a node cannot connect, so an order would
+/// only wait until its lease expires.
 fn certificate_revoked(node: &Node) -> Option<Failure> {
     node.liveness.certificate_revoked_at().map(|at| {
         let text = format!("its certificates were revoked at {at:.0}, so no order can reach it");
@@ -95,8 +96,8 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
 }
 
-/// Refuses an approval if no repair waits for one, because a later repair would then run without
-/// waiting.
+/// Refuses an approval if no repair waits for one. Otherwise a later repair would run without
+/// waiting for an approval.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let refuse = |node: &Node| {
@@ -133,7 +134,8 @@ pub(super) async fn order(call: Call, kind: OrderKind) -> Result<Reply, Failure>
     requested_order(call, kind).await
 }
 
-/// A node has at most one operator-requested order at a time. There is no queue.
+/// Requests an order. A node has at most one operator-requested order at a time, and there is no
+/// queue.
 async fn requested_order(call: Call, kind: OrderKind) -> Result<Reply, Failure> {
     let requested = kind.clone();
     let needs_idle = kind.spec().node == NodeUse::Idle;
@@ -160,7 +162,8 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     run_to_completion(async move {
         let RetireRequest { reason } = call.body()?;
         let (node, caller) = (call.path.node()?, call.caller()?.clone());
-        // The lock is held until the name is free, so that no node enrols under it in the meantime.
+        // The lock is held until the name is free. No node can enrol under this name in the
+        // meantime.
         let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
         let visible = call.app.controller.read(move |state| {
@@ -182,8 +185,9 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     .await
 }
 
-/// Frees the name of a node that is already retired, because an earlier retirement failed halfway.
-/// The location of such a node is unknown, so its pool has to be in the caller's scope.
+/// Frees the name of a node that is already retired. This completes a retirement that failed before
+/// the name was freed. The location of such a node is unknown, so its pool has to be in the
+/// caller's scope.
 async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let name = node.clone();
@@ -199,8 +203,8 @@ async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     }
 }
 
-/// Requires the whole fleet as scope. Racks and switches are shared, so a node's location affects
-/// the nodes of other tenants.
+/// Sets the location of a node. The caller needs the whole fleet as scope: racks and switches are
+/// shared, so the location of a node affects nodes of other tenants.
 pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let LocationRequest { pool, tenant, site, rack, leaf, nvlink, spine, row, pdu } =
@@ -210,7 +214,7 @@ pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     submit(&call, Event::LocationChanged { node, location }).await
 }
 
-/// Checks that all nodes of the domain are in the caller's scope, because a freeze affects all of
+/// Checks that the caller's scope includes all nodes of the domain, because a freeze affects all of
 /// them.
 async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let caller = call.caller()?;
@@ -231,8 +235,8 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     Err(Failure::forbidden(format!("`{domain}` is not entirely in your scope `{scope}`")))
 }
 
-/// Checks that the domain exists, because freezing a misspelt rack would have no effect. If it does
-/// not, the error suggests similar domains of the caller.
+/// Checks that the domain exists, because a freeze of a misspelt rack would have no effect. If the
+/// domain does not exist, the error suggests similar domains that contain nodes of the caller.
 async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (controller, caller, requested) = (&call.app.controller, call.caller()?, domain.clone());
     let exists = controller.read(move |state| {
@@ -294,8 +298,8 @@ pub(super) async fn unfreeze(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Unfreeze { domain }).await
 }
 
-/// Like a freeze, this affects all nodes of the domain, so all of them have to be in the caller's
-/// scope.
+/// Reports that a domain was repaired. As with a freeze, all nodes of the domain are affected, so
+/// the caller's scope has to include all of them.
 pub(super) async fn domain_repaired(call: Call) -> Result<Reply, Failure> {
     let DomainRepairedRequest { domain, repair } = call.body()?;
     check_owned(&call, &domain).await?;
