@@ -83,7 +83,7 @@ fn recovery(timing: &RunTiming) -> (f64, f64) {
     )
 }
 
-/// Share of the work kept by in-memory checkpoints that storage keeps too.
+/// Of the work that in-memory checkpoints keep, the share that storage keeps too.
 fn kept_by_storage(
     timing: &RunTiming,
     storage_tier: &StorageTier,

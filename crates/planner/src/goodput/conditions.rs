@@ -53,7 +53,7 @@ pub struct Spares {
     pub nodes: Option<u32>,
     /// Mean time until a failed node is back.
     pub repair_h: f64,
-    /// Share of failures that take a node out; the others need only a restart.
+    /// Share of failures that take a node out of service. Other failures need only a restart.
     pub repair_share: f64,
 }
 
