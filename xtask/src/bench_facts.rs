@@ -1,5 +1,5 @@
-//! `cargo xtask bench facts`: speed of check and decode. The runs of each alternate with runs of a
-//! reference program.
+//! `cargo xtask bench facts`: speed of check and decode. The runs of each command alternate with
+//! runs of a reference program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -88,8 +88,8 @@ fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Ve
             std::io::copy(&mut output, &mut std::io::sink())?;
             let status = child.wait()?;
             times.push(start.elapsed());
-            // Exit code 1 is a finding of `farrier`, or no match of `grep`; 2 is an error of
-            // either.
+            // Exit code 1 is a finding of `farrier`, or no match of `grep`; 2 is an error of either
+            // program.
             if status.code().is_none_or(|code| code >= 2) {
                 bail!("{command:?} failed ({status})");
             }

@@ -1,6 +1,6 @@
-//! `cargo xtask bench top`: cost of `farrier top`, compared with nvitop and nvtop. Each runs in an
-//! 80×24 tmux terminal with one refresh per second on the same simulated node. The programs run one
-//! after the other, in several rounds.
+//! `cargo xtask bench top`: cost of `farrier top`, compared with nvitop and nvtop. Each program
+//! runs in an 80×24 tmux terminal with one refresh per second on the same simulated node. The
+//! programs run one after the other, in several rounds.
 
 use std::fmt::Write as _;
 use std::fs;

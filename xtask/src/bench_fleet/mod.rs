@@ -28,7 +28,7 @@ struct FleetParams {
     burst: (usize, usize),
     /// Nodes, and findings on them.
     findings: (usize, usize),
-    /// Nodes, flooding nodes, and fatal findings on the others.
+    /// Nodes, flooding nodes, and fatal findings on the other nodes.
     flood: (usize, usize, usize),
     /// Log entries, and how many of them follow the snapshot.
     history: (usize, usize),
