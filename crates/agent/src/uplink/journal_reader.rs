@@ -1,5 +1,5 @@
-//! Reads the journal's files, starting after the last record that the server has acknowledged.
-//! Returns only records that are on disk, and reports gaps.
+//! Reads the files of the journal, starting after the last record that the server has acknowledged.
+//! Only records that are on disk are returned. Gaps are reported.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom};
@@ -17,16 +17,16 @@ const BUFFER_BYTES: usize = 64 << 10;
 struct ReadPosition {
     segment: u64,
     offset: u64,
-    /// Sequence number of the last record returned.
+    /// Sequence number of the last record that was returned.
     last: u64,
 }
 
 #[derive(Debug)]
 pub(super) enum Read {
-    /// Records in order. Empty if there is nothing new.
+    /// Records in order. Empty if there are no new records.
     Records(Vec<JournalRecord>),
-    /// The journal does not continue at the read position: a line is damaged, or a segment was
-    /// deleted before it was read.
+    /// The journal does not continue at the read position. Either a line is damaged, or a segment
+    /// was deleted before it was read.
     Gap,
 }
 
@@ -38,13 +38,13 @@ pub(super) struct JournalReader {
     open: Option<OpenSegment>,
 }
 
-/// The segment being read. It stays readable after the file is deleted, because the file is open.
+/// The segment that is being read. The file is open, so it stays readable after it is deleted.
 #[derive(Debug)]
 struct OpenSegment {
     number: u64,
     reader: BufReader<File>,
-    /// Last durable record when the buffer was filled. Buffered lines beyond it may come from a
-    /// failed write, which the journal truncates and writes again.
+    /// The last durable record at the time when the buffer was filled. Later lines in the buffer
+    /// may come from a failed write, which the journal truncates and repeats.
     durable: u64,
 }
 
@@ -75,7 +75,8 @@ impl JournalReader {
         self.open = None;
     }
 
-    /// Resumes after the record `acked`. Returns false if the journal does not reach back that far.
+    /// Resumes after the record `acked`. Returns false if the journal no longer has the records
+    /// after it.
     pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
         (self.position, self.open) = (None, None);
         for number in segment::list(&self.dir)?.into_iter().rev() {
@@ -92,8 +93,8 @@ impl JournalReader {
         Ok(false)
     }
 
-    /// All open findings as of the last record up to `durable`, and its number. Reading resumes
-    /// after that record.
+    /// Returns the number of the last record up to `durable`, and all findings that were open after
+    /// that record. Reading resumes after that record.
     pub(super) fn resync(&mut self, durable: u64) -> io::Result<(u64, Vec<Finding>)> {
         let numbers = segment::list(&self.dir)?;
         let mut from = 0;
@@ -120,7 +121,7 @@ impl JournalReader {
     }
 
     /// The next records with changes, up to the record `durable`. Stops after `bytes_max` bytes of
-    /// lines, but returns at least one record if there is any.
+    /// lines. If there is any record, at least one is returned.
     pub(super) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<Read> {
         let Some(mut position) = self.position else { return Ok(Read::Gap) };
         let mut records = Vec::new();
@@ -189,7 +190,7 @@ enum Next {
     Gap,
 }
 
-/// Reads a line. Advances the position, unless the line has to be read again.
+/// Reads a line. The position advances unless the line has to be read again.
 fn next(
     reader: &mut BufReader<File>,
     position: &mut ReadPosition,
