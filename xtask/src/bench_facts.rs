@@ -161,8 +161,8 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Peak memory of a command that reads the log from stdin. It is sampled after the last byte was
-/// written and before stdin is closed, while the process still exists.
+/// Peak memory of a command that reads the log from stdin. The memory is sampled after the last
+/// byte was written and before stdin is closed, while the process still exists.
 fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("the child has no pipe")?;

@@ -18,7 +18,7 @@ use crate::python::target;
 use crate::requirements;
 use crate::shell::{command, print_status, run};
 
-/// Prefix of our tmux socket names.
+/// Prefix of this benchmark's tmux socket names.
 const SOCKET: &str = "farrier-bench-top";
 
 /// Sizes of a run.

@@ -33,7 +33,7 @@ pub struct Advisory {
     pub level: CvssSeverity,
     /// The weakness class, such as `CWE-416`.
     pub cwe: String,
-    /// Summary in our own words.
+    /// Summary in Farrier's own words.
     pub summary: String,
     /// The first fixed driver of each branch that the bulletin lists.
     #[serde(default)]
@@ -139,7 +139,7 @@ pub struct Regression {
     /// Affected [`crate::gpu::Gpu::id`]s; empty for all GPUs.
     #[serde(default)]
     pub gpus: Vec<String>,
-    /// Affected kernel modules; `None` for both.
+    /// Affected kernel modules; `None` if the open and the proprietary modules are affected.
     pub module: Option<crate::check::Module>,
     /// The environment in which the breakage was reported.
     pub seen_on: String,
@@ -156,7 +156,7 @@ pub struct Regression {
     pub origin: Origin,
 }
 
-/// Drivers from `from` to `to`, both included.
+/// A range of drivers that includes `from` and `to`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverRange {

@@ -48,7 +48,7 @@ pub struct BranchFacts {
     pub lifecycle: Lifecycle,
     /// The first data-centre release.
     pub first_release: PartialDate,
-    /// Last day or month of fixes; `None` if no source gives one.
+    /// Last day or month of fixes; `None` if no source gives a date.
     pub end_of_support: Option<PartialDate>,
     /// Why the end of support is missing, or what it is based on.
     pub end_of_support_note: Option<String>,
@@ -186,8 +186,8 @@ pub struct Cdmm {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packages {
-    /// From this branch on, a pinning package pins the branch and driver packages carry no version
-    /// number.
+    /// From this branch on, a pinning package pins the branch, and the names of driver packages
+    /// have no version number.
     pub unversioned_from_branch: Branch,
     pub origin: Origin,
 }

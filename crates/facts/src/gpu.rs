@@ -347,9 +347,9 @@ impl Architecture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Modules {
-    /// Only the open ones.
+    /// Only the open modules.
     Open,
-    /// Only the proprietary ones (no GSP on the die).
+    /// Only the proprietary modules (no GSP on the die).
     Proprietary,
     /// Both.
     Either,

@@ -49,8 +49,8 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
             Reading::Value(false) | Reading::Absent => {}
         }
     }
-    // A Kubernetes pod has no marker file. It has an overlay as its root, and does not run systemd.
-    // A diskless host may have an overlay root too, but it runs systemd.
+    // A Kubernetes pod has no marker file. The pod has an overlay as its root, and does not run
+    // systemd. A diskless host may have an overlay root too, but runs systemd.
     let overlay =
         root.extract("/proc/1/mounts", |file| read_text(file).map(|text| is_overlay(&text)));
     match (overlay, root.exists("/run/systemd/system")) {

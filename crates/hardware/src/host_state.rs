@@ -191,7 +191,7 @@ fn peermem_loaded(root: &Root) -> Reading<bool> {
     Reading::Value(false)
 }
 
-/// Absent if the kernel's configuration does not say it.
+/// Absent if the kernel's configuration does not state this.
 fn kernel_dma_buf(root: &Root, release: &str) -> Reading<bool> {
     root.extract(&format!("/boot/config-{release}"), |file| {
         read_text(file).and_then(|text| {

@@ -265,7 +265,7 @@ impl CompareContext<'_> {
                 return Ok(fewer.unwrap_or(option));
             }
             skipped.clear();
-            // A count without a good config says nothing about the next one, so use the highest
+            // A count without a good config says nothing about the next count, so use the highest
             // rate per GPU so far.
             fastest = fastest.max(rate / f64::from(gpus));
             min_gpus = (required_tokens_per_s / (fastest * MORE_NODES_GAIN_MAX))

@@ -170,7 +170,7 @@ pub struct Estimate {
     pub phases: Vec<PhaseTime>,
     /// Relative change of the step time by the residual model.
     pub correction: f64,
-    /// The published run most similar to this one.
+    /// The published run that is most similar to the estimated run.
     pub nearest_measured: Option<NearestRun>,
 }
 
@@ -184,7 +184,7 @@ pub struct PhaseTime {
     pub bound: Bound,
 }
 
-/// The published run nearest to an estimated one.
+/// The published run that is nearest to an estimated run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NearestRun {
     pub model: String,

@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use lexer::{Token, group_end};
 use rules::{constants, scan};
 
-/// Code that inspects a text which may be one of our own messages.
+/// Code that inspects a text which may be a message of Farrier itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct TextMatch {
     path: String,

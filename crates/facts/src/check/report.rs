@@ -47,7 +47,7 @@ pub struct CheckReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remedy {
     pub text: String,
-    /// A command, if one is enough.
+    /// The command, if a single command is enough.
     pub command: Option<String>,
 }
 

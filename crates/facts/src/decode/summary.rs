@@ -193,7 +193,7 @@ impl DeviceSummary<'_> {
     }
 }
 
-/// The group with the strongest action among the most severe groups. In a tie, the first one.
+/// The group with the strongest action among the most severe groups. In a tie, the first group.
 fn most_severe<'a>(groups: impl Iterator<Item = &'a EventGroup>) -> Option<&'a EventGroup> {
     groups.reduce(|best, group| {
         let weight = |group: &EventGroup| (group.event.severity, group.event.action);

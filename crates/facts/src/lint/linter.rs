@@ -344,7 +344,7 @@ fn rule_applies(
     }
     match (&rule.value, access) {
         (None, Access::Set) => true,
-        // Code may read an old name for compatibility, but has no reason to read a fake one.
+        // Code may read an old name for compatibility, but has no reason to read a fake name.
         (None, Access::Read) => rule.verdict.class == LintClass::Fake,
         (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
         (Some(_), Access::Read) => false,

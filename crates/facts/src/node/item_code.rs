@@ -43,7 +43,8 @@ pub enum CaveatSeverity {
     /// The problem gets worse without action.
     Warning,
     /// A version mismatch that is harmless now, or that takes effect at the next boot or module
-    /// load. It is a warning even if the item is blocked, and makes the node unfit for service.
+    /// load. The finding is a warning even if the item is blocked, and it makes the node unfit for
+    /// service.
     Coherence,
 }
 

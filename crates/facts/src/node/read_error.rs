@@ -173,7 +173,7 @@ impl ReadError {
     }
 }
 
-/// Returns the [`ReadError`] inside the I/O error, if it contains one.
+/// Returns the [`ReadError`] inside the I/O error, if there is one.
 impl From<&io::Error> for ReadError {
     fn from(err: &io::Error) -> Self {
         let own = err.get_ref().and_then(|inner| inner.downcast_ref::<Self>());

@@ -128,8 +128,8 @@ impl NodeFindings {
         }
     }
 
-    /// Adds an item, unless there is one with the same code and text. Compatibility rules run for
-    /// each GPU model, and may report the same about the driver.
+    /// Adds an item, unless an item with the same code and text exists. Compatibility rules run for
+    /// each GPU model, so several runs may report the same problem of the driver.
     fn push(&mut self, item: Item) {
         let same = |known: &Item| (known.code, &known.text) == (item.code, &item.text);
         self.last = self.items.iter().position(same).unwrap_or(self.items.len());

@@ -14,7 +14,7 @@ use super::wait::FileWatch;
 /// Polling interval if inotify is unavailable. A line must become a finding within 50 ms, and
 /// polling may use 20 ms of that time.
 const FILE_POLL: Duration = Duration::from_millis(20);
-/// Polling interval with inotify. It is needed because some file systems do not report every
+/// Polling interval with inotify. Polling is needed because some file systems do not report every
 /// change.
 const INOTIFY_POLL: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;

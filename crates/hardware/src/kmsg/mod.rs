@@ -178,7 +178,8 @@ pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     Ok((Vec::from(lines).concat(), dropped))
 }
 
-/// The matching lines that are now in the log. If there are too many, only the newest ones.
+/// The matching lines that are now in the log. If there are too many, returns only the newest
+/// lines.
 pub(crate) fn lines(log: &File, matches: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
     let mut lines = VecDeque::new();
     let mut collect = |event| {

@@ -90,8 +90,8 @@ impl AppliedProfile {
         Ok(Self { profile, unverified })
     }
 
-    /// Modification time of the file. `None` if no profile is stored. It changes when a profile is
-    /// applied again.
+    /// Modification time of the file. `None` if no profile is stored. The modification time changes
+    /// when a profile is applied again.
     pub fn modified_at(dir: &Path) -> Option<SystemTime> {
         fs::metadata(dir.join(FILE)).and_then(|meta| meta.modified()).ok()
     }

@@ -262,7 +262,7 @@ impl TuneJournal {
         self.open.iter_mut().find(|change| change.number == number)
     }
 
-    /// Appends an entry. It is on disk when this returns.
+    /// Appends an entry. The entry is on disk when this function returns.
     pub(super) fn write(
         &mut self,
         at: Timestamp,

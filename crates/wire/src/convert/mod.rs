@@ -22,7 +22,7 @@ pub enum ConvertError {
     /// A required field is missing.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    #[error("`{what}` has {found}, the limit is {most}")]
+    #[error("the size of `{what}` is {found}, but the limit is {most}")]
     TooMuch {
         what: &'static str,
         found: usize,

@@ -116,8 +116,9 @@ fn cuda_support(
     need: &CudaRequirement<'_>,
 ) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver that ships with a CUDA release runs that release. It may be older than the
-    // minimum of the major version, which NVIDIA raised later (450.51.05 ships with CUDA 11.0).
+    // The driver that ships with a CUDA release runs that release. That driver may be older than
+    // the minimum of the major version, because NVIDIA raised the minimum later (450.51.05 ships
+    // with CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
     let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };

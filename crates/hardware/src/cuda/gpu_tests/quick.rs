@@ -31,7 +31,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<TestOutcome, Cuda
     Ok(passed(format!("{} allocated, written, read and freed, twice", mib(bytes))))
 }
 
-/// Rounds per chain. They keep a thread busy for some microseconds.
+/// Rounds per chain. This number of rounds keeps a thread busy for some microseconds.
 const ROUNDS: u32 = 64;
 
 /// Every thread of a grid that fills the GPU computes a chain that the host verifies.
