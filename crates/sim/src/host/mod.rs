@@ -1,4 +1,4 @@
-//! `host.json`: everything in a node except its GPUs, with its faults.
+//! `host.json`: state and faults of everything in a node except its GPUs.
 //!
 //! The files in `root/` are generated from this file. The simulation never reads the generated
 //! files.

@@ -153,9 +153,7 @@ class SizeHistory:
         return max(0, min(shape.rows, record.failed_rows - 1, max(1, record.failed_rows // 2), limit))
 
     def _safe_rows(self, record: ShapeRecord, room_bytes: int | None) -> int:
-        """The number of rows that fit earlier, or 0 if less memory is free now than these rows
-        needed.
-        """
+        """The number of rows that fit earlier; 0 if less memory is free now than they needed."""
         if room_bytes is None or record.need_bytes is None or record.need_bytes <= room_bytes:
             return record.safe_rows
         return 0

@@ -124,7 +124,7 @@ impl Reader<'_, '_> {
 
     /// Reads only whether the links are up, and reports those that went down or came up since they
     /// were last read. This detects a link that flaps between two reads of all counters. The call
-    /// has one field per link, which costs about as much as the other calls of the fast tier.
+    /// has one field per link, and costs about as much as the other calls of the fast tier.
     pub(super) fn link_states(&mut self) -> Result<(), ReadFailure> {
         let count = self.gpu.links.map_or(0, |links| links.count);
         if count == 0 {
