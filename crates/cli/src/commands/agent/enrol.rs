@@ -39,7 +39,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if args.server.is_plain() {
         return Err(Hinted::error(
-            format!("`{}` has no TLS, and a server without TLS issues no certificates", args.server),
+            format!("`{}` has no TLS: such a server issues no certificates", args.server),
             "use `https://HOST:PORT`, as printed by `farrier server token create`; nodes of a server with `--plain` need no enrolment",
         ));
     }

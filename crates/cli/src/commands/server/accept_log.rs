@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ))?,
         Some(before) => {
             printer.line(&format!(
-                "accepted: the log differs from the acknowledged one at entry {} or earlier",
+                "accepted: the log differs from the acknowledged log at entry {} or earlier",
                 before.seq
             ))?;
         }

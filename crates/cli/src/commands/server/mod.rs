@@ -50,8 +50,8 @@ pub(crate) enum ServerCommand {
     /// Move old log entries into an archive file, also while the server runs; the hash chain
     /// continues
     Archive(archive::Args),
-    /// Continue with a log other than the acknowledged one, such as an older copy that was restored
-    /// on purpose
+    /// Continue with a log that differs from the acknowledged log, such as an older copy that was
+    /// restored on purpose
     AcceptLog(accept_log::Args),
     /// Rebuild the access store (`access`) from the log if it is lost or outdated
     RebuildAccess(rebuild_access::Args),
