@@ -77,7 +77,7 @@ impl DataDir {
             ));
         }
         let store = AccessStore::open(&self.dir)?;
-        // Refuse an outdated store: a new change would hide that earlier ones are missing.
+        // Refuse an outdated store. A new change would hide that earlier changes are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
             store.check_not_behind(recorded.access).map_err(|err| match err {
                 AccessError::Behind { .. } => Hinted::error(err.to_string(), OUTDATED_ACCESS_HINT),
@@ -88,7 +88,7 @@ impl DataDir {
     }
 }
 
-/// Opens the fleet's CA, for its fingerprint.
+/// Opens the fleet's CA to read its fingerprint.
 fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
     Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
         AuthorityError::Missing(_) => Hinted::error(
