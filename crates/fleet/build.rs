@@ -1,4 +1,5 @@
-//! Embeds every file of `rules/`. The build fails if a rule has no case that triggers it.
+//! Embeds every file of `rules/`. The build fails if a rule has no `case`, which is the list of
+//! steps that triggers the rule in a simulation.
 
 #![expect(clippy::disallowed_methods, reason = "a build script reads files; the crate may not")]
 

@@ -1,6 +1,6 @@
 //! `cargo xtask audit`: checks the dependency tree.
 //!
-//! It does not query the advisory database, which is outside the package registry and may be
+//! The audit does not query the advisory database, which is outside the package registry and may be
 //! unreachable from a build machine.
 
 use crate::shell::{cargo, has_cargo_command, print_status};

@@ -1,5 +1,5 @@
-//! `cargo xtask bench facts`: speed of check and decode. The runs of each alternate with runs of a
-//! reference program.
+//! `cargo xtask bench facts`: speed of check and decode. The runs of each command alternate with
+//! runs of a reference program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -88,8 +88,8 @@ fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Ve
             std::io::copy(&mut output, &mut std::io::sink())?;
             let status = child.wait()?;
             times.push(start.elapsed());
-            // Exit code 1 is a finding of `farrier`, or no match of `grep`; 2 is an error of
-            // either.
+            // Exit code 1 is a finding of `farrier`, or no match of `grep`; 2 is an error of either
+            // program.
             if status.code().is_none_or(|code| code >= 2) {
                 bail!("{command:?} failed ({status})");
             }
@@ -161,8 +161,8 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Peak memory of a command that reads the log from stdin. It is sampled after the last byte was
-/// written and before stdin is closed, while the process still exists.
+/// Peak memory of a command that reads the log from stdin. The memory is sampled after the last
+/// byte was written and before stdin is closed, while the process still exists.
 fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("the child has no pipe")?;

@@ -1,6 +1,6 @@
-//! `cargo xtask bench top`: cost of `farrier top`, compared with nvitop and nvtop. Each runs in an
-//! 80×24 tmux terminal with one refresh per second on the same simulated node. The programs run one
-//! after the other, in several rounds.
+//! `cargo xtask bench top`: cost of `farrier top`, compared with nvitop and nvtop. Each program
+//! runs in an 80×24 tmux terminal with one refresh per second on the same simulated node. The
+//! programs run one after the other, in several rounds.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::python::target;
 use crate::requirements;
 use crate::shell::{command, print_status, run};
 
-/// Prefix of our tmux socket names.
+/// Prefix of this benchmark's tmux socket names.
 const SOCKET: &str = "farrier-bench-top";
 
 /// Sizes of a run.

@@ -30,7 +30,7 @@ const FRAMEWORKS: &[&str] = &[
 /// Keras backends. A process can use only one of them, so the tests run once per backend.
 const KERAS_BACKENDS: &[&str] = &["tensorflow", "jax", "torch"];
 
-/// Runs lints and the tests that need no framework. They need the built `farrier` binary.
+/// Runs lints and the tests that need no framework. The tests need the built `farrier` binary.
 pub(crate) fn without_frameworks() -> anyhow::Result<()> {
     let python = match environment("python-tests", TOOLS) {
         Ok(python) => python,
@@ -46,7 +46,7 @@ pub(crate) fn without_frameworks() -> anyhow::Result<()> {
     run(&mut tests, "pytest")
 }
 
-/// Runs the type checker and the tests of every framework. Fails if one cannot run.
+/// Runs the type checker and the tests of every framework. Fails if one of these tests cannot run.
 pub(crate) fn frameworks() -> anyhow::Result<()> {
     requirements::ensure_python()?;
     let python = environment("python-frameworks", FRAMEWORKS)?;

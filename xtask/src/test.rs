@@ -27,14 +27,15 @@ pub(crate) fn python() -> anyhow::Result<()> {
     package::without_frameworks()
 }
 
-/// Checks that no code parses our own messages. A test of this crate runs it too.
+/// Checks that no code parses messages that Farrier itself writes. A test of this crate runs this
+/// check too.
 pub(crate) fn sentences() -> anyhow::Result<()> {
     let problems = own_text::problems(&root())?;
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
 }
 
-/// Fails on retired words and on type names that several files define. A test of this crate runs it
-/// too.
+/// Fails on retired words and on type names that several files define. A test of this crate runs
+/// this check too.
 pub(crate) fn words() -> anyhow::Result<()> {
     let problems = retired_words::problems(&root())?;
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }

@@ -1,5 +1,5 @@
-//! GPUs without complete readings. An unreadable signal may hide a fault, whether or not a rule
-//! uses it.
+//! GPUs that cannot be read completely. An unreadable signal may hide a fault, even if no rule uses
+//! the signal.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::state::Values;
 /// Maximum number of signals that a reason names. The reason only counts the others.
 const NAMED_MAX: usize = 3;
 
-/// GPUs without any reading: NVML does not open them, or reads nothing from them. The rules about
-/// such GPUs wait before they open a finding, because a driver opens GPUs one after the other.
-/// During that wait, these coverage losses show that the health of the GPUs is unknown.
+/// GPUs without any reading: either NVML does not open them, or every read fails. Rules about such
+/// GPUs wait before they open a finding, because a driver opens GPUs one after the other. During
+/// this wait, the coverage losses show that the health of these GPUs is unknown.
 pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
     let mut reasons = Vec::new();
     if let Some((opened, on_bus)) = unopened_gpus(values) {
@@ -25,7 +25,8 @@ pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
     reasons.into_iter().map(|reason| CoverageLoss { source: "gpus".to_owned(), reason }).collect()
 }
 
-/// The number of GPUs that NVML opens and the number on the PCI bus, if NVML does not open all.
+/// The number of GPUs that NVML opens, and the number on the PCI bus. `None` if NVML opens all of
+/// them.
 pub(crate) fn unopened_gpus(values: &Values) -> Option<(u32, u32)> {
     let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
     let (opened, on_bus) = (count(Signal::NodeGpusNvml)?, count(Signal::NodeGpusPci)?);
@@ -37,13 +38,13 @@ pub(crate) fn unopened_gpus(values: &Values) -> Option<(u32, u32)> {
     (opened < on_bus).then_some((opened as u32, on_bus as u32))
 }
 
-/// Listed GPUs from which NVML reads nothing.
+/// Listed GPUs for which every NVML read fails.
 pub(crate) fn silent_gpus(values: &Values) -> impl Iterator<Item = &GpuIdentity> {
     values.gpus.iter().filter(|gpu| is_set(values, gpu, Signal::GpuUnreadable))
 }
 
-/// Whether a GPU is lost, waits for a reset, is avoided or reads nothing. A finding or another gap
-/// already reports that.
+/// Whether a finding or another gap already reports that this GPU cannot be read: the GPU is lost,
+/// waits for a reset, is avoided because a call hangs, or all its reads fail.
 pub(crate) fn has_finding_or_is_silent(values: &Values, uuid: &GpuUuid) -> bool {
     let listed = values.gpus.iter().find(|gpu| gpu.uuid == *uuid);
     listed.is_some_and(|gpu| has_finding(values, gpu) || is_set(values, gpu, Signal::GpuUnreadable))
@@ -55,7 +56,7 @@ fn has_finding(values: &Values, gpu: &GpuIdentity) -> bool {
 }
 
 /// Unreadable signals of listed GPUs, by GPU. Skips GPUs that are lost, wait for a reset, or are
-/// avoided because a call hangs: a finding already reports those.
+/// avoided because a call hangs, because a finding already reports these GPUs.
 pub(crate) fn unreadable_signals(
     values: &Values,
 ) -> BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> {

@@ -1,19 +1,19 @@
-//! Failpoints: named points between an observation and its sinks, and between an order and its
-//! status, at which a test crashes the process.
+//! Failpoints: named points at which a test crashes the process. Some lie between an observation
+//! and its report, and others between an order and its status.
 //!
-//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time, and
-//! `observed:kernel` when `observed` is reached with a kernel log event in the batch.
-//! `written:hang` blocks at `written`, like a write to a hung disk, and `written:2:panic` panics,
-//! which ends only the thread. The agent reads the variable once, at startup. If it is not set, a
-//! failpoint costs one comparison.
+//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time.
+//! `observed:kernel` aborts when `observed` is reached with a kernel log event in the batch.
+//! `written:hang` blocks at `written`, like a write to a disk that hangs. `written:2:panic` panics,
+//! which ends only the thread. The agent reads the variable once, at startup. If the variable is
+//! not set, a failpoint costs one comparison.
 
 use std::cell::Cell;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// Messages received, nothing decided.
+    /// Messages were received, and nothing is decided yet.
     Observed,
-    /// The engine has decided, nothing is written.
+    /// The engine has decided, and nothing is written yet.
     Decided,
     /// Half of a record is written.
     HalfWritten,
@@ -23,9 +23,9 @@ pub enum Point {
     Synced,
     /// The new state is published.
     Published,
-    /// The changes are in the sink.
+    /// The changes are in the sink, which is a file for log shippers.
     Sunk,
-    /// An order was submitted, nothing is written.
+    /// An order was submitted, and nothing is written yet.
     OrderOffered,
     /// Half of an order journal line is written.
     OrderHalfWritten,
@@ -33,9 +33,9 @@ pub enum Point {
     OrderWritten,
     /// An order journal line is on disk.
     OrderSynced,
-    /// The start of a change is on disk, the change is not made.
+    /// The start of a change is on disk, but the change has not been made.
     OrderBegun,
-    /// The change is made, its outcome is not on disk.
+    /// The change has been made, but its outcome is not on disk.
     OrderActed,
     /// The outcome of the change is on disk.
     OrderEnded,
@@ -44,7 +44,7 @@ pub enum Point {
 }
 
 impl Point {
-    /// Points between an observation and its sinks, in order.
+    /// Points between an observation and its report, in order.
     pub const ALL: [Self; 7] = [
         Self::Observed,
         Self::Decided,
@@ -139,7 +139,7 @@ impl Failpoint {
         remaining.get() == 0
     }
 
-    /// Like `reach`, for a batch with or without kernel log events.
+    /// Like `reach`, but for a batch. `has_kernel` says whether the batch has kernel log events.
     pub(crate) fn reach_with(&self, point: Point, has_kernel: bool) {
         if has_kernel || !self.only_kernel {
             self.reach(point);

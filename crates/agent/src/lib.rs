@@ -11,8 +11,9 @@
 //! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <─ Published
 //! ```
 //!
-//! Entry point: [`run::run`]. farrier-fleet decides and farrier-hardware reads. This crate connects
-//! them and adds durability. See `docs/adr/0007-the-agent.md`.
+//! Entry point: [`run::run`]. Decisions are made in farrier-fleet, and readings in
+//! farrier-hardware. This crate connects the two and adds durability. See
+//! `docs/adr/0007-the-agent.md`.
 
 pub mod artifact;
 pub mod collect;

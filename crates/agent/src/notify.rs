@@ -9,12 +9,13 @@ use farrier_hardware::clock;
 
 use crate::state::Published;
 
-/// systemd kills a service that sends no notification for `WatchdogSec`, which is 60 s in our unit.
-/// This interval is several times shorter.
+/// systemd kills a service that sends no notification for `WatchdogSec`, which is 60 s in Farrier's
+/// unit. This interval is several times shorter.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Sends `READY=1` once the health monitor has published its state, then watchdog notifications
-/// while it keeps publishing. If it hangs in a write, they stop, and systemd restarts the agent.
+/// Sends `READY=1` once the health monitor has published its state. Then sends watchdog
+/// notifications while the health monitor keeps publishing. If the health monitor hangs in a write,
+/// the notifications stop, and systemd restarts the agent.
 pub(crate) async fn run(published: Published) {
     let mut ready = false;
     loop {
@@ -37,7 +38,7 @@ pub(crate) fn send(state: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) else { return };
-    // Ignore errors, because an agent whose notifications go nowhere still has to run.
+    // Ignore errors, because the agent must run even if nothing receives its notifications.
     let _ = socket.set_nonblocking(true);
     let _ = socket.send_to_addr(state.as_bytes(), &address);
 }

@@ -41,8 +41,8 @@ use crate::status::Status;
 use crate::status_cache::{StatusCache, StatusSources};
 use crate::uplink::{self, IdentityStore, NoOrders, OrderHandler, Uplink};
 
-/// Maximum messages in the health monitor's inbox. A kernel log record has a few hundred bytes, at
-/// most 8 kB.
+/// Maximum number of messages in the inbox of the health monitor. A kernel log record has a few
+/// hundred bytes, and at most 8 kB.
 const INBOX: usize = 1024;
 
 /// How long shutdown waits for the health monitor to flush its pending changes.
@@ -92,7 +92,7 @@ pub struct Overrides {
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
     pub config: PathBuf,
-    /// `true` if the user gave the path explicitly. Then the file must exist.
+    /// `true` if the user gave the path explicitly. The file must then exist.
     pub config_named: bool,
     pub overrides: Overrides,
     /// The binary whose `probe watch` subcommand calls NVML.
@@ -124,7 +124,8 @@ impl AgentOptions {
         let flags: Flags = flags.map(|(key, flag, _)| (key, flag)).collect();
         let config = self.with_overrides(config);
         let mut preflight = config::preflight(&config, &lines, &flags);
-        // Here an invalid key has its default value. A problem with that value would only distract.
+        // An invalid key has its default value here. A problem with the default value would only
+        // confuse the user.
         preflight.retain(|found| !problems.iter().any(|problem| problem.key == found.key));
         problems.extend(preflight);
         ParsedFile { config, lines, problems }.into_config(&self.config)
@@ -193,7 +194,8 @@ pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
         failpoint: Failpoint::from_environment(),
         inventory,
         node,
-        // If this process executes no orders, another process may, and write repair notes to disk.
+        // If this process executes no orders, another process may execute them and write repair
+        // notes to disk.
         repair_watch: executor.is_none().then(|| RepairWatch::new(&config.state_dir)),
         config: config.clone(),
         facts: options.facts,
@@ -202,7 +204,7 @@ pub fn run(options: &AgentOptions) -> Result<(), AgentError> {
     let monitor = std::thread::Builder::new()
         .name("monitor".to_owned())
         .spawn(move || {
-            // Dropped when the thread ends, by return or by panic.
+            // The value is dropped when the thread ends, no matter whether it returns or panics.
             let _alive = alive;
             HealthMonitor::new(parts).run(&messages);
         })
@@ -281,8 +283,8 @@ fn hook_parts(
     }
 }
 
-/// The node's name on the server: the name in the certificate or, without TLS, the host name.
-/// `None` if the node has not enrolled.
+/// The node's name on the server. This is the name in the certificate, or the host name if the
+/// server has no TLS. `None` if the node has not enrolled.
 fn enrolled_name(config: &Config, hostname: &str) -> Option<NodeId> {
     if config.server.parsed_url()?.is_plain() {
         return hostname.parse().ok();
@@ -306,7 +308,7 @@ fn uplink(
         Some(executor) => {
             cordon_watch::spawn(executor.clone(), recheck_receiver, Arc::clone(&status_changed))
         }
-        // Without an order executor nothing reads the cordon.
+        // Without an order executor, nothing reads the cordon, so the cordon is unknown.
         None => Ok(tokio::sync::watch::channel(Cordon::Unknown).1),
     };
     let parts = uplink::Parts {
@@ -372,8 +374,9 @@ fn open_executor(
         .inspect_err(|err| tracing::error!(err = %Chain(err), "failed to start the order executor"))
 }
 
-/// Asks the health monitor to stop, and waits at most `STOP_WAIT`. It stops at once unless the disk
-/// hangs. In that case the inbox may be full too, so neither the send nor the wait may block.
+/// Asks the health monitor to stop, and waits for at most `STOP_WAIT`. The health monitor stops at
+/// once unless the disk hangs. In that case, the inbox may also be full, so neither the send nor
+/// the wait may block.
 fn stop_monitor(inbox: &SyncSender<CollectorMessage>, monitor: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
     let mut requested = false;
@@ -383,7 +386,7 @@ fn stop_monitor(inbox: &SyncSender<CollectorMessage>, monitor: &std::thread::Joi
     }
 }
 
-/// Sends a message to the health monitor, waiting for room in its inbox.
+/// Sends a message to the health monitor. If the inbox is full, waits until it has room.
 async fn send(inbox: &SyncSender<CollectorMessage>, mut message: CollectorMessage) {
     while let Err(TrySendError::Full(rejected)) = inbox.try_send(message) {
         message = rejected;
@@ -422,7 +425,8 @@ fn listen(
     Ok(Some(listener))
 }
 
-/// Maps rule errors to a configuration error. `config::read` has already validated each rule.
+/// Turns errors in rules into a configuration error. `config::read` has already validated each
+/// rule.
 fn invalid_rules(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
     let problems = errors.into_iter().map(|err| config::ConfigProblem {
         line: 0,
@@ -478,8 +482,8 @@ async fn signals(
                 })
             }
         };
-        // The inbox may be full for a moment, or forever if the disk hangs. A signal must still
-        // stop the agent.
+        // The inbox may be full for a moment, or permanently if the disk hangs. A signal must still
+        // be able to stop the agent.
         tokio::select! {
             () = send(&context.inbox, message) => (),
             _ = terminate.recv() => return Ok(()),
@@ -502,8 +506,8 @@ fn node_identity(config: &Config) -> NodeIdentity {
     let hostname = read("/proc/sys/kernel/hostname")
         .or_else(|| read("/etc/hostname"))
         .unwrap_or_else(|| "unknown".to_owned());
-    // Kernel log timestamps count from the boot of the node. If the root is another node's, that is
-    // not the boot of this machine.
+    // Timestamps in the kernel log are relative to the boot of the node. If the root belongs to
+    // another node, this is not the boot of this machine.
     let node_boot_time = boot_time.filter(|_| !config.is_live());
     NodeIdentity { hostname, boot, node_boot_time }
 }

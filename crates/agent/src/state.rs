@@ -1,4 +1,5 @@
-//! The state that the health monitor publishes. It is immutable, and each publication replaces it.
+//! The state that the health monitor publishes. It is immutable. Each publication replaces the
+//! whole state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,7 +42,7 @@ pub struct JournalState {
     /// Sequence number of the last record on disk.
     pub seq: u64,
     pub bytes: u64,
-    /// Records not yet on disk.
+    /// Number of records that are not on disk yet.
     pub waiting: usize,
     /// Lines skipped at startup because they did not parse.
     pub damaged_lines: u64,
@@ -49,7 +50,7 @@ pub struct JournalState {
     pub torn_bytes: u64,
 }
 
-/// Signal values. They are large, so published states share them.
+/// Signal values. Published states share them, because they are large.
 #[derive(Debug, Clone, Default)]
 pub struct Values {
     pub gpus: Vec<GpuIdentity>,
@@ -60,18 +61,18 @@ pub struct Values {
     /// GPU processes. `None` if unknown.
     pub processes: Option<Vec<OwnedGpuProcess>>,
     pub driver: Option<String>,
-    /// Number of events by GPU and Xid. The GPU is `None` if it is unknown.
+    /// Number of events by GPU and Xid. The key has no GPU if the GPU is unknown.
     pub xids: BTreeMap<(Option<GpuUuid>, u32), u64>,
     /// The last Xid of each GPU.
     pub last_xid: BTreeMap<GpuUuid, u32>,
 }
 
-/// Maximum distinct Xid counters per node, which bounds the metric labels.
+/// Maximum number of distinct Xid counters per node. It limits the number of label values.
 const XIDS_MAX: usize = 512;
 
 impl Values {
-    /// Counts an event if it is an Xid. Returns the GPU and the Xid if the GPU is known. `gpu_at`
-    /// maps a PCI address to a GPU.
+    /// Counts an event if it is an Xid. If the GPU of the event is known, returns the GPU and the
+    /// Xid. `gpu_at` finds the GPU at a PCI address.
     pub(crate) fn count_xid(
         &mut self,
         gpu_at: impl Fn(&str) -> Option<GpuUuid>,
@@ -123,12 +124,13 @@ pub struct State {
     pub cost: Cost,
 }
 
-/// The health monitor publishes every second. If the state is older than this, the health monitor
-/// is stuck.
+/// The health monitor publishes its state every second. If the state is older than this, the health
+/// monitor is stuck.
 const AGE_MAX_MS: i64 = 10_000;
 
 impl State {
-    /// A coverage loss if this state is outdated, because the health monitor publishes no new one.
+    /// Returns a coverage loss if this state is outdated. The health monitor then publishes no new
+    /// state.
     pub fn staleness(&self, now_ms: i64) -> Option<CoverageLoss> {
         let age_ms = now_ms - self.at.steady_ms;
         let reason = || format!("the health monitor has not published for {} s", age_ms / 1000);

@@ -1,5 +1,5 @@
-//! The status document of a node, as `farrier status` prints it. It has a version, and is built
-//! from the published state of a running agent or from a journal.
+//! The status document of a node, as `farrier status` prints it. The document has a version. It is
+//! built from the published state of a running agent, or from a journal.
 
 mod group;
 mod server;
@@ -38,7 +38,7 @@ pub enum NodeVerdict {
     Healthy,
     /// A fault is open, but work continues.
     Degraded,
-    /// A fault is open that needs attention before new work, or at once.
+    /// A fault is open that needs attention at once, or before new work starts.
     Faulty,
     /// No open fault, but incomplete coverage.
     Unknown,
@@ -85,7 +85,7 @@ pub struct Status {
     /// The time that the document describes.
     pub at: Option<Timestamp>,
     pub verdict: NodeVerdict,
-    /// `None` if no agent is running. Then the document comes from the journal.
+    /// `None` if no agent is running. The document then comes from the journal.
     pub agent: Option<AgentStatus>,
     /// Version of the loaded driver. `None` if unknown.
     pub driver: Option<String>,
@@ -102,12 +102,12 @@ pub struct Status {
     pub coverage_gaps: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Vec<SkippedCheck>>,
-    /// Signals that a rule needs but that no component of this node supports. The value is the
+    /// Signals that a rule needs, but that no component of this node supports. The value is the
     /// number of components for which a rule needs the signal.
     pub unsupported_signals: BTreeMap<String, usize>,
     /// Rules that cannot run now, with the number of components and the reason.
     pub rules_inactive: BTreeMap<String, InactiveRule>,
-    /// Rules without a full window of data yet, with the number of components.
+    /// Rules that do not have a full window of data yet, with the number of components.
     pub rules_warming_up: BTreeMap<String, usize>,
     pub collectors: Vec<CollectorState>,
     pub jobs: Vec<JobState>,
@@ -164,7 +164,7 @@ pub struct GpuStatus {
     /// All monitored signals, by name.
     #[serde(default)]
     pub readings: BTreeMap<String, Reading<f64>>,
-    /// Signals whose last value is older than the interval at which the agent reads it, by name.
+    /// Signals whose last value is older than the agent's read interval for the signal, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stale: BTreeMap<String, StaleValue>,
     /// NVLink links that are up.
@@ -173,7 +173,7 @@ pub struct GpuStatus {
     /// NVLink links that are down although a device is connected.
     #[serde(default)]
     pub links_down: u32,
-    /// Total bandwidth per direction of the links that are up. `None` if one of these links does
+    /// Total bandwidth per direction of the links that are up. `None` if any of these links does
     /// not report its bandwidth.
     #[serde(default)]
     pub links_bytes_per_s: Option<f64>,
@@ -255,7 +255,8 @@ impl Status {
         }
     }
 
-    /// The state that a journal holds while no agent runs, with the GPUs as last enumerated.
+    /// The status from a journal while no agent is running. The GPUs are those of the last
+    /// enumeration.
     pub fn from_journal(
         durable: &DurableState,
         recovery: &Recovery,
@@ -306,7 +307,8 @@ impl Status {
 }
 
 /// `true` if coverage is complete. Any gap may hide a fault, so no gap is tolerated. If a rule can
-/// never run on this node, an operator has to disable it by name. The status names such rules.
+/// never run on this node, an operator has to disable the rule by name. The status names such
+/// rules.
 fn has_full_coverage(state: &State) -> bool {
     // A collector that has not reported yet is a coverage gap too.
     let reported = state.collectors.iter().all(|collector| collector.age_s.is_some());
@@ -369,7 +371,7 @@ fn gpu(
     let faults = findings.iter().map(|status| &status.finding).filter(|finding| {
         finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
     });
-    // A GPU that does not answer has no process list.
+    // For a GPU that does not answer, the processes are unknown.
     let processes = values.processes.as_ref().filter(|_| is_listed).map(|all| {
         let processes = all.iter().filter(|process| process.gpu == identity.uuid);
         processes.cloned().collect()
@@ -397,7 +399,7 @@ fn gpu_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<
     readings.map(|value| (value.signal.to_string(), value.reading.clone())).collect()
 }
 
-/// The values that are older than the interval at which the agent reads them.
+/// The values that are older than the agent's read interval for their signal.
 fn stale(values: &Values, subject: &Subject, now_ms: i64) -> BTreeMap<String, StaleValue> {
     let values = values.latest.get(subject).into_iter().flat_map(|values| values.iter());
     let age = |value: &LatestValue| {
@@ -414,7 +416,8 @@ fn stale(values: &Values, subject: &Subject, now_ms: i64) -> BTreeMap<String, St
         .collect()
 }
 
-/// Number of links up, number of links down, and the bandwidth per direction of the links up.
+/// Number of links that are up, number of links that are down, and the bandwidth per direction of
+/// the links that are up.
 fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
     let (mut up, mut down, mut bytes_per_s) = (0, 0, Some(0.0));
     for subject in values.latest.iter().map(|(subject, _)| subject) {
@@ -438,8 +441,8 @@ fn unsupported_signals(state: &State) -> BTreeMap<String, usize> {
     for (_, subject, signal) in &state.coverage.unsupported {
         subjects.entry(*signal).or_default().insert(subject);
     }
-    // A network adapter may lack a counter that another vendor's adapter on the node has. Then the
-    // node does support the signal.
+    // A network adapter may lack a counter that an adapter of another vendor on the node has. The
+    // node then does support the signal.
     let latest = state.values.latest.iter();
     let supported: BTreeSet<Signal> = latest
         .flat_map(|(_, values)| values.iter())

@@ -60,7 +60,8 @@ impl StatusSources {
         }
     }
 
-    /// Never blocks. While the executor writes its journal, its last known state is used.
+    /// Reads the state without blocking. While the executor writes its journal, the state from the
+    /// last call is used.
     fn read(&self, last: Option<&OrdersStatus>) -> ServerState {
         let server = match &self.uplink {
             Some((connection, acked)) => {
@@ -97,8 +98,8 @@ impl StatusSources {
     }
 }
 
-/// The cached response and its inputs. A stale state is rendered again each second, because its age
-/// is part of the response.
+/// The cached response and the inputs that it was built from. If the state is stale, the response
+/// is built again each second, because it contains the age of the state.
 pub(crate) struct StatusCache {
     published: Published,
     registry: Arc<JobRegistry>,

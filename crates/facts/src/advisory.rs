@@ -33,7 +33,7 @@ pub struct Advisory {
     pub level: CvssSeverity,
     /// The weakness class, such as `CWE-416`.
     pub cwe: String,
-    /// Summary in our own words.
+    /// Summary in Farrier's own words.
     pub summary: String,
     /// The first fixed driver of each branch that the bulletin lists.
     #[serde(default)]
@@ -113,9 +113,9 @@ impl CvssSeverity {
 #[serde(deny_unknown_fields)]
 pub struct FixedDriver {
     pub branch: Branch,
-    /// Its first release with the fix.
+    /// The first release of the branch with the fix.
     pub version: DriverVersion,
-    /// The vGPU release that carries it, in vGPU advisories.
+    /// The vGPU release that contains this driver, in vGPU advisories.
     pub vgpu: Option<String>,
 }
 
@@ -125,7 +125,7 @@ pub struct FixedDriver {
 pub struct FixedComponent {
     /// Such as `dcgm-exporter`.
     pub component: String,
-    /// Its first version with the fix.
+    /// The first version of the component with the fix.
     pub version: String,
 }
 
@@ -139,9 +139,9 @@ pub struct Regression {
     /// Affected [`crate::gpu::Gpu::id`]s; empty for all GPUs.
     #[serde(default)]
     pub gpus: Vec<String>,
-    /// Affected kernel modules; `None` for both.
+    /// Affected kernel modules; `None` if the open and the proprietary modules are affected.
     pub module: Option<crate::check::Module>,
-    /// The environment in which it was reported.
+    /// The environment in which the breakage was reported.
     pub seen_on: String,
     pub what: String,
     /// Releases with the fix, as reported.
@@ -150,13 +150,13 @@ pub struct Regression {
     /// Unaffected releases, as reported.
     #[serde(default)]
     pub good: Vec<String>,
-    /// Who confirmed it; `None` for an unconfirmed user report.
+    /// Who confirmed the breakage; `None` for an unconfirmed user report.
     pub confirmed: Option<String>,
     pub note: Option<String>,
     pub origin: Origin,
 }
 
-/// Drivers from `from` to `to`, both included.
+/// A range of drivers that includes `from` and `to`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverRange {

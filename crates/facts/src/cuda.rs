@@ -81,12 +81,12 @@ pub struct ForwardCompatibility {
     /// GPU families of which only selected SKUs are supported.
     pub conditional_gpus: Vec<String>,
     pub package: Vec<CompatPackage>,
-    /// Covers the values above and the packages.
+    /// Origin of the values above and of the packages.
     pub origin: Origin,
 }
 
 impl ForwardCompatibility {
-    /// The package that carries `cuda`.
+    /// The package that contains the user-space driver of `cuda`.
     pub fn package(&self, cuda: CudaVersion) -> Option<&CompatPackage> {
         self.package.iter().find(|package| package.cuda == cuda)
     }

@@ -48,11 +48,11 @@ pub struct BranchFacts {
     pub lifecycle: Lifecycle,
     /// The first data-centre release.
     pub first_release: PartialDate,
-    /// Last day or month of fixes; `None` if no source gives one.
+    /// Last day or month of fixes; `None` if no source gives a date.
     pub end_of_support: Option<PartialDate>,
     /// Why the end of support is missing, or what it is based on.
     pub end_of_support_note: Option<String>,
-    /// The newest CUDA that its own user-space driver supports.
+    /// The newest CUDA that the branch's own user-space driver supports.
     pub native_cuda: CudaVersion,
     /// The newest release seen.
     pub latest: DriverVersion,
@@ -150,11 +150,11 @@ pub struct Release {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenModules {
-    /// The first branch that ships them.
+    /// The first branch that includes the open modules.
     pub first_branch: Branch,
-    /// A default install uses them from this branch on.
+    /// The first branch whose default install uses the open modules.
     pub default_from_branch: Branch,
-    /// This branch and later ones ship no other modules, according to a third party.
+    /// The first branch that includes only the open modules, according to a third party.
     pub only_from_branch: Branch,
     /// Names of fields that no source confirms.
     #[serde(default)]
@@ -170,9 +170,9 @@ pub struct Cdmm {
     pub first_driver: DriverVersion,
     /// GPUs for which NVIDIA documents CDMM.
     pub documented_gpus: Vec<String>,
-    /// Module option that enables it.
+    /// Module option that enables CDMM.
     pub enable: String,
-    /// Command that shows whether it is on.
+    /// Command that shows whether CDMM is on.
     pub verify: String,
     /// CDMM is the default from this branch on, according to a third party.
     pub default_from_branch: Branch,
@@ -186,8 +186,8 @@ pub struct Cdmm {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packages {
-    /// From this branch on, a pinning package pins the branch and driver packages carry no version
-    /// number.
+    /// From this branch on, a pinning package pins the branch, and the names of driver packages
+    /// have no version number.
     pub unversioned_from_branch: Branch,
     pub origin: Origin,
 }
@@ -196,7 +196,7 @@ pub struct Packages {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricManager {
-    /// Required relation between its version and the driver's.
+    /// Required relation between the version of fabric manager and the version of the driver.
     pub rule: String,
     pub origin: Origin,
 }

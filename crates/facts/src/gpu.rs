@@ -36,7 +36,7 @@ pub struct GpuFacts {
 pub struct GpuClocks {
     /// The [`Gpu::id`] that has these clocks.
     pub gpu: String,
-    /// Highest SM clock. A busy GPU without a throttle reason runs at it.
+    /// Highest SM clock. A busy GPU without a throttle reason runs at this clock.
     pub boost_mhz: u32,
     /// Memory clock of a busy GPU.
     pub memory_mhz: u32,
@@ -58,7 +58,7 @@ impl GpuFacts {
         device.max_graphics_mhz.zip(device.max_memory_mhz).or(clocks)
     }
 
-    /// The GPUs that a comparison has by default, oldest generation first.
+    /// The GPUs that `farrier plan compare` includes by default, oldest generation first.
     pub fn compared(&self) -> Vec<&Gpu> {
         let in_generation = |generation: &Architecture| {
             let name = generation.name.clone();
@@ -82,7 +82,7 @@ pub struct Gpu {
     pub form_factor: FormFactor,
     #[serde(default)]
     pub product_line: ProductLine,
-    /// Whether `farrier plan compare` has it by default.
+    /// Whether `farrier plan compare` includes the GPU by default.
     #[serde(default)]
     pub compared: bool,
     /// Location of its NVSwitch, if any.
@@ -110,7 +110,7 @@ pub struct Gpu {
     /// Fields (as `group.field`) that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
-    /// Values of sources that we do not follow.
+    /// Values of other sources, which Farrier does not use.
     #[serde(default)]
     pub disputed: Vec<Dispute>,
     pub note: Option<String>,
@@ -324,9 +324,9 @@ pub struct Architecture {
     pub last_branch: Option<Branch>,
     /// Its compute capabilities.
     pub targets: Vec<CompilerTarget>,
-    /// Covers the values above except `first_branch` of the targets.
+    /// Origin of the values above, except `first_branch` of the targets.
     pub origin: Origin,
-    /// Covers `first_branch` of the targets.
+    /// Origin of `first_branch` of the targets.
     pub first_branch_origin: Origin,
 }
 
@@ -347,9 +347,9 @@ impl Architecture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Modules {
-    /// Only the open ones.
+    /// Only the open modules.
     Open,
-    /// Only the proprietary ones (no GSP on the die).
+    /// Only the proprietary modules (no GSP on the die).
     Proprietary,
     /// Both.
     Either,

@@ -29,7 +29,7 @@ fn folds_to(name: &str, key: &str) -> bool {
 /// The candidates closest to a misspelt `name`, nearest first, at most three.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let key = fold(name);
-    // Up to a third of the letters may be wrong; beyond that it is another word.
+    // Up to a third of the letters may be wrong. A word with more wrong letters is another word.
     let max_distance = (key.len() / 3).max(1);
     let mut near: Vec<(usize, &str)> = candidates
         .into_iter()

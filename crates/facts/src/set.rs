@@ -85,7 +85,7 @@ fn embedded_diag() -> LazyFacts<DiagFacts> {
     LazyFacts::embedded(embedded_json!("diag"))
 }
 
-/// Identifies the set behind an answer.
+/// Identifies the set from which an answer comes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetId {

@@ -36,7 +36,7 @@ pub struct SettingFacts {
     pub variable: Vec<VariableRule>,
     /// Variables whose value is a list of `key:value` pairs.
     pub key_list: Vec<KeyList>,
-    /// Flags of programs that abort on an unknown one.
+    /// Names of flags of programs that abort if they do not know a flag.
     #[serde(default)]
     pub flag_list: Vec<FlagList>,
     /// Rules on Python calls and their arguments.

@@ -116,7 +116,7 @@ fn marks(name: &str, record: &impl serde::Serialize, problems: &mut Vec<String>)
     for mark in unverified.iter().chain(&disputed) {
         let pointer = format!("/{}", mark.replace('.', "/"));
         let absent = value.pointer(&pointer).is_none_or(Value::is_null);
-        // A disputed field may be null: we may treat a disputed end of support as unknown.
+        // A disputed field may be null: the facts may treat a disputed end of support as unknown.
         if absent && !(disputed.contains(mark) && value.get(mark).is_some()) {
             problems.push(format!("{name}: marks `{mark}`, which it does not have"));
         }
@@ -193,7 +193,7 @@ fn system(gpu: &Gpu, problems: &mut Vec<String>) {
     }
 }
 
-/// Every record belongs to a GPU, except the one for all others.
+/// Every record belongs to a GPU, except the record for all other GPUs.
 fn devices(set: &FactSet, problems: &mut Vec<String>) {
     let mut unique = BTreeSet::new();
     for device in &set.gpus.device {

@@ -62,9 +62,9 @@ impl XidFacts {
         self.bucket.iter().find(|record| record.name == bucket).map(|record| record.asks.as_str())
     }
 
-    /// NVIDIA's second bucket as a sentence with a leading space. After a reset or reboot it is the
-    /// next step. If the first action is to ignore the error or to restart the application, it
-    /// applies when the error recurs.
+    /// NVIDIA's second bucket as a sentence with a leading space. After a reset or reboot, this
+    /// second instruction is the next step. If the first action is to ignore the error or to
+    /// restart the application, the second instruction applies when the error recurs.
     pub(crate) fn follow_up(&self, first: Action, bucket: &str) -> String {
         let Some(record) = self.bucket.iter().find(|record| record.name == bucket) else {
             return " Afterwards: see NVIDIA's catalogue.".to_owned();
@@ -157,7 +157,7 @@ impl Xid {
         }
     }
 
-    /// gpud's assessment, if it differs from ours.
+    /// gpud's assessment, if it differs from Farrier's.
     ///
     /// gpud has no GPU reset action, so its `RebootSystem` also covers resets.
     pub fn disagreement(&self) -> Option<String> {
@@ -174,7 +174,7 @@ impl Xid {
         Some(format!("gpud says {}, {repair}", gpud.severity))
     }
 
-    /// The sources in one line, including dissenting ones.
+    /// The sources in one line, including sources that disagree.
     pub fn source_line(&self) -> String {
         let source = self.origin.source.first().map_or("", String::as_str);
         let mut line = match self.origin.kind {

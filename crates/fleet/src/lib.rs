@@ -1,4 +1,5 @@
-//! Rules for node health and decisions about the fleet, as synchronous functions of values.
+//! Rules about node health, and decisions about the fleet. All functions are synchronous functions
+//! of values.
 //!
 //! ```text
 //! Batch (samples, kernel events, checks) ─┐

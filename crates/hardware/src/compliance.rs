@@ -15,7 +15,8 @@ const TPM: &str = "/sys/class/tpm";
 /// encrypted.
 const BOOT_MOUNTS: [&str; 3] = ["/", "/boot", "/boot/efi"];
 
-/// Maximum device-mapper layers below a file system: LVM on LUKS on RAID, with room.
+/// Maximum device-mapper layers below a file system. The usual maximum is three: LVM on LUKS on
+/// RAID.
 const LAYERS_MAX: u32 = 8;
 
 pub fn read(root: &Root) -> ComplianceObservation {

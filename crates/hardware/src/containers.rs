@@ -1,4 +1,5 @@
-//! Container runtimes, the NVIDIA container toolkit, and the CDI specifications it wrote.
+//! Container runtimes, the NVIDIA container toolkit, and the CDI specifications that the toolkit
+//! wrote.
 
 use farrier_facts::node::{CdiSpec, ContainerObservation, Reading};
 
@@ -17,7 +18,7 @@ const TOOLKIT: &str = "/usr/bin/nvidia-ctk";
 /// Directories of CDI specifications (Container Device Interface specification).
 const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Configuration of the runtimes, and folders of further files.
+/// Configuration files of the runtimes, and directories with further configuration files.
 const CONFIG_FILES: [&str; 3] =
     ["/etc/containerd/config.toml", "/etc/docker/daemon.json", "/etc/crio/crio.conf"];
 const CONFIG_DIRS: [&str; 4] = [
@@ -48,8 +49,8 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
             Reading::Value(false) | Reading::Absent => {}
         }
     }
-    // A Kubernetes pod has no marker file. It has an overlay as its root, and does not run systemd.
-    // A diskless host may have an overlay root too, but it runs systemd.
+    // A Kubernetes pod has no marker file. The pod has an overlay as its root, and does not run
+    // systemd. A diskless host may have an overlay root too, but runs systemd.
     let overlay =
         root.extract("/proc/1/mounts", |file| read_text(file).map(|text| is_overlay(&text)));
     match (overlay, root.exists("/run/systemd/system")) {
@@ -84,8 +85,8 @@ fn runtimes(root: &Root) -> Reading<Vec<String>> {
     Reading::Value(found)
 }
 
-/// Whether a configuration names NVIDIA. Only this is captured, because the files may have the
-/// passwords of registries.
+/// Whether a configuration names NVIDIA. Only this answer is captured, because the files may
+/// contain passwords of registries.
 fn configured(root: &Root) -> Reading<bool> {
     let mut paths: Vec<String> = CONFIG_FILES.map(str::to_owned).to_vec();
     for dir in CONFIG_DIRS {

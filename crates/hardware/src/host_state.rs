@@ -11,7 +11,7 @@ use crate::driver::where_mounted;
 use crate::host::mounts::{self, DiskMount};
 use crate::root::{Root, read_text};
 
-/// A simulated node keeps here what a real node answers to `statvfs`.
+/// File of a simulated node with the values that `statvfs` returns on a real node.
 const SIMULATED_DISKS: &str = "/run/farrier-sim/disks";
 
 /// Mount points that jobs and the node's services do not write to, or that belong to a single pod.
@@ -191,7 +191,7 @@ fn peermem_loaded(root: &Root) -> Reading<bool> {
     Reading::Value(false)
 }
 
-/// Absent if the kernel's configuration does not say it.
+/// Absent if the kernel's configuration does not state this.
 fn kernel_dma_buf(root: &Root, release: &str) -> Reading<bool> {
     root.extract(&format!("/boot/config-{release}"), |file| {
         read_text(file).and_then(|text| {
@@ -224,7 +224,7 @@ fn iommu(root: &Root, pci: &Reading<Vec<PciDevice>>) -> Reading<Vec<IommuDomain>
     })
 }
 
-/// Whether the list of nodes has an entry.
+/// Whether the list of IMEX nodes has an entry.
 fn imex_nodes(root: &Root) -> Reading<bool> {
     root.extract("/etc/nvidia-imex/nodes_config.cfg", |file| {
         read_text(file).map(|text| {

@@ -1,4 +1,5 @@
-//! How the driver is installed: firmware, module options, device files, and who owns it.
+//! How the driver is installed: firmware, module options, device files, and whether a container
+//! installed it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,7 +30,7 @@ const MODPROBE_DIRS: [&str; 5] = [
     "/lib/modprobe.d",
 ];
 
-/// Commands of an `install` line that load nothing.
+/// Commands in an `install` line of modprobe that load no module.
 const NO_LOAD: [&str; 3] = ["false", "true", ":"];
 
 const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia_uvm"];
@@ -105,7 +106,7 @@ fn load_disabled(root: &Root) -> Reading<Vec<LoadDisabled>> {
         };
         for name in names.into_iter().filter(|name| is_conf(name)) {
             let path = format!("{dir}/{name}");
-            // A file hides those of the same name in later folders.
+            // A file hides files of the same name in later folders.
             if !seen.insert(name) {
                 continue;
             }

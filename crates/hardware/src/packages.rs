@@ -44,7 +44,8 @@ pub(crate) fn with_architectures(root: &Root) -> Reading<Vec<Package>> {
 }
 
 /// The packages of interest in dpkg's status file. A file that ends in the middle of a line is
-/// being written or is corrupt. It is unreadable, because a package that it lacks may be installed.
+/// being written or is corrupt. Such a file is reported as unreadable, because a package that is
+/// missing from it may be installed.
 fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {
@@ -156,8 +157,8 @@ fn unattended(root: &Root) -> Reading<Unattended> {
     Reading::Value(Unattended { enabled, blacklist })
 }
 
-/// Whether apt reads a file. It reads files with plain names that have no extension or `conf`
-/// (apt.conf(5)).
+/// Whether apt reads a file. apt reads files with plain names that have no extension or the
+/// extension `conf` (apt.conf(5)).
 fn is_read_by_apt(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     name.chars().all(plain)

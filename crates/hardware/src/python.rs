@@ -100,9 +100,9 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
     Reading::Absent
 }
 
-/// The package directories of an interpreter. If there are none next to it, it may be a symlink to
-/// an interpreter that has them. A shim (pyenv, asdf) is a script, and only the shim knows its
-/// target.
+/// The package directories of an interpreter. If an interpreter has no package directories next to
+/// it, it may be a symlink to an interpreter that does. A shim (pyenv, asdf) is a script, and only
+/// the shim knows its target.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
     let beside = match site_packages(root, &install_prefix(&program)) {
         Ok(dirs) => dirs,

@@ -320,7 +320,8 @@ fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The path to open. If the prefix is `/`, no symlink leads out of it, so the kernel may follow
-/// symlinks itself. That is several times faster, which matters for files read every second.
+/// symlinks itself. The kernel is several times faster, which matters for files that are read every
+/// second.
 fn path_to_open(prefix: &Path, path: &str) -> io::Result<PathBuf> {
     if prefix == Path::new("/") && path.starts_with('/') {
         return Ok(PathBuf::from(path));

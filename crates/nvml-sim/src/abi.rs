@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_char, c_void};
 
 use crate::error_code::{ErrorCode, NvmlResult};
 
-/// A device handle. The library never dereferences it. It only compares it with the addresses that
-/// it has handed out.
+/// A device handle. The library never dereferences the handle. It only compares the handle with the
+/// addresses that it has handed out.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceHandle(pub(crate) *const c_void);
@@ -169,7 +169,8 @@ impl<T: CValue> OutArray<T> {
         self.0.is_null()
     }
 
-    /// Writes the values. The C caller has given a count, and the values must fit.
+    /// Writes the values. The C caller has given a count, and the number of values must not exceed
+    /// this count.
     pub(crate) fn put(self, values: &[T]) -> NvmlResult {
         for (index, value) in values.iter().enumerate() {
             self.at(index)?.put(*value)?;
@@ -177,7 +178,8 @@ impl<T: CValue> OutArray<T> {
         Ok(())
     }
 
-    /// Pointer to one element. The C caller has given a count, and `index` must be below it.
+    /// Pointer to one element. The C caller has given a count, and `index` must be below this
+    /// count.
     pub(crate) fn at(self, index: usize) -> Result<OutPtr<T>, ErrorCode> {
         if self.0.is_null() {
             Err(ErrorCode::INVALID_ARGUMENT)

@@ -5,9 +5,9 @@
 //! cargo run --release -p farrier-planner --example beside -- time
 //! ```
 //!
-//! `questions` prints the published runs that llm-analysis can estimate, as JSON. Each has the
-//! measured step time, and Farrier's estimate from a model fitted without this run and its
-//! near-duplicates. `time` prints measurements, one name and number per line; times are in
+//! `questions` prints the published runs that llm-analysis can estimate, as JSON. The output for a
+//! run has the measured step time, and Farrier's estimate from a model fitted without this run and
+//! its near-duplicates. `time` prints measurements, one name and number per line; times are in
 //! microseconds.
 #![expect(
     clippy::disallowed_methods,

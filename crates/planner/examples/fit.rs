@@ -166,8 +166,8 @@ fn gemms(folder: &str, out: &mut impl Write) -> Result<(), BoxError> {
             });
         }
         for (kind, gemms) in kinds {
-            // Quantizing an operand reads 16 bits and writes 8 or 4; per-tensor scaling reads
-            // twice.
+            // Quantizing an operand reads 16 bits and writes 8 or 4. With per-tensor scaling, the
+            // operand is read twice.
             let (peak, bytes) = match kind.as_str() {
                 "bfloat16" => (half_peak, 0.0),
                 "fp8" => (2.0 * half_peak, 5.0),

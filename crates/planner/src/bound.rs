@@ -14,7 +14,7 @@ pub enum Bound {
     Tensor,
     /// GPU memory bandwidth.
     Hbm,
-    /// `NVLink`, or `PCIe` within a node without it.
+    /// `NVLink`, or `PCIe` within a node without `NVLink`.
     Nvlink,
     /// The network between `NVLink` domains.
     Network,

@@ -26,7 +26,7 @@ pub struct Measurements {
 pub struct Calibration {
     /// Version of this JSON document.
     pub v: u32,
-    /// The SKU it was measured on.
+    /// The SKU of the measured GPU.
     pub gpu: String,
     /// 16-bit GEMM rate.
     #[serde(rename = "half_products")]
@@ -38,7 +38,7 @@ pub struct Calibration {
     pub memory: f64,
     /// Kernel launch rate of the host.
     pub launches: f64,
-    /// When and with which driver it was measured.
+    /// When, and with which driver, the GPU was measured.
     pub measured: String,
 }
 

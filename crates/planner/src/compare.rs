@@ -16,8 +16,8 @@ use crate::search::{self, Constraints, SearchError};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Basis {
     Gpus(u32),
-    /// Equal cost, in dollars per hour. Of the numbers of whole nodes within this budget, each GPU
-    /// gets the one with the highest throughput.
+    /// Equal cost, in dollars per hour. Each GPU gets the number of whole nodes that has the
+    /// highest throughput within this budget.
     UsdPerHour(f64),
     /// An equal deadline. Each GPU gets the fewest whole nodes that meet it.
     Days {
@@ -56,7 +56,7 @@ pub struct GpuOption {
     pub mfu_causal: f64,
     /// The bound with the largest share of the step.
     pub bound: Bound,
-    /// Whether GPUs of this SKU have `NVLink`. Without it they communicate over `PCIe`.
+    /// Whether GPUs of this SKU have `NVLink`. GPUs without `NVLink` communicate over `PCIe`.
     pub has_nvlink: bool,
     /// `None` if no price is known.
     pub usd_per_gpu_hour: Option<f64>,
@@ -76,7 +76,7 @@ pub struct PublishedResult {
     pub model: String,
     /// Name of the GPU in the source.
     pub gpu: String,
-    /// Whether it ran on the compared SKU, not on a variant with other power, memory or links.
+    /// Whether the run used the compared SKU, and not a variant with other power, memory or links.
     #[serde(rename = "is_same_part")]
     pub is_same_sku: bool,
     pub precision: &'static str,
@@ -187,7 +187,7 @@ const MORE_NODES_GAIN_MAX: f64 = 2.0;
 /// If memory is short, more nodes may gain even more, so the next count to try is larger by at most
 /// this factor.
 const NEXT_COUNT_FACTOR_MAX: f64 = 1.5;
-/// Upper bound on how much faster the result of a full search is than that of a quick one.
+/// Upper bound on how much faster the result of a full search is than the result of a quick search.
 const QUICK_SEARCH_GAP: f64 = 1.03;
 /// More GPUs than any run has used.
 const MAX_GPUS: u32 = 1 << 18;
@@ -236,7 +236,7 @@ impl CompareContext<'_> {
         let options = near.filter_map(|(gpus, _)| self.with_gpus(*gpus).ok());
         let fastest_option =
             options.max_by(|left, right| left.tokens_per_s.total_cmp(&right.tokens_per_s));
-        // If no count works, report the error of the largest.
+        // If no count works, report the error of the largest count.
         fastest_option
             .map_or_else(|| self.with_gpus(gpu_counts.last().copied().unwrap_or(max_gpus)), Ok)
     }
@@ -265,7 +265,7 @@ impl CompareContext<'_> {
                 return Ok(fewer.unwrap_or(option));
             }
             skipped.clear();
-            // A count without a good config says nothing about the next one, so use the highest
+            // A count without a good config says nothing about the next count, so use the highest
             // rate per GPU so far.
             fastest = fastest.max(rate / f64::from(gpus));
             min_gpus = (required_tokens_per_s / (fastest * MORE_NODES_GAIN_MAX))
@@ -277,7 +277,7 @@ impl CompareContext<'_> {
         match best {
             Some((gpus, rate)) => Err(CompareError::TooSlow { required_tokens_per_s, rate, gpus }),
             None => match gpu_counts.last() {
-                // No count is possible: report the error of the largest.
+                // No count is possible: report the error of the largest count.
                 Some(last) if f64::from(*last) >= min_gpus => self.with_gpus(*last),
                 _ => Err(CompareError::BatchTooSmall {
                     required_tokens_per_s,

@@ -23,7 +23,8 @@ pub struct Planner {
     pub coefficients: Coefficients,
     /// Published runs that the coefficients were fitted to.
     pub published: Vec<PublishedRun>,
-    /// Published runs marked with a caution: neither fitted to nor part of the residual model.
+    /// Published runs marked with a caution. The coefficients are not fitted to them, and the
+    /// residual model does not use them.
     pub cautioned: Vec<PublishedRun>,
     residual_gp: ResidualGp,
 }
@@ -42,7 +43,8 @@ impl Planner {
         &SHIPPED
     }
 
-    /// Rows without a caution must be the ones that `coefficients` were fitted to.
+    /// Creates a planner. `coefficients` must be fitted to exactly those of the `rows` (published
+    /// runs) that have no caution.
     pub fn new(coefficients: Coefficients, rows: Vec<PublishedRun>) -> Self {
         let (published, cautioned): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|row| row.caution.is_none());
@@ -168,7 +170,7 @@ pub struct Estimate {
     pub phases: Vec<PhaseTime>,
     /// Relative change of the step time by the residual model.
     pub correction: f64,
-    /// The published run most similar to this one.
+    /// The published run that is most similar to the estimated run.
     pub nearest_measured: Option<NearestRun>,
 }
 
@@ -182,7 +184,7 @@ pub struct PhaseTime {
     pub bound: Bound,
 }
 
-/// The published run nearest to an estimated one.
+/// The published run that is nearest to an estimated run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NearestRun {
     pub model: String,

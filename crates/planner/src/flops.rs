@@ -51,7 +51,8 @@ impl FlopsPerToken {
     }
 }
 
-/// Parameters that a token is multiplied with: active ones without the embedding lookup and norms.
+/// Parameters that a token is multiplied with: the active parameters without the embedding lookup
+/// and the norms.
 fn matmul_parameters(run: &TrainingRun) -> f64 {
     let model = &run.model;
     let parameters = ParameterCounts::new(model);

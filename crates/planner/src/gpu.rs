@@ -67,7 +67,7 @@ pub struct Accelerator {
     pub host_bytes_per_s: f64,
     /// Network bandwidth per GPU and direction, bytes/s.
     pub network_bytes_per_s: f64,
-    /// Power limit as a share of the SKU's default. Some clouds run GPUs below it.
+    /// Power limit as a share of the SKU's default. Some clouds run GPUs below the default.
     pub power_share: f64,
     /// List price, if known.
     pub usd_per_hour: Option<f64>,

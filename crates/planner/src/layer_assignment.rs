@@ -4,12 +4,12 @@ use crate::run::TrainingRun;
 
 /// Layers per virtual stage, as even as possible.
 ///
-/// If the layers do not divide evenly, the ends get fewer, since they also hold the embedding and
-/// the loss. One missing layer comes out of the last virtual stage, a second out of the first
-/// (Megatron's `--account-for-loss-in-pipeline-split` and
-/// `--account-for-embedding-in-pipeline-split`). If more are missing, all are taken from the end:
-/// from the last virtual stage until it has one layer, then from the one before it, and so on
-/// (Megatron Bridge's layouts for `DeepSeek` V3).
+/// If the layers do not divide evenly, the first and the last virtual stage get fewer layers,
+/// because they also hold the embedding and the loss. One missing layer is taken from the last
+/// virtual stage, a second missing layer from the first (Megatron's
+/// `--account-for-loss-in-pipeline-split` and `--account-for-embedding-in-pipeline-split`). If more
+/// are missing, all are taken from the end: from the last virtual stage until it has one layer,
+/// then from the one before it, and so on (Megatron Bridge's layouts for `DeepSeek` V3).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerAssignment {
     virtual_stages: u32,

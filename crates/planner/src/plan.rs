@@ -26,7 +26,7 @@ pub struct TrainingPlan {
     pub v: u32,
     pub model: ModelSummary,
     pub gpu: String,
-    /// Whether GPUs of this SKU have `NVLink`. Without it they communicate over `PCIe`.
+    /// Whether GPUs of this SKU have `NVLink`. GPUs without `NVLink` communicate over `PCIe`.
     pub has_nvlink: bool,
     pub gpus: u32,
     /// Tokens per sequence.

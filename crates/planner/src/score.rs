@@ -1,7 +1,7 @@
 //! Accuracy of estimates against published runs.
 //!
-//! A shipped run is estimated by a leave-group-out fit, so that neither the row itself nor a
-//! near-duplicate flatters its error.
+//! The estimate of a shipped run comes from a leave-group-out fit, which uses neither the run nor
+//! its near-duplicates. Otherwise these runs would make the error look smaller than it is.
 
 mod goal;
 mod memory_score;
@@ -153,9 +153,10 @@ fn split_rejected<T>(
 /// Relation of a row to the shipped table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowOrigin {
-    /// Shipped and fitted to.
+    /// A shipped row that the coefficients are fitted to.
     Fitted,
-    /// Shipped with a caution: not fitted to, although its group may be.
+    /// A shipped row with a caution. The coefficients are not fitted to it, but they may be fitted
+    /// to other rows of its group.
     Cautioned,
     External,
 }

@@ -1,8 +1,8 @@
 //! Uncertainty of an estimate: a Gaussian process over the residuals of the fitted model.
 //!
-//! Similar runs have similar residuals, so published runs near a planned one correct its estimate
-//! and narrow its P10-P90 range. Far from every published run the correction fades to zero and the
-//! range widens to that of the model alone.
+//! Similar runs have similar residuals, so published runs near a planned run correct the estimate
+//! of that run and narrow its P10-P90 range. Far from every published run the correction fades to
+//! zero and the range widens to that of the model alone.
 
 use crate::coefficients::Coefficients;
 use crate::fit;

@@ -1,5 +1,5 @@
-//! The URL under which clients reach this server. Commands that print the URL for others read it
-//! here.
+//! The URL under which clients reach this server. The server records it here, and commands that
+//! print the URL for other programs or people read it.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,8 @@ use std::path::Path;
 
 const FILE_NAME: &str = "url";
 
-/// Records a URL with the first of `names` or, without names, with the listen address.
+/// Records the URL. The host is the first of `names`. Without names, the host is that of the listen
+/// address, or `HOST` if the server listens on all addresses.
 pub(crate) fn record(
     dir: &Path,
     names: &[String],
@@ -26,7 +27,8 @@ pub(crate) fn record(
     fs::rename(part, dir.join(FILE_NAME))
 }
 
-/// The recorded URL. `HOST` stands for an unknown host name.
+/// Returns the recorded URL, or `https://HOST:9443` if none is recorded. The word `HOST` in a URL
+/// means that the host name is unknown.
 pub fn url(dir: &Path) -> String {
     let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|url| !url.is_empty());
     recorded.unwrap_or_else(|| "https://HOST:9443".to_owned())

@@ -27,9 +27,9 @@ use crate::ingest::{self, DisconnectReason, SessionContext};
 use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
-/// Maximum messages that wait for a node that does not read its stream.
+/// Most messages in the queue for a node that does not read its stream.
 const OUTBOUND_MAX: usize = 16;
-/// Maximum concurrent enrolments. Each costs a synced write to disk.
+/// Maximum number of concurrent enrolments. Each enrolment costs a synced write to disk.
 const ENROLMENTS_MAX: usize = 16;
 
 /// Metadata key for the node name. Required on a server without TLS.
@@ -87,7 +87,8 @@ impl Service {
         let Some(Peer::Node(peer)) = request.extensions().get::<Peer>() else {
             return Err(Status::unauthenticated("a node certificate is required"));
         };
-        // The handshake checked the dates, but a connection may outlive its certificate.
+        // The handshake checked the validity of the certificate, but the connection may last longer
+        // than that validity.
         if peer.until <= Timestamp::now() {
             return Err(ingest::expired());
         }
@@ -186,8 +187,8 @@ impl Service {
             return Err(Status::resource_exhausted("too many concurrent enrolments; try again"));
         };
         let service = self.clone();
-        // This runs in its own task, so that it completes even if the client disconnects: a name
-        // must not stay reserved for a node that never enrolled.
+        // The enrolment runs in its own task, so that it completes even if the client disconnects.
+        // Otherwise a name could stay reserved for a node that never enrolled.
         let joined = tokio::spawn(async move {
             let _turn = turn;
             service.join(&request).await
@@ -205,8 +206,8 @@ impl Service {
         let purpose = Purpose::Enrol { node: &request.node, token: &request.token };
         let point = proof::verify(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::from_secret(&request.token);
-        // The lock is held until the fleet has the node. It serialises concurrent requests for the
-        // same name.
+        // The lock is held until the fleet has the node, so that concurrent requests for the same
+        // name run one after the other.
         let _name = self.store.names.lock(&node).await;
         let member_of = self.location_of(&node).await?.map(|location| location.pool);
         let store = Arc::clone(&self.store);
@@ -225,8 +226,8 @@ impl Service {
             AuditError::Access(err) => internal(&err),
         })?;
         self.enrol_or_move(&node, location, location_update).await?;
-        // The node name now belongs to the new certificate generation. Disconnect sessions of older
-        // generations.
+        // The node name now belongs to the new certificate generation, so disconnect sessions of
+        // older generations.
         let newest = identity.generation;
         self.context.sessions.disconnect(|id, generation| {
             let is_older = *id == node && generation.is_some_and(|generation| generation < newest);
@@ -246,7 +247,7 @@ fn join_status(node: &NodeId, err: &JoinError) -> Status {
     }
 }
 
-/// Logs the error with its cause. The node learns only that the request failed.
+/// Logs the error with its cause. The node only gets the information that the request failed.
 fn internal(err: &dyn std::error::Error) -> Status {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
     Status::internal("internal error")

@@ -1,5 +1,5 @@
-//! Copies each change of the access store into the log exactly once, whether this server or the
-//! command line made the change.
+//! Copies each change of the access store into the log exactly once. It does not matter whether
+//! this server or the command line made the change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::access::{AccessError, AccessRecord, AccessStore};
 use crate::controller::{Controller, SubmitError};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 
-/// How often to look for changes that other processes made.
+/// How often to check for changes that other processes made.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Why changes could not be logged. The next poll tries again.
@@ -34,7 +34,7 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Starts after change `last`. The log already has the changes up to it.
+    /// Starts after change `last`. The log already has this change and all changes before it.
     pub(crate) fn new(
         controller: Controller,
         store: Arc<AccessStore>,
@@ -44,8 +44,8 @@ impl Audit {
         Self { controller, store, sessions, last: Mutex::new(last) }
     }
 
-    /// Polls until cancelled. This finds changes that other processes made, and changes whose
-    /// request was dropped before they were logged.
+    /// Polls until the task is cancelled. Polling finds changes that other processes made, and
+    /// changes whose request was dropped before they were logged.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             if let Err(err) = self.log_pending().await {
@@ -66,9 +66,9 @@ impl Audit {
             if changes.is_empty() {
                 return Ok(());
             }
-            // Disconnect before the revocation is logged: otherwise a report that the revoked node
-            // sends in between would count as a restored heartbeat. Sessions of a later enrolment
-            // stay open.
+            // Disconnect the sessions before the revocation is logged. Otherwise a report that the
+            // revoked node sends in between would count as a restored heartbeat. Sessions of a
+            // later enrolment stay open.
             let ended = self.sessions.disconnect(|node, generation| {
                 (generation? < *oldest.get(node)?).then_some(DisconnectReason::Revoked)
             });
@@ -87,8 +87,8 @@ impl Audit {
 
 struct PendingChanges {
     changes: Vec<AccessRecord>,
-    /// For each node that `changes` revoke: the oldest certificate generation that is still
-    /// admitted.
+    /// For each node whose certificates `changes` revoke, the oldest certificate generation that is
+    /// still valid.
     oldest: HashMap<NodeId, u64>,
 }
 

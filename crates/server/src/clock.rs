@@ -15,19 +15,20 @@ use jiff::{SignedDuration, Timestamp};
 use crate::last_ran::LastRan;
 
 /// If the wall clock and the monotonic clock diverge by more than this between two reads, the wall
-/// clock was stepped. The controller reads both about once a second.
+/// clock was stepped. The controller reads both clocks about once a second.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
-/// Differences add up over this window, so that a clock that drifts too fast also counts as
-/// stepped.
+/// Length of the window over which differences between the clocks add up. A clock that runs too
+/// fast therefore also counts as stepped.
 const DRIFT_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 /// A slew of up to a tenth of the elapsed time is not a step: ntpd slews at 500 ppm, chrony at up
 /// to 83,333 ppm (`maxslewrate`).
 const SLEW_DIVISOR: i32 = 10;
-/// Longest time between the reads of the two clocks. If a read took longer, both clocks are read
-/// again: a thread that was preempted between the reads would see a step that did not happen.
+/// Longest permitted time between the reads of the two clocks. If more time passes, both clocks are
+/// read again. Otherwise a thread that was preempted between the reads would see a step that did
+/// not happen.
 const READ_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of attempts to read both clocks within [`READ_MAX`]. If every attempt takes
-/// longer, this read reports no step; a later read reports it.
+/// longer, no step is reported now. A later read reports it.
 const READS_MAX: u32 = 10;
 
 /// The wall clock. Tests can add an offset.
@@ -76,7 +77,7 @@ impl fmt::Debug for ClockWatch {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockStep {
-    /// The log time as if there had been no step.
+    /// The log time if there had been no step.
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
 }
@@ -107,9 +108,10 @@ fn saturating_add(time: Timestamp, by: SignedDuration) -> Timestamp {
 
 impl LogClock {
     /// Continues after the log entry at `last`. If the wall clock is ahead of that entry, the
-    /// server was down, and the log clock starts at the wall clock. If the wall clock is behind by
-    /// [`STEP_MIN`] or more, it was stepped, and the log clock continues from the entry until the
-    /// step is logged. If it is behind by less, the log clock waits for the wall clock to catch up.
+    /// server was down, and the log clock starts at the wall clock. If the wall clock is behind the
+    /// entry by [`STEP_MIN`] or more, it was stepped. The log clock then continues from the entry
+    /// until the step is logged. If the wall clock is behind by less, the log clock waits until the
+    /// wall clock has caught up.
     pub(crate) fn after(last: Timestamp, wall: WallClock) -> Self {
         let (wall_now, now) = (wall.now(), Instant::now());
         let was_stepped = wall_now.duration_since(last) <= -STEP_MIN;
@@ -123,14 +125,14 @@ impl LogClock {
         self.read(false).0
     }
 
-    /// Returns a step that is not logged yet. From then on, the log clock follows the stepped wall
-    /// clock.
+    /// Returns a step that is not logged yet. After this call, the log clock follows the stepped
+    /// wall clock.
     pub(crate) fn take_step(&self) -> Option<ClockStep> {
         self.read(true).1
     }
 
-    /// Returns the log time and, if `takes_step` is set, a detected step. The log clock follows a
-    /// step only after this has returned the step.
+    /// Returns the log time. If `takes_step` is set, also returns a detected step, and the log
+    /// clock then follows that step.
     fn read(&self, takes_step: bool) -> (Timestamp, Option<ClockStep>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         let (wall_now, now, is_exact) = read_clocks(&self.wall);
@@ -169,16 +171,17 @@ fn read_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClockCheck {
-    /// The log time. It follows the wall clock and never goes back.
+    /// The log clock follows the wall clock. The value is the log time, which never decreases.
     Follows(Timestamp),
-    /// The wall clock was stepped, or drifted away.
+    /// The wall clock was stepped, or its drift added up to a step.
     Stepped {
         /// The log time as if there had been no step.
         from: Timestamp,
     },
 }
 
-/// `window` is the wall clock at the start of the drift window, and the time elapsed since then.
+/// Compares the clocks. `window` is the wall clock at the start of the drift window, and the time
+/// since then.
 fn check_clock(
     last: Timestamp,
     expected: Timestamp,

@@ -1,5 +1,5 @@
-//! The controller thread is the single writer. It commits all queued inputs as one batch, and
-//! replies to them when they are on disk.
+//! The controller thread is the only writer of the log. It commits all queued inputs as one batch.
+//! It replies to the inputs when they are on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
@@ -23,23 +23,23 @@ use crate::log::LogError;
 use crate::space::DiskSpace;
 use crate::state_machine::{Committed, StateMachine};
 
-/// Maximum inputs in the queue. When it is full, a session waits, and reads no more from its
-/// stream.
+/// Maximum number of inputs in the queue. When the queue is full, a session waits, and does not
+/// read from its stream meanwhile.
 const QUEUE_MAX: usize = 4096;
-/// Maximum inputs per commit. The limit lets the first inputs of a long queue get their replies
-/// sooner.
+/// Maximum number of inputs per commit. Because of this limit, the first inputs of a long queue get
+/// their replies sooner.
 const BATCH_MAX: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
-/// If a tick is later than this, the process did not run: it was paused, the machine was suspended,
-/// or the disk hung.
+/// If a tick comes this much later than expected, the process did not run: it was paused, the
+/// machine was suspended, or the disk hung.
 const TICK_GAP: Duration = Duration::from_secs(5);
 /// Minimum time between two clock steps that disconnect all sessions.
 const DISCONNECT_EVERY: Duration = Duration::from_secs(60);
 /// How often the controller decides again on nodes whose deadline passed at an earlier check.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// Entries between two snapshots. In a fleet with more nodes than this, the number of nodes is used
-/// instead, because writing a large state is expensive. A start folds this many entries in under a
-/// second.
+/// Number of entries between two snapshots. If the fleet has more nodes than this, the number of
+/// nodes is used instead, because a large state is expensive to write. A start applies this many
+/// entries in less than a second.
 const SNAPSHOT_EVERY: u64 = 50_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub enum SubmitError {
     TooManyFindings(NodeId),
     #[error("disk space is low: only reports that affect service are logged")]
     LowSpace,
-    /// The log accepts no more entries. It is unknown whether it has this input.
+    /// The log accepts no more entries. It is unknown whether the log has this input.
     #[error("the server is stopping")]
     Stopped,
 }
@@ -90,7 +90,7 @@ enum Job {
     Stop,
 }
 
-/// Counters and flags that the thread shares with its handles.
+/// Counters and flags that the controller thread and its handles share.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerStats {
     /// Batches written since the server started.
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Controller {
 pub(crate) type ControllerResult = oneshot::Receiver<Result<(), LogError>>;
 
 impl Controller {
-    /// Spawns the thread. A test can set `fail_after_commits`: the thread then ends after that many
+    /// Spawns the thread. A test can set `fail_after_commits`. The thread then ends after that many
     /// commits, before the inputs of the last commit get their replies.
     pub(crate) fn spawn(
         state_machine: StateMachine,
@@ -157,9 +157,9 @@ impl Controller {
         };
         std::thread::Builder::new().name("controller".to_owned()).spawn(move || {
             let ended = thread.run();
-            // Close the log before reporting the end.
+            // Close the log before reporting that the thread has ended.
             drop(thread);
-            // The receiver may be gone.
+            // The receiver may no longer exist.
             let _ = end.send(ended);
         })?;
         Ok((Self { jobs, stats, clock }, ended))
@@ -173,7 +173,7 @@ impl Controller {
         outcome.await.map_err(|_| SubmitError::Stopped)?
     }
 
-    /// Calls `read` with a state whose entries are all durable.
+    /// Calls `read` with a fleet state. All entries that the state contains are durable.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&FleetState) -> T + Send + 'static,
@@ -213,7 +213,7 @@ impl Controller {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
 
-    /// The length at which the queue is full.
+    /// The maximum number of queued inputs.
     pub(crate) fn waiting_max(&self) -> usize {
         self.jobs.max_capacity()
     }
@@ -244,8 +244,8 @@ impl Controller {
 struct Thread {
     state_machine: StateMachine,
     clock: Arc<LogClock>,
-    /// Runs before a clock step disconnects the sessions. It renews the certificate that agents
-    /// need to reconnect.
+    /// Called before a clock step disconnects the sessions. The call renews the server's
+    /// certificate, which agents need when they reconnect.
     on_clock_step: Box<dyn Fn() + Send>,
     sessions: Arc<SessionRegistry>,
     space: Arc<DiskSpace>,
@@ -275,7 +275,7 @@ impl Thread {
         // towards a timeout.
         let logged = self.state_machine.state().at;
         let recorded = self.last_ran.as_ref().and_then(LastRan::read);
-        // A record in the future was written while the clock was ahead. Ignore it.
+        // A record in the future was written while the clock was ahead, so ignore the record.
         let last_ran =
             recorded.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
         if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
@@ -299,12 +299,13 @@ impl Thread {
         self.state_machine.write_snapshot()
     }
 
-    /// Commits an input together with everything queued behind it. Returns the job that ended the
-    /// batch, if any: it has to wait for this commit.
+    /// Commits an input together with all inputs that are queued after it. If another job ended the
+    /// batch, returns that job, because it has to wait for this commit.
     fn commit_batch(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
         let mut batch: Vec<Box<Input>> = Vec::new();
-        // Admission compares an input with the state, which changes only at the commit. A batch
-        // therefore holds at most one event of each kind per node.
+        // Admission decides whether an input is new. It compares the input with the state, which
+        // changes only at the commit. A batch therefore holds at most one event of each kind per
+        // node.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
         let mut next = Some(Job::Submit(first));
         let mut deferred = None;
@@ -369,8 +370,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Disconnects the sessions after a clock step, because a session keeps the server time that it
-    /// started with. If the clock is unstable, this happens at most once a minute.
+    /// Disconnects the sessions after a clock step, because a session keeps the server time with
+    /// which it started. If the clock is unstable, this happens at most once a minute.
     fn disconnect_stale_sessions(&mut self) {
         let is_due = self.last_disconnect.is_none_or(|at| at.elapsed() >= DISCONNECT_EVERY);
         if self.is_time_stale && is_due {
@@ -380,9 +381,9 @@ impl Thread {
         }
     }
 
-    /// Excludes the time in which this thread did not run from heartbeat timeouts and leases.
+    /// Excludes time in which this thread did not run from heartbeat timeouts and leases.
     fn resume(&mut self) -> Result<(), LogError> {
-        // Subtract the tolerated lateness. Otherwise a thread whose ticks are always late would
+        // Subtract the permitted lateness. Otherwise a thread whose ticks are always late would
         // count no time at all.
         let paused = self.last_tick.map(|at| at.elapsed().saturating_sub(TICK_GAP));
         let Some(paused) = paused.filter(|pause| !pause.is_zero()) else { return Ok(()) };
@@ -452,8 +453,8 @@ impl Thread {
         }
     }
 
-    /// Writes a snapshot on another thread. If that fails, the next start takes longer, and the
-    /// controller tries again when the next snapshot is due.
+    /// Writes a snapshot on another thread. If the write fails, the next start takes longer, and
+    /// the controller tries again when the next snapshot is due.
     fn write_snapshot(&mut self) {
         if self
             .snapshot_writer

@@ -1,5 +1,5 @@
-//! Counts events that are too frequent for one log line each. `/metrics` shows the totals, and a
-//! log line summarises them once a minute.
+//! Counts events that are too frequent for a log line per event. `/metrics` shows the totals, and
+//! one log line per minute summarises them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) enum HandshakeFailure {
     /// The slot pool was full, and this handshake was the oldest in it.
     Displaced,
     Closed,
-    /// The peer does not speak TLS, or has a certificate from another authority.
+    /// The peer does not use TLS, or its certificate is from another authority.
     Tls,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for EnrolmentRefusal {
     }
 }
 
-/// The number of events since the last summary, and the last of these events.
+/// The number of events since the last summary, and the most recent of these events.
 #[derive(Debug)]
 struct Recent<T>(Mutex<(u64, Option<T>)>);
 
@@ -123,7 +123,7 @@ impl<T> Recent<T> {
         recent.1 = Some(event);
     }
 
-    /// Returns the number and the last event, and resets both.
+    /// Returns the number and the last event, and resets both to nothing.
     fn take(&self) -> Option<(u64, T)> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, last) = std::mem::take(&mut *recent);
@@ -209,7 +209,7 @@ impl Counters {
         self.recent_throttled.add(node.clone());
     }
 
-    /// The number of renewals that were refused because they came too soon after the last one.
+    /// The number of renewals that were refused because the node's previous renewal was too recent.
     pub(crate) fn renewals_throttled(&self) -> u64 {
         self.renewals_throttled.load(Ordering::Relaxed)
     }

@@ -3,22 +3,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in seconds. A commit on an SSD takes about a millisecond; a commit
-/// on a disk that hangs takes until SQLite gives up after ten seconds.
+/// Upper bounds of the buckets, in seconds. A commit on an SSD takes about a millisecond. If the
+/// disk hangs, a commit takes ten seconds, because SQLite gives up then.
 const BOUNDS_S: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    /// Durations in each bucket. The last bucket has those above all bounds.
+    /// Number of durations in each bucket. The last bucket is for durations above all bounds.
     counts: [AtomicU64; BOUNDS_S.len() + 1],
     sum_us: AtomicU64,
 }
 
-/// The buckets are cumulative, as Prometheus expects.
+/// A copy of the counts. The buckets are cumulative, as Prometheus expects.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// Upper bound in seconds, and the number of durations up to it.
+    /// Upper bound of each bucket in seconds, and the number of durations up to that bound.
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) count: u64,
     pub(crate) sum_s: f64,

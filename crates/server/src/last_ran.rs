@@ -1,7 +1,7 @@
-//! Records in a file beside the log when the controller last ran. After a start, the time since
-//! then is excluded from all timeouts. The time of the last log entry cannot be used instead: if a
-//! log has no recent entries, time in which the controller did run would be excluded too, and a
-//! server that restarts often would never detect a dead node.
+//! Records in a file next to the log when the controller last ran. After a start, the time since
+//! then does not count towards any timeout. The time of the last log entry is no substitute. If the
+//! log has no recent entries, time in which the controller did run would not count either. A server
+//! that restarts often would then never detect a dead node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How often the file is written. After a crash, up to this much running time does not count.
+/// How often the file is written. After a crash, up to this much of the time in which the
+/// controller ran does not count.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -29,8 +30,8 @@ impl LastRan {
         fs::read_to_string(&self.path).ok()?.trim().parse().ok()
     }
 
-    /// Records `now` if the last record is old. The file is not synced: if it is lost, some running
-    /// time does not count.
+    /// Records `now` if the last record is older than the interval. The file is not synced. If the
+    /// file is lost, some of the time in which the controller ran does not count.
     pub(crate) fn update(&mut self, now: Timestamp) {
         let every = WRITE_INTERVAL.try_into().unwrap_or_default();
         // If the clock was set back, record the new time at once.

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Entry point: [`run::run`]. One thread, the [`controller`], owns the
-//! [`state_machine::StateMachine`]. The controller replies to an input only after the log has it on
-//! disk. Everything else runs on tokio, with one task per connection. Users and programs use the
-//! same port as agents ([`rest`]), and read the growing log through [`log_tail::LogTail`].
+//! [`state_machine::StateMachine`]. The controller replies to an input only after the input is in
+//! the log on disk. Everything else runs on tokio, with one task per connection. Users and programs
+//! use the same port as agents ([`rest`]), and read the growing log through [`log_tail::LogTail`].
 
 pub mod access;
 pub mod advertised_url;

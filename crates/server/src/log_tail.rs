@@ -1,5 +1,5 @@
-//! Readers of the growing log. Each reads from disk at its own pace, so a slow reader neither
-//! blocks the controller nor misses entries.
+//! Readers of the growing log. Each reader reads from disk at its own speed, so a slow reader does
+//! not block the controller and misses no entries.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Log, LogError, Stored};
 use crate::report::{ReportError, report};
 
-/// Maximum bytes of entries per read. A single entry may be larger: an entry has some hundred
-/// bytes, but up to a megabyte if it reports all open findings of a node.
+/// Maximum number of bytes of entries per read. A single entry may be larger. An entry typically
+/// has some hundred bytes, but up to a megabyte if it has all open findings of a node.
 pub const READ_BYTES_MAX: usize = 512 << 10;
-/// Entries that are loaded before their bytes are counted.
+/// Number of entries that are loaded before their bytes are counted.
 const STEP_ENTRIES: u64 = 8;
 /// Maximum concurrent reads. Together with [`STEP_ENTRIES`], this limits the memory for entries
 /// whose bytes are not counted yet.
@@ -76,7 +76,7 @@ fn backward(log: &dyn Log, seq: u64, limit: usize) -> Result<Vec<Entry>, LogErro
         let begin = end.saturating_sub(STEP_ENTRIES).max(first);
         let stored_entries = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
         // If entries were archived in the meantime, the log returns later entries instead. Skip
-        // these.
+        // these later entries.
         for stored in stored_entries.iter().rev().filter(|stored| stored.seq < end) {
             if !page.push(stored)? {
                 return Ok(page.entries);
@@ -88,7 +88,7 @@ fn backward(log: &dyn Log, seq: u64, limit: usize) -> Result<Vec<Entry>, LogErro
 }
 
 impl LogTail {
-    /// `end` publishes the last entry's number.
+    /// Creates a handle. `end` provides the number of the last entry.
     pub(crate) fn new(path: PathBuf, end: watch::Receiver<u64>, damage: Damage) -> Self {
         Self { path: Arc::new(path), end, damage, reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
@@ -113,8 +113,8 @@ impl LogTail {
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Returns up to `limit` entries after `seq`. If these exceed [`READ_BYTES_MAX`], returns
-    /// fewer, but at least one.
+    /// Returns up to `limit` entries after `seq`. If these entries exceed [`READ_BYTES_MAX`],
+    /// returns fewer entries, but at least one.
     pub async fn read(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
         if seq >= self.end() {
             return Ok(Vec::new());
@@ -128,8 +128,8 @@ impl LogTail {
         self.page(move |log| backward(log, seq, limit)).await
     }
 
-    /// Folds the whole log into a report, unless the reader goes away. Does not take one of the places
-    /// of readers, because it takes as long as the log is.
+    /// Computes a report from the whole log, unless the reader disconnects. The time depends on the
+    /// length of the log, so this does not use one of the concurrent reads.
     pub(crate) async fn report<T: Send + 'static>(
         &self,
         spec: LedgerSpec,
@@ -162,13 +162,12 @@ impl LogTail {
             let _permit = permit;
             read(&SqliteLog::open_to_read(&path)?)
         });
-        // Entries that were archived are missing from the page. Readers skip them.
+        // Archived entries are missing from the page. Readers skip over them.
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
     /// Waits for an entry after `seq`, then reads up to `limit` entries. Returns `None` if the
-    /// server has stopped. A caller that drops this future and calls again goes to the end of the
-    /// queue of readers.
+    /// server has stopped. A caller that drops this future loses its place in the queue of readers.
     pub async fn next(&mut self, seq: u64, limit: usize) -> Option<Result<Vec<Entry>, LogError>> {
         self.end.wait_for(|end| *end > seq).await.ok()?;
         Some(self.read(seq, limit).await)

@@ -1,5 +1,5 @@
-//! A rate limit for certificate renewals. Each renewal costs a signature, and an agent needs one
-//! only every few weeks.
+//! A rate limit for certificate renewals. Each renewal costs a signature, and an agent needs only
+//! one renewal every few weeks.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,9 @@ use jiff::SignedDuration;
 
 /// Minimum time between two renewals of one node.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// A node may renew at least this many times in the life of a certificate. For certificates that
-/// last less than ten minutes, the minimum time between renewals is shorter than [`INTERVAL`].
+/// A node may renew its certificate at least this many times during the validity of a certificate.
+/// If certificates are valid for less than ten minutes, the minimum time between renewals is
+/// therefore shorter than [`INTERVAL`].
 const PER_LIFE: i32 = 10;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Folds logs into the loss ledger's report.
+//! Computes the report of the loss ledger from logs.
 
 use farrier_fleet::fleet::ledger::{FleetReport, Ledger, LedgerSpec};
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ const PAGE_ENTRIES: usize = 4096;
 pub enum ReportError {
     #[error("failed to read the log")]
     Log(#[from] LogError),
-    /// The archives have a gap, or the entries were archived in the meantime.
+    /// There is a gap between the archives and the log, or entries were archived in the meantime.
     #[error("entry {0} is missing between the archives and the log")]
     Missing(u64),
     #[error("there is no log")]
@@ -22,9 +22,9 @@ pub enum ReportError {
     Cancelled,
 }
 
-/// The report of consecutive logs, oldest first. `now` is the time up to which the last state holds:
-/// the present if a server is running, else `None` for the time of the last entry. `is_cancelled`
-/// is asked after every read.
+/// The report of consecutive logs, oldest first. `now` is the time up to which the last state is
+/// known: the present if a server is running, otherwise `None`, which stands for the time of the
+/// last entry. After every read, `is_cancelled` tells whether to stop.
 pub fn report(
     logs: &[&dyn Log],
     spec: LedgerSpec,

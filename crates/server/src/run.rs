@@ -56,7 +56,7 @@ pub enum ServerError {
     Modes(#[from] LooseModes),
     #[error("another server uses the data directory `{}`", .0.display())]
     InUse(PathBuf),
-    /// Every entry that was acknowledged before the failure is durable.
+    /// The log failed. Entries that were acknowledged before the failure are durable.
     #[error("the log failed")]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -85,7 +85,7 @@ pub struct ServerOptions {
     /// The server's data directory.
     pub dir: PathBuf,
     pub listen: SocketAddr,
-    /// Names and addresses to put in the server's certificate, besides `listen` and the local host
+    /// Names and addresses for the server's certificate, in addition to `listen` and the local host
     /// name.
     pub names: Vec<String>,
     /// Serves plaintext on a loopback address. The server accepts any node name and enrols the node
@@ -94,8 +94,8 @@ pub struct ServerOptions {
     pub heartbeat_interval_s: u32,
     /// Limits the reports that each node may send.
     pub report_quota: ReportQuota,
-    /// When less disk space than this is free, only reports that affect service are logged. `None`:
-    /// 5 % of the disk, at most 2 GiB.
+    /// If less disk space than this is free, only reports that affect service are logged. `None`
+    /// means 5 % of the disk, but at most 2 GiB.
     pub disk_reserve_bytes: Option<u64>,
     /// Rate limit per user token.
     pub rate: Rate,
@@ -144,8 +144,8 @@ pub fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
 
-/// Creates the data directory so that only this user can access it, and checks the modes of its
-/// files.
+/// Creates the data directory so that only the user who runs the server can access it. Checks the
+/// modes of the files in the directory.
 pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
     let failed = |err| ServerError::DataDir { dir: dir.to_owned(), err };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -330,8 +330,8 @@ fn open_authority(options: &ServerOptions) -> Result<Authority, AuthorityError> 
     Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
-/// Opens the log. The first entry of a new log is the default policy, so that decisions stay the
-/// same if a later version has other defaults.
+/// Opens the log. The first entry of a new log sets the default policy. Decisions therefore stay
+/// the same if a later version has other defaults.
 async fn open_state_machine(
     path: PathBuf,
     store: Arc<AccessStore>,
@@ -351,8 +351,8 @@ async fn open_state_machine(
                         AuthorityError::Replaced { had: last.authority, found: authority }.into()
                     );
                 }
-                // This check includes an empty log, because a server that lost its log finds an
-                // empty one.
+                // This check also applies to an empty log, because a server whose log was lost
+                // finds an empty log.
                 if let Some((seq, hash)) = last.log
                     && !checked.contains(seq, hash)?
                 {
@@ -389,8 +389,8 @@ fn renew_now(tls: &Tls) {
     }
 }
 
-/// A clock step can make the server's certificate expired or not yet valid. The server renews it,
-/// because reconnecting agents need a valid certificate.
+/// Creates the clock watch. A clock step can make the server's certificate expired or not yet
+/// valid. The server then renews the certificate, because agents need a valid one to reconnect.
 fn watch_clock(options: &ServerOptions, tls: Option<Arc<Tls>>) -> ClockWatch {
     let on_step = move || {
         if let Some(tls) = &tls {
@@ -430,7 +430,7 @@ impl Running {
         self.tail.clone()
     }
 
-    /// Waits until the controller stops, or until a reader detects that the log is damaged.
+    /// Waits until the controller stops, or until a reader finds that the log is damaged.
     pub async fn failed(&mut self) -> ServerError {
         tokio::select! {
             ended = &mut self.ended => match ended {
@@ -488,7 +488,7 @@ impl Drop for FolderLock {
     }
 }
 
-/// Locks the data directory, because a second server there would fence the first.
+/// Locks the data directory, because a second server that uses it would fence the first one.
 pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
     let failed = |err| ServerError::DataDir { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();

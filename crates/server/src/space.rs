@@ -1,5 +1,6 @@
-//! Measures the size of the log and the free disk space. When free space falls below a reserve, the
-//! server logs only reports that affect service. It does so long before a full disk would stop it.
+//! Measures the size of the log and the free disk space. When the free space falls below a reserve,
+//! the server logs only reports that affect service. This happens long before the disk is full,
+//! when the server would have to stop.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,13 @@ use std::time::Duration;
 const RESERVE_BYTES_MAX: u64 = 2 << 30;
 /// The default reserve is this fraction of the disk.
 const RESERVE_DIVISOR: u64 = 20;
-/// Hysteresis: space stays low until the free space exceeds the reserve by this fraction of the
-/// reserve.
+/// Hysteresis. Space counts as low until the free space exceeds the reserve by the reserve divided
+/// by this number.
 const RECOVERY_DIVISOR: u64 = 4;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The last measurement. Unknown before the first measurement and after a failed one.
+/// The last measurement. The values are unknown before the first measurement, and after a failed
+/// measurement.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSpace {
     /// The reserve that the operator set.
@@ -78,7 +80,7 @@ impl DiskSpace {
         }
     }
 
-    /// Measures until cancelled.
+    /// Measures periodically until the task is cancelled.
     pub(crate) async fn watch(self: Arc<Self>, log: PathBuf) {
         let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,4 +1,5 @@
-//! The state machine: applies inputs, decides, and makes both durable before it returns.
+//! The state machine applies inputs and decides on them. Inputs and decisions are durable when it
+//! returns.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::log::{
     Appended, Damage, Hash, Head, Integrity, Log, LogError, RecordedHead, Snapshot, SnapshotWriter,
 };
 
-/// Entries per read while the log is folded.
+/// Number of entries per read while the state is computed from the log.
 const PAGE_ENTRIES: usize = 8192;
 
 pub struct StateMachine {
@@ -22,9 +23,9 @@ pub struct StateMachine {
     damage: Damage,
 }
 
-/// Whether a snapshot belongs to the log. A snapshot from before the log's anchor returns false:
-/// its entries were archived, so it is ignored. A snapshot with entries that the log lacks is an
-/// error: the log is an older copy or another log.
+/// Whether a snapshot belongs to the log. Returns false if the snapshot is from before the log's
+/// anchor. Such a snapshot is ignored, because its entries were archived. Fails if the snapshot
+/// contains entries that the log lacks: the log is then an older copy or another log.
 fn is_snapshot_of(log: &dyn Log, snapshot: &Snapshot) -> Result<bool, LogError> {
     let (snapshot_seq, found) = (snapshot.state.seq, log.head()?.seq);
     match hash_at(log, snapshot_seq)? {
@@ -45,8 +46,8 @@ fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
     Ok(entries.first().filter(|entry| entry.seq == seq).map(|entry| entry.hash))
 }
 
-/// Checks that the log has the last acknowledged entry. The log may have later entries: a crash
-/// between the append and the write of the head file leaves entries that were never acknowledged.
+/// Checks that the log has the last acknowledged entry. The log may have later entries: they were
+/// never acknowledged, because a crash came between the append and the write of the head file.
 pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
     let Some(recorded) = log.recorded_head()? else { return Ok(()) };
     let found = log.head()?.seq;
@@ -55,12 +56,12 @@ pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
     }
     match hash_at(log, recorded.seq)? {
         Some(hash) if hash != recorded.hash => Err(LogError::Replaced(recorded.seq)),
-        // `None`: the entry was archived.
+        // The result `None` means that the entry was archived.
         _ => Ok(()),
     }
 }
 
-/// Folds the log, starting from the latest snapshot.
+/// Computes the state from the log, starting with the latest snapshot.
 fn fold(log: &dyn Log) -> Result<FleetState, LogError> {
     let state = match log.latest_snapshot()? {
         Some(snapshot) if is_snapshot_of(log, &snapshot)? => snapshot.state,
@@ -90,23 +91,23 @@ pub fn state_at(path: &Path) -> Result<FleetState, LogError> {
 /// The result of a commit.
 #[derive(Debug, Default)]
 pub struct Committed {
-    /// The inputs, then the decisions.
+    /// The inputs, followed by the decisions.
     pub entries: Vec<Entry>,
     /// Encoded size of each entry.
     pub entry_bytes: Vec<usize>,
-    /// What was deferred, and why.
+    /// The deferred actions, and why they have to wait.
     pub report: Report,
 }
 
-/// A log that was checked and folded, before anything is written to it.
+/// A log whose integrity was checked and whose state was computed. Nothing was written to it yet.
 pub struct CheckedLog {
     state: FleetState,
     log: Box<dyn Log + Send>,
 }
 
 impl CheckedLog {
-    /// Checks a log and folds it from its latest snapshot. Fails if the log is damaged, truncated
-    /// or replaced.
+    /// Checks a log and computes its state from the latest snapshot. Fails if the log is damaged,
+    /// truncated or replaced.
     pub fn new(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
         if log.check_integrity()? == Integrity::Partial {
             tracing::warn!("the log is large: the integrity check covered only its first part");
@@ -120,8 +121,8 @@ impl CheckedLog {
         &self.state
     }
 
-    /// Whether the log has entry `seq` with this hash. The hash of an archived entry is not known
-    /// any more, so the result is true.
+    /// Whether the log has entry `seq` with this hash. Returns true for an archived entry, because
+    /// the hash of such an entry is no longer known.
     pub fn contains(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
         Ok(match hash_at(&*self.log, seq)? {
             Some(found) => found == hash,
@@ -129,11 +130,11 @@ impl CheckedLog {
         })
     }
 
-    /// Becomes the writer of the log, with a new epoch.
+    /// Makes this process the writer of the log, with a new epoch.
     pub fn take_over(self) -> Result<StateMachine, LogError> {
         let Self { state, mut log } = self;
         let epoch = log.take_over()?;
-        // The previous writer may have appended entries since the log was folded.
+        // The previous writer may have appended entries after the state was computed.
         let state = fold_rest(&*log, state)?;
         let head = Head { epoch, ..log.head()? };
         let mut state_machine = StateMachine { state, head, log, damage: Damage::default() };
@@ -147,7 +148,7 @@ impl StateMachine {
         CheckedLog::new(log)?.take_over()
     }
 
-    /// Records the head in the head file. Has to run before any entry is acknowledged.
+    /// Records the head in the head file. This has to happen before any entry is acknowledged.
     fn acknowledge(&mut self) -> Result<(), LogError> {
         let Head { seq, hash, .. } = self.head;
         self.log.record_head(&RecordedHead { seq, hash, access: self.state.access })
@@ -161,13 +162,13 @@ impl StateMachine {
         self.head
     }
 
-    /// A handle through which readers report damage. After a report, commits fail.
+    /// A handle for readers to report damage. Commits fail after a report.
     pub fn damage(&self) -> Damage {
         self.damage.clone()
     }
 
-    /// Applies one batch and decides on it. The inputs and the decisions are durable when this
-    /// returns.
+    /// Applies one batch and decides on it. When this function returns, the inputs and the
+    /// decisions are durable.
     ///
     /// After an error, the state is ahead of the log, and the state machine has to be opened again.
     pub fn commit(
@@ -197,12 +198,13 @@ impl StateMachine {
         Ok(Committed { entries, entry_bytes, report })
     }
 
-    /// Writes a snapshot. The next start then folds only later entries.
+    /// Writes a snapshot. The next start then applies only the entries after the snapshot.
     pub fn write_snapshot(&self) -> Result<(), LogError> {
         self.log.write_snapshot(&self.snapshot())
     }
 
-    /// A snapshot and a writer for it. Writing is slow, so the caller moves both to another thread.
+    /// A snapshot and a writer for it. Writing is slow, so the caller moves the snapshot and the
+    /// writer to another thread.
     pub fn prepare_snapshot(&self) -> (Snapshot, Box<dyn SnapshotWriter + Send>) {
         (self.snapshot(), self.log.snapshot_writer())
     }

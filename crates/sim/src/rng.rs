@@ -6,7 +6,7 @@ pub(crate) struct SeededRng(u64);
 
 impl SeededRng {
     /// Creates the stream `name` of a seed. Streams are separate, so a new consumer does not change
-    /// the numbers that the others get.
+    /// the numbers that other consumers get.
     pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a hash of the name.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,11 +1,11 @@
-//! What a simulated GPU reports that no decision depends on: memory to the mebibyte, clocks and
-//! part numbers, from `data/gpus/devices.toml`.
+//! Values that a simulated GPU reports and that no decision depends on: memory to the mebibyte,
+//! clocks and part numbers, from `data/gpus/devices.toml`.
 
 use farrier_facts::FactSet;
 use farrier_facts::gpu::{FormFactor, Gpu, GpuDevice, GpuLinks};
 
-/// The record of a GPU model. For a model without one, memory, power and links come from its facts,
-/// and everything else from the record that covers such models.
+/// The record of a GPU model. For a model without a record, memory, power and links come from its
+/// facts, and everything else comes from the record for all other models.
 pub(crate) fn device(facts: &FactSet, gpu: &Gpu) -> GpuDevice {
     let of_gpu = |device: &&GpuDevice| device.gpu.as_ref() == Some(&gpu.id);
     let device = match facts.gpus.device.iter().find(of_gpu) {
@@ -16,7 +16,8 @@ pub(crate) fn device(facts: &FactSet, gpu: &Gpu) -> GpuDevice {
     GpuDevice { max_graphics_mhz: graphics, max_memory_mhz: memory, ..device }
 }
 
-/// The record for all models without one. A set from before these records has none.
+/// The record for all models that have no record of their own. Older fact sets do not have this
+/// record.
 fn other_models(facts: &FactSet) -> GpuDevice {
     let mut devices = facts.gpus.device.iter().chain(&FactSet::embedded().gpus.device);
     let found = devices.find(|device| device.gpu.is_none());

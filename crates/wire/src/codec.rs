@@ -7,7 +7,8 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::ProstCodec;
 
-/// Fits a heartbeat, an order or an acknowledgement. The buffer grows for larger messages.
+/// Initial size of a buffer. A heartbeat, an order or an acknowledgement fits into it. The buffer
+/// grows for larger messages.
 const BUFFER_BYTES: usize = 256;
 /// Bytes that are buffered before a flush.
 const YIELD_BYTES: usize = 32 << 10;

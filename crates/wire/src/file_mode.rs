@@ -15,7 +15,8 @@ pub enum FileKind {
     Store,
     /// A directory of stores. Only the owner may change it; a group may read it.
     Folder,
-    /// A directory of secrets that have their own modes. Only the owner may change it.
+    /// A directory of secrets. Each secret is protected by its own mode, so other users may read
+    /// the directory. Only the owner may change the directory.
     SecretFolder,
 }
 
@@ -38,7 +39,7 @@ impl FileKind {
     }
 }
 
-/// A file whose mode allows too much.
+/// A file whose mode grants more permissions than its kind allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LooseMode {
     pub path: PathBuf,
@@ -72,8 +73,8 @@ impl fmt::Display for LooseModes {
 
 impl std::error::Error for LooseModes {}
 
-/// Checks the files that exist. Returns the first I/O error, or all files whose mode allows too
-/// much.
+/// Checks the files that exist. Returns the first I/O error, or all files whose mode grants too
+/// many permissions.
 pub fn check<'f>(
     files: impl IntoIterator<Item = (&'f Path, FileKind)>,
 ) -> io::Result<Result<(), LooseModes>> {

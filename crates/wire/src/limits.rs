@@ -1,11 +1,12 @@
 //! Size limits of messages. Larger input is refused before it is decoded further.
 
 /// Maximum bytes of a message: about a thousand findings with their evidence. If an agent has more
-/// to report, it drops evidence first, then the least severe findings. One message is one commit,
-/// and a fatal finding from another node may have to wait for it.
+/// to report, it drops evidence first, then the least severe findings. The server commits each
+/// message as a whole, and a fatal finding from another node may have to wait for that commit.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum bytes of the findings or changes in a message. The rest is for the envelope.
+/// Maximum bytes of the findings or changes in a message. The rest is for the other fields of the
+/// message.
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
 
 /// Maximum space that the findings or changes of a message take in the server's log, by
@@ -16,7 +17,8 @@ pub const LOGGED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// Maximum changes in one record, and maximum open findings of one node. A message holds about a
 /// thousand findings with their evidence ([`MESSAGE_BYTES_MAX`]), so a node reaches this limit only
-/// with several messages. The agent's journal merges pending changes so that they stay within it.
+/// with several messages. The agent's journal merges pending changes so that they stay within this
+/// limit.
 pub const FINDINGS_MAX: usize = 20_000;
 
 /// Maximum items of evidence per finding. The engine keeps far fewer.
@@ -36,10 +38,11 @@ pub const FRAMEWORKS_MAX: usize = 256;
 
 /// How far the last order of a node may be ahead of the server's log. The log may be behind because
 /// it was restored from a backup. A node that is further ahead has the journal of another server or
-/// a damaged journal, or reports a false number. The server refuses its session.
+/// a damaged journal, or reports a false number. The server refuses the session of such a node.
 pub const ORDERS_AHEAD_MAX: u64 = 1000;
 
-/// Maximum records of a node that are sent but not acknowledged yet.
+/// Maximum journal records that a node has sent and the server has not acknowledged yet. The server
+/// acknowledges a record when it is on the server's disk.
 pub const FLIGHT_MAX: usize = 32;
 
 /// Maximum bytes of a file that a node uploads for an order.

@@ -69,15 +69,15 @@ impl NodeKey {
 pub enum Purpose<'a> {
     /// Enrol under a name, with a token.
     Enrol {
-        /// The name as the request sends it.
+        /// The name of the node, exactly as it is in the request.
         node: &'a str,
         token: &'a str,
     },
-    /// Replace the certificate of the connection with one for another key.
+    /// Replace the certificate of the connection with a certificate for another key.
     Renew,
 }
 
-/// Verifies the proof of possession. Returns the point of the key.
+/// Verifies the proof of possession. Returns the public key as a point.
 pub fn verify(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES], KeyError> {
     let point: [u8; POINT_BYTES] = key.point.as_ref().try_into().map_err(|_| KeyError::Unusable)?;
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &point)

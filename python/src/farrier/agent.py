@@ -8,8 +8,8 @@
             save()
             job.checkpoint_done(step)
 
-It starts no thread, never blocks and raises no error. Without an agent, or if the agent cannot keep
-up, messages are dropped and counted.
+This module starts no thread, never blocks and raises no error. Without an agent, or if the agent
+cannot keep up, messages are dropped and counted.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Job:
     Attributes:
         sent: number of messages that the kernel accepted.
         dropped: number of messages that could not be sent; they are not sent again.
-        pauses: number of reported phases and checkpoints. If it changed during a step, the step's
-            duration includes more than compute time.
+        pauses: number of reported phases and checkpoints. If this number changed during a step, the
+            step's duration includes more than compute time.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Job:
         gpu: str | None = None,
         path: str | None = None,
     ) -> None:
-        """Missing values are taken from the environment.
+        """Missing values are taken from the environment, as stated for each argument.
 
         Args:
             job: SLURM_JOB_ID, otherwise the program's name and a process id.
@@ -206,7 +206,7 @@ class Job:
         self._send_or_drop(wire.step_end(step, seconds, tokens, loss))
 
     def oom(self, bytes_wanted: int | None = None) -> None:
-        """Reports that the GPU ran out of memory. It may be the process's last message."""
+        """Reports that the GPU ran out of memory. This may be the last message of the process."""
         self._send_or_drop(wire.encode("oom", bytes_wanted=wire.unsigned(bytes_wanted)))
 
     def checkpoint_done(self, step: int | None = None, *, notify: bool = True) -> None:
@@ -233,8 +233,9 @@ class Job:
 
     def close(self) -> None:
         """Closes the connection. The next message opens another."""
-        # Another thread holds the lock only for microseconds. The timeout covers a signal handler
-        # that interrupted the holder, and would otherwise wait forever.
+        # Another thread holds the lock only for microseconds. The timeout is for a signal handler
+        # that interrupted the thread with the lock. Without the timeout, that handler would wait
+        # forever.
         if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
             return
         try:

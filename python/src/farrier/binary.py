@@ -4,7 +4,8 @@
     print(farrier.check())            # for the log; never raises
     farrier.check(must="run")         # raises if the job cannot run
 
-Everything that the binary cannot determine is unknown, and so is the result without the binary.
+What the binary cannot determine is reported as unknown. Without the binary, the whole result is
+unknown.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def keras(backend: str, fraction: float | None, preallocate: bool | None, cuda_m
     if backend != "tensorflow" and cuda_malloc_async:
         raise ValueError(f"cuda_malloc_async is a TensorFlow setting; Keras runs on {backend}")
     requested = {"KERAS_BACKEND": backend, **jax_memory(fraction, preallocate)}
-    # TensorFlow recommends this allocator against fragmentation, so it is off only on request.
+    # TensorFlow recommends this allocator against fragmentation, so Farrier disables it only on
+    # request.
     if backend == "tensorflow" and cuda_malloc_async is not False:
         requested["TF_GPU_ALLOCATOR"] = "cuda_malloc_async"
     return requested

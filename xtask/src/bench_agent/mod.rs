@@ -62,11 +62,13 @@ const SCRAPE: Duration = Duration::from_secs(15);
 const PAUSE_US_MAX: u64 = 80_000;
 const FLOOD_LINES_PER_S: u64 = 10_000;
 
-/// PSS of agent and probe together: both run the same binary, and RSS would count its pages twice.
+/// PSS of agent and probe together. Both run the same binary, and RSS would count the pages of the
+/// binary twice.
 const PSS_MB_MAX: f64 = 35.0;
 const LATENCY_MS_MAX: f64 = 50.0;
 
-/// First of the Xids for timed lines. No driver prints these, so each opens exactly one finding.
+/// First of the Xids for timed lines. No driver prints these Xids, so each of them opens exactly
+/// one finding.
 const FIRST_UNKNOWN_XID: usize = 1000;
 /// An Xid that a faulty program can trigger endlessly.
 const FLOOD_XID: usize = 31;
@@ -110,7 +112,8 @@ impl WatcherCost {
     }
 }
 
-/// Measures the agent and its peers at the same time. The agent is first.
+/// Measures the agent and the other monitors at the same time. The first result is that of the
+/// agent.
 fn costs(
     node: &BenchNode,
     agent: &mut AgentProcess,
@@ -157,8 +160,8 @@ fn scrape_for(agent: &AgentProcess, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures the time from the write of a kernel log line until its finding is in the sink, which is
-/// after the journal's fsync.
+/// Measures the time from the write of a kernel log line until its finding is in the sink file, to
+/// which the agent writes each finding after the journal's fsync.
 fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::Result<Timings> {
     let mut log = node.kernel_log()?;
     // The same linear congruential generator as in `bench_log`.
@@ -180,8 +183,8 @@ fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::
 struct FloodResult {
     /// Time taken to write the lines.
     written: Duration,
-    /// Time from the last line until the sink has the complete count. The agent writes counts once
-    /// a second.
+    /// Time from the last line until the sink file has the complete count. The agent writes counts
+    /// once a second.
     counted_after: Duration,
     counted: u64,
     /// CPU milliseconds per second of the agent, from the first line until the count is complete.

@@ -22,8 +22,8 @@ pub(super) struct ServerProcess {
 impl ServerProcess {
     pub(super) fn start(farrier: &Path, folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join("server.log");
-        // A copy: the kernel would share the pages of one file between server, agent and probe, and
-        // the PSS of the agent would be too low.
+        // Run a copy of the binary. Otherwise the kernel would share the pages of the binary
+        // between server, agent and probe, and the PSS of the agent would be too low.
         let binary = folder.join("farrier-server");
         fs::copy(farrier, &binary).context("failed to copy the binary for the server")?;
         let mut start = command(&binary);
@@ -54,8 +54,8 @@ impl ServerProcess {
         })
     }
 
-    /// Enrols a node and returns the configuration for its agent. It disables reboots and resets,
-    /// because the server would order them after the Xids of the benchmark.
+    /// Enrols a node and returns the configuration for its agent. The configuration disables
+    /// reboots and resets, because the server would order them after the Xids of the benchmark.
     pub(super) fn enrol(&self, node: &str) -> anyhow::Result<String> {
         let identity = self.folder.join("identity");
         let mut create = command(&self.farrier);

@@ -104,7 +104,7 @@ impl BenchServer {
         output.lines().next().map(str::to_owned).context("no token")
     }
 
-    /// Creates a join token for this many nodes. Returns it and the fingerprint of the CA.
+    /// Creates a join token for this many nodes. Returns the token and the fingerprint of the CA.
     pub(super) fn join_token(&self, nodes: usize) -> anyhow::Result<(String, String)> {
         let uses = nodes.to_string();
         let output = self.run_command(&["token", "create", "--pool", "train", "--uses", &uses])?;

@@ -1,5 +1,5 @@
-//! Checks that no code parses our own messages. Code compares reasons, errors and states as values,
-//! and writes text only as output.
+//! Checks that no code parses messages that Farrier itself writes. Code compares reasons, errors
+//! and states as values, and writes text only as output.
 //!
 //! ```text
 //! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> matches ─ allowed.txt ─> problems
@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use lexer::{Token, group_end};
 use rules::{constants, scan};
 
-/// Code that inspects a text which may be one of our own messages.
+/// Code that inspects a text which may be a message of Farrier itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct TextMatch {
     path: String,
@@ -126,8 +126,9 @@ fn find_matches(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<TextMatch> {
             .any(|test| path == format!("{test}.rs") || path.starts_with(&format!("{test}/")))
     };
     sources.retain(|path, _| !is_test(path));
-    // Several files may define a constant of the same name, as a message in some and not in others.
-    // Such a name counts as a message only in the files that define it as one.
+    // Several files may define a constant of the same name. It may be a message in some of these
+    // files and not in others. Such a name counts as a message only in the files where it is a
+    // message.
     let mut everywhere: BTreeMap<&str, bool> = BTreeMap::new();
     for (name, is_sentence) in sources.values().flat_map(|tokens| constants(tokens)) {
         *everywhere.entry(name).or_insert(true) &= is_sentence;

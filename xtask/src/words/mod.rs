@@ -17,8 +17,8 @@ use anyhow::{Context as _, bail};
 /// File types that are searched.
 const EXTENSIONS: [&str; 6] = [".rs", ".py", ".toml", ".md", ".proto", ".cu"];
 
-/// Lines with this serde attribute are not searched: they contain the names of older formats that
-/// can still be read.
+/// Lines with this serde attribute are not searched. The attribute contains a name from an older
+/// format, which Farrier can still read.
 const ALIAS: &str = "alias = \"";
 
 /// Separates the fields of a line in the word lists.
@@ -124,7 +124,8 @@ fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(listed.lines().filter(is_searched).map(ToOwned::to_owned).collect())
 }
 
-/// One `word | replacement` per line. A leading `=` matches a whole identifier, case included.
+/// Parses one `word | replacement` per line. A word that starts with `=` stands for a whole
+/// identifier, in which upper and lower case matter.
 fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
     let parse = |line: &str| match line.split_once(SEPARATOR) {
         Some((word, replacement)) => {
@@ -215,7 +216,8 @@ impl<'r> Index<'r> {
     }
 }
 
-/// A line without its comment and string literals; empty unless the file is source code.
+/// Returns a line without its comment and string literals. The result is empty unless the file is
+/// Rust or protobuf source.
 fn code(path: &str, line: &str) -> String {
     if ![".rs", ".proto"].iter().any(|extension| path.ends_with(extension)) {
         return String::new();

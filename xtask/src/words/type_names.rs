@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use super::{SEPARATOR, entries, is_identifier};
 
-/// Every type name that several files define, and every exception that nothing needs.
+/// Every type name that several files define, and every unused exception.
 pub(super) fn problems(
     files: &[(String, String)],
     exceptions: &str,

@@ -1,7 +1,8 @@
-//! A `.tar.gz` of files about a node, with a manifest of what is included and what is missing.
+//! A `.tar.gz` of files about a node. Its manifest lists the files that are included and the files
+//! that are missing.
 //!
-//! Each file is redacted, bounded and hashed. The manifest lists what could not be collected, with
-//! the reason: a missing file must not look like an empty one.
+//! Each file is redacted, limited in size and hashed. The manifest also says why a file could not
+//! be collected, so that a missing file does not look like an empty one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,7 +26,8 @@ pub const MANIFEST: &str = "manifest.json";
 /// Version of the manifest.
 const VERSION: u32 = 1;
 
-/// Maximum decompressed bytes to read in search of the manifest. Agents write smaller bundles.
+/// Maximum number of decompressed bytes that are read to find the manifest. Agents write smaller
+/// bundles.
 const READ_BYTES_MAX: u64 = 64 << 20;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 
@@ -36,7 +38,8 @@ pub struct Manifest {
     pub node: String,
     /// When collection started, by the node's clock.
     pub at: Timestamp,
-    /// Boot time of the node, from which kernel log timestamps count. `None` if unreadable.
+    /// Boot time of the node. Timestamps in the kernel log are relative to it. `None` if it is
+    /// unreadable.
     #[serde(default)]
     pub booted_at: Option<Timestamp>,
     /// The agent's version.
@@ -80,7 +83,7 @@ pub enum SourceError {
     NotThisMachine,
     #[error("`{program}` timed out after {} s", after.as_secs())]
     TimedOut { program: String, after: Duration },
-    /// The agent killed the program when the order's lease ended.
+    /// The agent killed the program, because the lease of the order ended.
     #[error("`{program}` was killed: the lease of the order has ended")]
     LeaseEnded { program: String },
     #[error("`{program}` failed ({status}): {stderr}")]
@@ -90,7 +93,7 @@ pub enum SourceError {
         /// The end of its stderr.
         stderr: String,
     },
-    /// Too little disk space is free.
+    /// The disk has too little free space.
     #[error("the disk of `{}` has {free_bytes} bytes free, {reserve_bytes} are required", path.display())]
     LowSpace {
         /// A directory on that disk.
@@ -101,7 +104,7 @@ pub enum SourceError {
     },
     #[error("failed to read `{}`: {err}", path.display())]
     Read { path: PathBuf, err: io::Error },
-    /// The bundle contains only the beginning of the source's output.
+    /// The bundle contains only the beginning of the output of this source.
     #[error("incomplete: {0}")]
     Incomplete(Box<SourceError>),
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
@@ -132,7 +135,7 @@ pub enum BundleError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Not a `.tar.gz`, or damaged.
+    /// The file is not a `.tar.gz`, or it is damaged.
     #[error("not a complete .tar.gz")]
     Archive(#[from] io::Error),
     /// The archive has no manifest.
@@ -147,8 +150,8 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Reads the manifest of an untrusted bundle, which may be damaged, or larger than memory when
-    /// decompressed.
+    /// Reads the manifest of an untrusted bundle. The bundle may be damaged, or may be larger than
+    /// memory when decompressed.
     pub fn read(bundle: impl Read) -> Result<Self, ManifestError> {
         let content = GzDecoder::new(bundle).take(READ_BYTES_MAX);
         let mut archive = tar::Archive::new(content);
@@ -171,11 +174,12 @@ impl Manifest {
     }
 }
 
-/// Output of a source.
+/// Output of a source. A source is a program or a file from which the bundle gets one of its files.
 #[derive(Debug, Default)]
 pub(crate) struct SourceOutput {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes of output before `bytes` that the source dropped because of a size limit.
+    /// Bytes that came before `bytes` in the output, and that the source dropped because of a size
+    /// limit.
     pub(crate) dropped_bytes: u64,
     /// The error that ended the source before its output was complete.
     pub(crate) cut_off_by: Option<SourceError>,
@@ -187,7 +191,7 @@ impl From<Vec<u8>> for SourceOutput {
     }
 }
 
-/// A bundle being written.
+/// A bundle that is being written.
 pub(crate) struct Bundle {
     path: PathBuf,
     folder: String,
@@ -207,8 +211,8 @@ pub(crate) struct FinishedBundle {
 }
 
 impl Bundle {
-    /// Starts a bundle. It is written to a temporary file, which `finish` renames to `path`.
-    /// `limit_bytes` applies before compression.
+    /// Starts a bundle in a temporary file, which `finish` renames to `path`. `limit_bytes` limits
+    /// the size before compression.
     pub(crate) fn create(
         path: &Path,
         node: &str,
@@ -246,8 +250,8 @@ impl Bundle {
         })
     }
 
-    /// Adds the redacted output of a source, up to its last `keep_bytes`. Adds nothing once
-    /// `is_active` returns false.
+    /// Adds the redacted output of a source, but at most the last `keep_bytes`. Adds nothing after
+    /// `is_active` has returned false.
     pub(crate) fn add(
         &mut self,
         name: &str,
@@ -266,7 +270,8 @@ impl Bundle {
                 return Ok(());
             }
         };
-        // Redact before truncating: a secret without its beginning would not be recognised.
+        // Redact before truncating, because a secret whose beginning is missing would not be
+        // recognised.
         let Some((redacted, redactions)) = redact(&content.bytes, is_active) else { return Ok(()) };
         let text = last(&redacted, keep_bytes.min(self.remaining_bytes));
         let dropped_bytes = content.dropped_bytes + (redacted.len() - text.len()) as u64;
@@ -304,7 +309,7 @@ impl Bundle {
         added.map_err(|err| BundleError::Write { path: self.path.clone(), err })
     }
 
-    /// Writes the manifest, syncs, and renames the bundle into place.
+    /// Writes the manifest, syncs the bundle, and renames it to its final path.
     pub(crate) fn finish(mut self) -> Result<FinishedBundle, BundleError> {
         let text = serde_json::to_vec_pretty(&self.manifest).unwrap_or_default();
         self.append(MANIFEST, &text)?;
@@ -345,8 +350,8 @@ impl FinishedBundle {
     }
 }
 
-/// Creates a directory that only this user can read, because files in it contain secrets until they
-/// are redacted.
+/// Creates a directory that only this user can read. Files in it contain secrets until they are
+/// redacted.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
@@ -357,7 +362,8 @@ fn part_path(path: &Path) -> PathBuf {
     path.with_extension("part")
 }
 
-/// The last `keep_bytes` bytes. Drops an incomplete first line, unless it is the only line.
+/// The last `keep_bytes` bytes. If the first line is incomplete, it is dropped, unless it is the
+/// only line.
 fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
     let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
     if content.len() <= keep {

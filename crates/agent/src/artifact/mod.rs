@@ -1,12 +1,12 @@
-//! Artifacts: files that an order asks for, collected on this node, bounded, and uploaded to the
-//! server.
+//! Artifacts: files that an order asks for. They are collected on this node, limited in size, and
+//! uploaded to the server.
 //!
 //! ```text
 //! executor ─ Bundle (redact, bound, hash) ─> state_dir/artifacts/<order>.tar.gz
 //!     ─ Outbox ─> uplink ─ SendArtifact ─> server
 //! ```
 //!
-//! Entry points: [`Bundle::create`], [`Outbox::send`]. Bundles are deleted when their order has
+//! Entry points: [`Bundle::create`], [`Outbox::send`]. A bundle is deleted when its order has
 //! ended.
 
 mod bundle;
@@ -28,8 +28,8 @@ pub(crate) fn bundle_path(state_dir: &Path, generation: u64) -> PathBuf {
     state_dir.join(FOLDER).join(format!("{generation}.tar.gz"))
 }
 
-/// Deletes all artifacts except the bundle of the order `except`. Also deletes files that programs
-/// left unfinished in that directory.
+/// Deletes all artifacts except the bundle of the order `except`. Also deletes unfinished files
+/// that programs left in that directory.
 pub(crate) fn clear(state_dir: &Path, except: Option<u64>) {
     let keep = except.map(|generation| bundle_path(state_dir, generation));
     for entry in std::fs::read_dir(state_dir.join(FOLDER)).into_iter().flatten().flatten() {

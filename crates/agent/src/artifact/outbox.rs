@@ -1,4 +1,5 @@
-//! Passes a file from the order executor's thread to the uplink.
+//! Passes files from the thread that executes orders to the uplink, which is the connection to the
+//! server.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,15 +10,16 @@ use tokio::sync::mpsc;
 
 use super::FinishedBundle;
 
-/// Polling interval for whether the order is still active.
+/// How often to check whether the order is still active.
 const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// No session is open, or the session ended during the upload. The next session may succeed.
+    /// No session is open, or the session ended during the upload. The upload may succeed in the
+    /// next session.
     #[error("the session with the server ended")]
     Disconnected,
-    /// The server is temporarily unable to accept the artifact.
+    /// The server cannot accept the artifact at the moment.
     #[error("the server cannot accept the artifact now: {0}")]
     Busy(String),
     #[error("the server refused the artifact: {0}")]
@@ -38,7 +40,7 @@ impl SendError {
 /// A file to upload.
 #[derive(Debug)]
 pub struct ArtifactUpload {
-    /// Generation of its order.
+    /// Generation of the order that requests the file.
     pub generation: u64,
     pub path: PathBuf,
     pub bytes: u64,
@@ -54,7 +56,7 @@ impl ArtifactUpload {
     }
 }
 
-/// The executor's end of the channel to the uplink.
+/// The end of the channel to the uplink that the executor holds.
 #[derive(Debug)]
 pub struct Outbox {
     sender: Mutex<mpsc::Sender<ArtifactUpload>>,
@@ -79,7 +81,7 @@ impl Outbox {
         let FinishedBundle { path, bytes, sha256 } = file.clone();
         let upload = ArtifactUpload { generation, path, bytes, sha256, done };
         let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        // The channel is full while a file from an earlier attempt still waits for a session.
+        // If the channel is full, a file from an earlier attempt still waits for a session.
         sender.try_send(upload).map_err(|_| SendError::Disconnected)?;
         loop {
             match result.recv_timeout(POLL) {

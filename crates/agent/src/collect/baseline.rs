@@ -1,4 +1,5 @@
-//! The hardware baseline, persisted across restarts of the agent and of the node.
+//! The hardware baseline: the most GPUs and network ports that were ever detected. It is kept in a
+//! file across restarts of the agent and of the node.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -71,7 +72,7 @@ fn write(path: &Path, hardware: &HardwareBaseline) -> io::Result<()> {
     let temporary = path.with_extension("part");
     let mut file = File::create(&temporary)?;
     file.write_all(&serde_json::to_vec(&content)?)?;
-    // After a power failure, either the old or the new file must be there in full.
+    // After a power failure, there must be either the complete old file or the complete new file.
     file.sync_all()?;
     fs::rename(&temporary, path)
 }

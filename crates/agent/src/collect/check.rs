@@ -1,5 +1,6 @@
-//! Continuous check (V0) of the whole node, with the values that `farrier check` reads: finds a bad
-//! upgrade before the reboot that would break the node, and settings that keep work from running.
+//! Continuous check (V0) of the whole node, with the same values that `farrier check` reads. It
+//! finds a faulty upgrade before the next reboot would break the node. It also finds settings that
+//! keep work from running.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,19 +20,20 @@ use crate::monitor::SkippedCheck;
 /// Why the check has no reading of NVML. The NVML collector reports what is wrong.
 const NVML: &str = "the NVML collector has no reading yet";
 
-/// The node's files and NVML's values as last read, and the momentary items of the last evaluation.
+/// The last reading of the node's files and of NVML, and the momentary items of the last
+/// evaluation. A momentary item is a problem that may be gone at the next reading.
 pub struct NodeCheck {
     root: Root,
     facts: &'static FactSet,
     observation: Option<NodeObservation>,
     nvml: Option<Arc<Nvml>>,
-    /// Momentary items of the reading of NVML before this one, and of this one.
+    /// Momentary items of the previous and of the latest reading of NVML.
     momentary_before: Vec<&'static str>,
     momentary: Vec<&'static str>,
 }
 
 impl NodeCheck {
-    /// The node whose files are below `root`.
+    /// Creates the check of the node whose files are below `root`.
     pub fn new(root: &Path, facts: &'static FactSet) -> Self {
         Self {
             root: Root::unrecorded(root),
@@ -43,7 +45,7 @@ impl NodeCheck {
         }
     }
 
-    /// Sets a new reading of NVML. `None` if the last one is no longer valid.
+    /// Sets a new reading of NVML. `None` means that the last reading is no longer valid.
     pub fn set_nvml(&mut self, nvml: Option<Arc<Nvml>>) {
         self.momentary_before = std::mem::take(&mut self.momentary);
         self.nvml = nvml;
@@ -90,7 +92,7 @@ impl NodeCheck {
     }
 }
 
-/// Removes the items that an open finding of a rule already reports with at least their severity.
+/// Removes items for which a rule already has an open finding of at least the same severity.
 pub fn drop_reported<'f>(items: &mut Vec<CheckItem>, findings: impl Iterator<Item = &'f Finding>) {
     let faults: Vec<&Finding> =
         findings.filter(|finding| finding.kind == FindingKind::Fault).collect();
@@ -104,8 +106,9 @@ pub fn drop_reported<'f>(items: &mut Vec<CheckItem>, findings: impl Iterator<Ite
     });
 }
 
-/// Skips checks of Python and frameworks, because jobs bring their own. Also skips checks of NVML
-/// and the driver module, because separate rules watch them.
+/// Whether the continuous check uses an item. Checks of Python and frameworks are skipped, because
+/// jobs bring their own versions. Checks of NVML and the driver module are skipped, because rules
+/// watch these.
 fn is_relevant(item: &Item) -> bool {
     item.monitoring.area != Area::Job && !item.monitoring.is_left_to_rules
 }

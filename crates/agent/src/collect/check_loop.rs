@@ -1,5 +1,5 @@
-//! The thread of the node check: decides when to read the node's files, and evaluates them again
-//! with each new reading of NVML.
+//! The thread of the node check. It decides when to read the node's files, and evaluates the files
+//! again after each new reading of NVML.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::monitor::{Collector, CollectorMessage};
 /// The files are read at most this often, unless one of [`WATCHED`] changes.
 const PERIOD_MIN: Duration = Collector::CHECK_PERIOD;
 const PERIOD_MAX: Duration = Duration::from_secs(600);
-/// Between these limits, the period grows with the CPU time of a read, so that reading takes less
-/// than 0.05 % of a core.
+/// The period between two reads is the CPU time of a read, multiplied by this factor, within the
+/// two limits above. Reading therefore takes less than 0.05 % of a core.
 const PERIOD_PER_COST: u32 = 2000;
-/// How often to test whether the driver was loaded, unloaded or replaced, and whether NVML was read
-/// again. After each of these changes, the last check is no longer valid.
+/// How often to test whether the driver was loaded, unloaded or replaced, and whether there is a
+/// new reading of NVML. Each of these events makes the last check invalid.
 const POLL: Duration = Duration::from_secs(5);
 
 /// The version of the loaded kernel module.
 const DRIVER_VERSION: &str = "/sys/module/nvidia/version";
 
-/// Paths whose modification time changes with packages, firmware, module options, services and
-/// device files.
+/// Paths whose modification time changes if packages, firmware, module options, services or device
+/// files change.
 const WATCHED: [&str; 10] = [
     "var/lib/dpkg/status",
     "var/lib/rpm",
@@ -100,31 +100,32 @@ fn read_files(check: &mut NodeCheck) -> Duration {
 /// What a poll finds.
 struct Poll<'p> {
     now: Instant,
-    /// Version of the loaded driver. `None` if none is loaded, or if the version cannot be read.
+    /// Version of the loaded driver. `None` if no driver is loaded, or if the version cannot be
+    /// read.
     driver: Option<String>,
     /// NVML's newest values.
     nvml: Option<Arc<Nvml>>,
-    /// Reads the modification times, which costs some system calls.
+    /// Reads the modification times. This costs some system calls.
     modified: &'p dyn Fn() -> ModificationTimes,
 }
 
-/// What follows from a poll.
+/// What the check does after a poll.
 #[derive(Debug, PartialEq)]
 enum Step {
     Wait,
-    /// Report that the check runs, and evaluate it again if something is new.
+    /// Report that the check is running, and evaluate it again if there is new input.
     Check {
         nvml: NvmlValues,
         reads_files: bool,
     },
 }
 
-/// NVML's values from now on.
+/// The values of NVML that are used from now on.
 #[derive(Debug, PartialEq)]
 enum NvmlValues {
     Unchanged,
     New(Arc<Nvml>),
-    /// No value describes the loaded driver.
+    /// NVML has no values about the loaded driver.
     None,
 }
 
@@ -157,7 +158,7 @@ impl CheckSchedule {
             Some(nvml) if !same_nvml && describes(nvml, poll, same_driver) => {
                 NvmlValues::New(Arc::clone(nvml))
             }
-            // NVML described the other driver.
+            // NVML's values were those of the other driver.
             _ => NvmlValues::None,
         };
         self.driver.clone_from(&poll.driver);
@@ -166,7 +167,8 @@ impl CheckSchedule {
         Step::Check { nvml, reads_files }
     }
 
-    /// Between its limits, the period grows with the CPU time of a read.
+    /// Records a read. The time until the next read grows with the CPU time of this read, within
+    /// limits.
     fn files_read(&mut self, now: Instant, cost: Duration, modified: ModificationTimes) {
         let period = (cost * PERIOD_PER_COST).clamp(PERIOD_MIN, PERIOD_MAX);
         self.due_at = Some(now + period);
@@ -175,8 +177,8 @@ impl CheckSchedule {
     }
 }
 
-/// Whether NVML's new values are of the driver that is loaded now. If a version is unknown, values
-/// that arrived together with another driver may be of either.
+/// Whether NVML's new values describe the driver that is loaded now. If a version is unknown, and
+/// the driver changed at the same time, the values may describe either driver.
 fn describes(nvml: &Nvml, poll: &Poll<'_>, same_driver: bool) -> bool {
     match (&poll.driver, nvml.driver_version.value()) {
         (Some(loaded), Some(described)) => loaded == described,
@@ -184,7 +186,7 @@ fn describes(nvml: &Nvml, poll: &Poll<'_>, same_driver: bool) -> bool {
     }
 }
 
-/// Whether the shortest period has passed since then.
+/// Whether the shortest period has passed since this time.
 fn has_passed(since: Option<Instant>, now: Instant) -> bool {
     since.is_none_or(|at| now.saturating_duration_since(at) >= PERIOD_MIN)
 }

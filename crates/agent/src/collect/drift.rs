@@ -1,4 +1,5 @@
-//! Detects drift from the applied profile (`farrier tune apply`, or an order from the server).
+//! Detects drift: settings that no longer have the values of the applied profile. A profile is
+//! applied by `farrier tune apply` or by an order from the server.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -88,7 +89,7 @@ impl Drift {
 }
 
 impl Drift {
-    /// Flags for `farrier tune` when the monitored node is not this machine.
+    /// Flags that `farrier tune` needs if the monitored node is not this machine.
     fn flags(&self) -> String {
         let mut flags = String::new();
         if !self.is_live {

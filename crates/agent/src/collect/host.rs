@@ -1,4 +1,4 @@
-//! Collector for host files, by tier.
+//! Collector for host files. A tier is a group of signals that are read equally often.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         (Tier::Slow, Collector::HostSlow, duration(config.tiers.slow_s)),
         (Tier::Rare, Collector::HostRare, Tier::Rare.period()),
     ];
-    // The PCI scan needs the GPUs' addresses from NVML. Wait only briefly, because a hung NVML must
-    // not stop host monitoring.
+    // The PCI scan needs the addresses of the GPUs from NVML. The wait is short, because host
+    // monitoring must start even if NVML hangs.
     inventory.wait_settled(Duration::from_secs(2));
     let start = Instant::now();
     let mut due = tiers.map(|_| start);
@@ -60,7 +60,7 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             if context.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }
-            // Skip periods that were missed.
+            // Do not make up for missed periods.
             *due = (*due + *period).max(now);
         }
         let next = due.iter().min().copied().unwrap_or(start);

@@ -13,15 +13,15 @@ use farrier_hardware::{Root, pci_bridges};
 use super::{CollectorContext, SharedInventory};
 use crate::monitor::{Collector, CollectorMessage};
 
-/// How long after NVML's start deadline the agent may take to report that NVML hangs.
+/// If NVML hangs, the agent reports this at most this long after NVML's start deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a stop request may go unnoticed.
+/// How often to check for a stop request.
 const STOP_POLL: Duration = Duration::from_millis(500);
 
-/// How long to wait for NVML before reading the first log line. Log lines name GPUs by PCI address,
-/// so they stay in the kernel's buffer until NVML has listed the GPUs or is known not to answer.
-/// Zero if the GPUs of this boot are already known.
+/// How long to wait for NVML before the first log line is read. Log lines name GPUs by PCI address.
+/// They stay in the kernel's buffer until NVML has listed the GPUs, or until it is known that NVML
+/// does not answer. Zero if the GPUs of this boot are already known.
 fn gpus_wait(gpus: &[GpuIdentity]) -> Duration {
     if gpus.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
 }
@@ -44,7 +44,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         }
         heartbeat();
     }
-    // The log names ports, so the health monitor has to know what is below them before it reads.
+    // Log lines also name PCIe ports. The health monitor must know which GPUs are below each port
+    // before it reads such a line.
     match pci_bridges::read(&Root::unrecorded(&context.config.root)) {
         Reading::Value(bridges) => {
             let _ = context.inbox.send(CollectorMessage::Bridges(bridges));
@@ -52,8 +53,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         unknown => tracing::debug!(?unknown, "the PCI bridges are unknown"),
     }
     kmsg::run_with_pulse(&settings, &stop.flag, &heartbeat, &mut |log| {
-        // Blocks while the health monitor is behind. Meanwhile the kernel buffers records, and
-        // reports how many it had to drop.
+        // This call blocks while the health monitor has too many messages. The kernel buffers
+        // records in the meantime, and reports how many it had to drop.
         if context.inbox.send(CollectorMessage::Kernel(log)).is_err() {
             stop.now();
         }

@@ -1,4 +1,4 @@
-//! Collectors: one thread each, so that a blocked one does not delay the others.
+//! Collectors. Each has its own thread, so that a collector that blocks does not delay the others.
 
 mod baseline;
 pub mod check;
@@ -25,7 +25,7 @@ use crate::monitor::{Collector, CollectorMessage};
 /// A stop request that wakes waiting threads.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
-    /// For threads that poll between two reads.
+    /// Flag for threads that poll between two reads.
     pub flag: AtomicBool,
     lock: Mutex<()>,
     wake: Condvar,
@@ -57,11 +57,11 @@ struct SharedInventory {
 
 #[derive(Debug, Default, Clone)]
 struct InventoryState {
-    /// NVML has answered, or the agent knows that it does not answer.
+    /// Whether NVML has answered, or it is known that NVML does not answer.
     settled: bool,
     gpus: Vec<GpuIdentity>,
     pids: Vec<u32>,
-    /// What a node check reads from NVML. Replaced by each read.
+    /// The last reading of NVML for the node check. Each new reading replaces it.
     node_check: Option<Arc<Nvml>>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct CollectorContext {
     pub facts: &'static FactSet,
     /// GPUs enumerated earlier in this boot.
     pub gpus: Vec<GpuIdentity>,
-    /// Kernel log record to resume after.
+    /// The kernel log record after which to resume.
     pub kernel_after: Option<u64>,
     /// Lets other threads pause the NVML probe.
     pub probe_pause: Arc<ProbePause>,
@@ -116,7 +116,8 @@ pub(crate) fn spawn(context: &CollectorContext) -> std::io::Result<()> {
     let start = |name: &str, collectors: &'static [Collector], run: Run| -> std::io::Result<()> {
         let (context, inventory) = (context.clone(), Arc::clone(&inventory));
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-        // The threads are never joined: one that hangs in a read must not block shutdown.
+        // The threads are never joined, because a thread that hangs in a read must not block the
+        // shutdown.
         thread.spawn(move || {
             let _guard = ExitGuard { context: &context, collectors };
             run(&context, &inventory);
@@ -131,7 +132,7 @@ pub(crate) fn spawn(context: &CollectorContext) -> std::io::Result<()> {
 
 type Run = fn(&CollectorContext, &SharedInventory);
 
-/// Reports a thread that ended without a stop request, even by panic.
+/// Reports that a thread has ended without a stop request. This includes a panic.
 struct ExitGuard<'s> {
     context: &'s CollectorContext,
     collectors: &'static [Collector],
@@ -145,7 +146,8 @@ impl Drop for ExitGuard<'_> {
     }
 }
 
-/// Stack of a collector thread. Collectors do not recurse deeply, and read files onto the heap.
+/// Stack size of a collector thread. Collectors do not recurse deeply, and put file contents on the
+/// heap.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Resident memory of a process: `VmRSS` of `/proc/PID/status`.

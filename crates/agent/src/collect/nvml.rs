@@ -53,7 +53,8 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
         if context.inbox.send(message).is_err() {
             context.stop.now();
         }
-        // Set only after the inventory is stored, so that the other collectors find the GPUs.
+        // The flag is set only after the inventory is stored, so that the other collectors find the
+        // GPUs.
         if settled {
             inventory.update(|state| state.settled = true);
         }
@@ -70,7 +71,7 @@ fn message(
             return Some(CollectorMessage::Report(convert(report, inventory, owners)));
         }
         ProbeEvent::Recovered => return Some(CollectorMessage::NvmlRecovered),
-        // For interactive displays.
+        // This event is only for interactive displays.
         ProbeEvent::Waiting { .. } => return None,
         ProbeEvent::Hung { during, after, stuck } => {
             let after_s = (after + Duration::from_millis(500)).as_secs();
@@ -121,9 +122,9 @@ fn convert(
     }
 }
 
-/// Process owners, read once per process. An owner does not change while the process lives, and
-/// reading a process whose threads are stuck in the driver may hang. PIDs are reused, so the start
-/// time is part of the key.
+/// Process owners. Each is read once per process, because an owner does not change while the
+/// process lives, and because reading a process may hang if its threads are stuck in the driver.
+/// The kernel reuses PIDs, so the start time is part of the key.
 struct OwnerCache {
     root: Root,
     owners: BTreeMap<u32, (Option<u64>, Owner)>,

@@ -1,5 +1,5 @@
-//! Names, help texts, types and labels of dcgm-exporter's default counters, so that existing
-//! dashboards and alerts keep working.
+//! Exports the default counters of dcgm-exporter with the same names, help texts, types and labels,
+//! so that existing dashboards and alerts keep working.
 //!
 //! Source: NVIDIA/dcgm-exporter `etc/default-counters.csv`, and its output for an L4 with driver
 //! version 580.
@@ -165,8 +165,8 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut MetricsWriter) {
     let help = "Value of the last XID error encountered.";
     let mut family = text.family("DCGM_FI_DEV_XID_ERRORS", "gauge", help);
     for (gpu, labels) in state.values.gpus.iter().zip(&labels) {
-        // dcgm-exporter reports 0 before the first Xid. If the kernel log is unreadable, omit the
-        // counter.
+        // dcgm-exporter reports 0 before the first Xid. If the kernel log is unreadable, the last
+        // Xid is unknown, and the counter is omitted.
         let last = state.values.last_xid.get(&gpu.uuid).copied();
         let known = last.or_else(|| {
             state.coverage_gaps.iter().all(|loss| loss.source != "kernel-log").then_some(0)

@@ -1,4 +1,4 @@
-//! Bounds connections, their duration and the size of requests.
+//! Limits the number of connections, their duration, and the size of requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Maximum open connections. A node has one or two scrapers. Further connections wait in the
-/// kernel's backlog.
+/// Maximum number of open connections. A node has one or two scrapers. Connections beyond the limit
+/// wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 64;
 /// Maximum size of a request. A scrape request has a few hundred bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// Timeout of a request, from its first byte.
+/// Timeout of a request, counted from its first byte.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Idle timeout. Scrapers keep their connection open between scrapes, which are mostly a minute
-/// apart.
+/// Idle timeout. Scrapers keep their connection open between scrapes. Most scrapers wait about a
+/// minute.
 const IDLE_WAIT: Duration = Duration::from_secs(150);
 
 /// A listener that limits its connections.
@@ -66,7 +66,7 @@ pub(super) struct Guarded {
     stream: TcpStream,
     _permit: OwnedSemaphorePermit,
     deadline: Pin<Box<Sleep>>,
-    /// Bytes read since the last response.
+    /// Number of bytes that were read since the last response.
     request_bytes: usize,
 }
 

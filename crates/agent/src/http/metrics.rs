@@ -1,8 +1,8 @@
-//! `/metrics`: every signal under farrier's own name, findings, Xids, jobs, and the agent's
-//! resource usage.
+//! `/metrics`: every signal under Farrier's own name, the findings, Xids and jobs, and the resource
+//! usage of the agent.
 //!
-//! An unknown value is omitted, because a zero would be wrong. Labels are bounded by the node's
-//! components, the rules, and the limits in `jobs` and `state`.
+//! An unknown value is omitted, because a zero would be wrong. The number of label values is
+//! limited: by the node's components, by the rules, and by the limits in `jobs` and `state`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -136,7 +136,8 @@ fn write_value(
 
 fn findings(state: &State, text: &mut MetricsWriter) {
     let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
-    // A GPU that was never listed gets no label: its name may come from a malformed log line.
+    // A GPU that was never listed gets no label, because its name may come from a malformed log
+    // line.
     let find_gpu = |subject: &Subject| match subject {
         Subject::Pci(address) => gpus().find(|gpu| gpu.has_pci_address(address)),
         subject => subject.gpu().and_then(|uuid| gpus().find(|gpu| gpu.uuid == *uuid)),
@@ -170,8 +171,9 @@ fn findings(state: &State, text: &mut MetricsWriter) {
     }
 }
 
-/// A label that distinguishes findings of one rule, for details with few values: an Xid, a check or
-/// a kernel message. The GPU unit that a log line names is free text and gets no label.
+/// A label that distinguishes findings of one rule. It is used if the detail has few possible
+/// values: an Xid, a check or a kernel message. The GPU unit in a log line is free text, so it gets
+/// no label.
 fn reason(finding: &Finding) -> String {
     let detail = finding.detail.as_str();
     let number = |name: &str| {
@@ -183,8 +185,8 @@ fn reason(finding: &Finding) -> String {
     if is_number || is_word { detail.to_owned() } else { String::new() }
 }
 
-/// Writes the overall verdict. A node that nothing monitors has no findings either, so findings
-/// alone would make it look healthy.
+/// Writes the overall verdict. A node that nothing monitors also has no findings, so a page with
+/// only findings would make such a node look healthy.
 fn verdict(state: &State, now_ms: i64, text: &mut MetricsWriter) {
     let verdict = NodeVerdict::now(state, &coverage_losses(state, now_ms));
     let help = "1 for the node's current verdict; `unknown` if no fault is open but coverage is incomplete.";
@@ -218,7 +220,7 @@ fn xids(state: &State, text: &mut MetricsWriter) {
     }
 }
 
-/// State of the connection to the server. Omitted if no server is configured.
+/// Writes the state of the connection to the server. It is omitted if no server is configured.
 fn server(uplink: &ConnectionStatus, text: &mut MetricsWriter) {
     let help =
         "1 if the agent is connected to the server; otherwise 0, and findings wait in the journal.";
@@ -231,7 +233,8 @@ fn server(uplink: &ConnectionStatus, text: &mut MetricsWriter) {
     }
 }
 
-/// Maximum pairs of GPU and process owner, which bounds the labels. A GPU has few owners.
+/// Maximum number of pairs of GPU and process owner. It limits the number of label values. A GPU
+/// normally has few owners.
 const OWNERS_MAX: usize = 64;
 
 fn process_owners(state: &State, text: &mut MetricsWriter) {
@@ -282,8 +285,8 @@ fn job_states(jobs: &[JobState], text: &mut MetricsWriter) {
     });
 }
 
-/// Writes the age of the published state. It is computed here, because an age stored in the state
-/// would not grow while the health monitor is stuck.
+/// Writes the age of the published state. The age is computed here. If the state contained it, the
+/// age would not grow while the health monitor is stuck.
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since the state was published")]
 fn age(state: &State, now_ms: i64, text: &mut MetricsWriter) {
     let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;

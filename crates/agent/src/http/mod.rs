@@ -4,8 +4,8 @@
 //! TcpListener ─ guard (connections, request bytes, time) ─> axum ─> Published state ─> text
 //! ```
 //!
-//! A request reads the last published state and never waits for the health monitor. If that state
-//! is old, the health monitor is stuck, and `/healthz` reports incomplete coverage.
+//! A request reads the state that was published last, and never waits for the health monitor. If
+//! that state is old, the health monitor is stuck. `/healthz` then reports incomplete coverage.
 
 mod dcgm;
 mod guard;
@@ -35,7 +35,7 @@ use crate::uplink::ConnectionStatus;
 pub struct Pages {
     pub published: Published,
     pub registry: Arc<JobRegistry>,
-    /// Metrics settings, which a reload changes.
+    /// Settings of the metrics page. A reload of the configuration changes them.
     pub metrics: Arc<RwLock<Metrics>>,
     /// `None` if no server is configured.
     pub uplink: Option<watch::Receiver<ConnectionStatus>>,
@@ -96,8 +96,8 @@ pub fn coverage_gaps(published: &Published, now_ms: i64) -> Vec<String> {
     let losses = state.coverage_gaps.iter().chain(&staleness);
     let mut reasons: Vec<String> =
         losses.map(|loss| format!("{}: {}", loss.source, loss.reason)).collect();
-    // Coverage is incomplete until every fast collector has reported. Say so only if there is no
-    // more specific reason.
+    // Coverage is incomplete until every fast collector has reported. This reason is given only if
+    // there is no more specific one.
     if reasons.is_empty() {
         let fast = state.collectors.iter().filter(|collector| collector.name.ends_with("-fast"));
         let silent = fast.filter(|collector| collector.age_s.is_none());

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Writes metric families. Omits a family without values.
+/// Writes metric families. A family without values is omitted.
 #[derive(Debug, Default)]
 pub(super) struct MetricsWriter {
     out: String,
@@ -61,7 +61,8 @@ impl MetricFamily<'_> {
         if !labels.is_empty() {
             out.push('}');
         }
-        // Rust prints the shortest form that round-trips, but up to 300 zeros for large numbers.
+        // Rust prints the shortest text that parses to the same number, but prints large numbers
+        // with up to 300 zeros.
         let _ = match value.abs() {
             huge if huge >= HUGE && huge.is_finite() => writeln!(out, " {value:e}"),
             _ => writeln!(out, " {value}"),
@@ -69,7 +70,7 @@ impl MetricFamily<'_> {
     }
 }
 
-/// Numbers from this size on are written with an exponent.
+/// From this size on, numbers are written with an exponent.
 const HUGE: f64 = 1e21;
 
 fn escape(out: &mut String, text: &str, quotes: bool) {

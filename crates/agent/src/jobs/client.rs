@@ -1,4 +1,4 @@
-//! One client in the job registry: a rank of a job, and the GPU it depends on.
+//! One client in the job registry: a rank of a job, and the GPU that the rank depends on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::job::JobKey;
 use super::message_error::MessageError;
 use super::protocol::Answer;
 
-/// Maximum GPUs of one client: the most that a node has.
+/// Maximum number of GPUs of one client, which is the most that a node has.
 const GPUS_MAX: usize = 16;
 /// A UUID has 40 characters. The older form for a MIG instance has about twenty more.
 const UUID_CHARS_MAX: usize = 128;
-/// `5f2a1c7e-...` without the prefix.
+/// Length of a UUID without its prefix, such as `5f2a1c7e-...`.
 const BARE_UUID_CHARS: usize = 36;
 /// `CUDA_VISIBLE_DEVICES` accepts a UUID prefix. A shorter prefix than this is ambiguous.
 const PREFIX_CHARS_MIN: usize = "GPU-".len() + 4;
@@ -35,18 +35,18 @@ pub(super) struct Client {
     pub(super) step_started: Option<(u64, i64)>,
     /// Findings for which the client got a checkpoint request.
     pub(super) notified: BTreeSet<u64>,
-    /// An unsent notice that the named GPU is ambiguous or not on this node.
+    /// A notice that was not sent yet. It says that the named GPU is ambiguous or not on this node.
     pending_notice: Option<String>,
 }
 
 /// The result of resolving the GPU name that the client gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TargetGpu {
-    /// No name was given.
+    /// The client gave no name.
     Unnamed,
     Gpu(GpuUuid),
-    /// The name does not resolve to one GPU, so faults of every GPU concern the client. An extra
-    /// checkpoint costs less than a missing one.
+    /// The name does not identify exactly one GPU, so the client is affected by faults of every
+    /// GPU. An unnecessary checkpoint costs less than a missing one.
     Every,
 }
 
@@ -80,8 +80,8 @@ impl Client {
         self.resolve_gpu(inventory);
     }
 
-    /// Resolves the name against the node's GPUs. A resolved name stays resolved, even after the
-    /// GPU falls off the bus.
+    /// Resolves the name to one of the node's GPUs. Once resolved, the name keeps its GPU, even
+    /// after the GPU has fallen off the bus.
     pub(super) fn resolve_gpu(&mut self, inventory: Option<&[GpuUuid]>) {
         let Some(named) = &self.named else { return };
         if named.0.starts_with("MIG-") {
@@ -116,7 +116,8 @@ impl Client {
         let Some(gpu) = subject.gpu() else { return true };
         match &self.target {
             TargetGpu::Every => true,
-            // Before the GPUs are enumerated, `target` is the name itself, which may be a prefix.
+            // Before the GPUs are enumerated, `target` is the name that the client gave, which may
+            // be a prefix.
             TargetGpu::Gpu(target) => gpu.0.starts_with(&target.0) || self.gpus.contains(gpu),
             TargetGpu::Unnamed => self.gpus.is_empty() || self.gpus.contains(gpu),
         }
@@ -140,8 +141,8 @@ impl Client {
     }
 }
 
-/// Parses the UUID of a GPU or MIG instance, as the driver writes it or, as in `PyTorch`, without
-/// the prefix.
+/// Parses the UUID of a GPU or MIG instance. The text has the driver's form, or lacks the prefix,
+/// as in `PyTorch`.
 pub(super) fn uuid(text: &str) -> Result<GpuUuid, MessageError> {
     let is_valid = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '/');
     let bare = text.len() == BARE_UUID_CHARS && text.split('-').count() == 5;

@@ -1,4 +1,5 @@
-//! One connection. Line length, message rate and queued responses are all bounded.
+//! One connection of a client. The length of lines, the rate of messages and the number of queued
+//! responses are limited.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -17,23 +18,24 @@ use super::protocol::{Answer, Hello, ParseError, ProtocolErrorCode, Request, VER
 use super::registry::JobRegistry;
 use super::server::StatusProvider;
 
-/// Maximum lines queued for a client that reads slowly.
+/// Maximum number of lines in the queue for a client that reads slowly.
 pub(super) const OUTBOX: usize = 16;
 /// Maximum length of a line. A message has a few hundred bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Token bucket per client: messages per second, and burst. A step takes at least milliseconds.
+/// Token bucket per client: messages per second, and size of a burst. A step takes at least some
+/// milliseconds.
 const RATE_PER_S: f64 = 1000.0;
 const BURST: f64 = 2000.0;
 /// Number of invalid lines at which the connection is closed.
 const ERRORS_MAX: u32 = 10;
-/// Write timeout: a client that does not read is disconnected.
+/// Write timeout. A client that does not read for this long is disconnected.
 const WRITE_WAIT: Duration = Duration::from_secs(5);
 const CHUNK_BYTES: usize = 8 << 10;
 
 /// Why a connection ends.
 enum End {
     Closed,
-    /// The client gets this error first.
+    /// The agent closes the connection, and the client gets this error before that.
     Error(ProtocolErrorCode, Cow<'static, str>),
 }
 
@@ -43,8 +45,8 @@ impl End {
     }
 }
 
-/// Sends the error `full` without blocking. Nothing was written before, so the kernel's buffer has
-/// room.
+/// Sends the error `full` without blocking. The write cannot block, because nothing was written
+/// before and the kernel's buffer has room.
 pub(super) fn refuse(stream: &UnixStream, why: &str) {
     let line = Answer::Error { code: ProtocolErrorCode::Full, message: why }.line();
     let _ = stream.try_write(line.as_bytes());
@@ -163,8 +165,8 @@ struct ClientConnection<'b> {
     allowed: f64,
     last: Instant,
     welcomed: bool,
-    /// The client no longer reads. Its remaining input is still processed: an `oom` is often the
-    /// last message.
+    /// Whether the client no longer reads. Its remaining input is still processed, because an `oom`
+    /// is often the last message of a client.
     write_closed: bool,
 }
 
@@ -188,8 +190,8 @@ impl ClientConnection<'_> {
         let earned = (now - self.last).as_secs_f64() * RATE_PER_S;
         self.last = now;
         self.allowed = (self.allowed + earned).min(BURST);
-        // A chunk may hold hundreds of `status` requests. They get one response, because the
-        // status does not change between them.
+        // A chunk may contain hundreds of `status` requests. One response answers all of them,
+        // because the status does not change in between.
         let mut wants_status = false;
         for line in lines {
             if line.iter().all(u8::is_ascii_whitespace) {
@@ -225,7 +227,8 @@ impl ClientConnection<'_> {
         Ok(())
     }
 
-    /// A hello gets exactly one response: a welcome, or an error and the end of the connection.
+    /// Handles a hello. A hello gets exactly one response: a welcome, or an error, after which the
+    /// connection ends.
     async fn hello(&mut self, stream: &mut UnixStream, hello: Hello) -> Result<(), End> {
         let v = hello.v.min(VERSION);
         if let Err(err) = self.registry.has_room_for_rank(self.id) {
@@ -251,7 +254,7 @@ impl ClientConnection<'_> {
             return Err(End::error(ProtocolErrorCode::BadLines, "too many invalid lines"));
         }
         self.registry.drop_messages(1);
-        // Explain the format only once, because a repetition does not help.
+        // The format is explained only once, because a repetition does not help.
         if self.errors == 1 {
             self.send(
                 stream,

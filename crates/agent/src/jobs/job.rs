@@ -7,30 +7,31 @@ use farrier_fleet::health::{Moment, median};
 use super::message_error::MessageError;
 use super::protocol::{JobState, RankStep};
 
-/// Maximum ranks per job whose steps are kept. A node has fewer GPUs. The limit bounds the memory
-/// for ranks that a client invents.
+/// Maximum number of ranks per job whose steps are kept. No node has this many GPUs. The limit
+/// bounds the memory if a client invents ranks.
 const RANKS_MAX: usize = 1024;
 
-/// How long a job stays visible after its last rank left, so that an on-call engineer can see at
-/// night which jobs ran in the evening.
+/// How long a job stays visible after its last rank has disconnected. An engineer on call can thus
+/// see at night which jobs ran in the evening.
 const EXPIRY_MS: i64 = 24 * 3_600_000;
 
-/// Maximum checkpoint reasons kept. The first ones show the cause.
+/// Maximum number of checkpoint reasons that are kept. The first reasons are kept, because they
+/// show the cause.
 const REASONS_MAX: usize = 8;
 
-/// User and name: jobs of two users may share a name.
+/// Identifies a job by user and name, because jobs of two users may have the same name.
 pub(super) type JobKey = (u32, String);
 
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) state: JobState,
     steps: BTreeMap<u32, RankStep>,
-    /// Tokens per second by connection. Summed on demand, because steps end far more often than the
-    /// sum is read.
+    /// Tokens per second, by connection. The sum is computed when it is read, because steps end far
+    /// more often than the sum is read.
     rates: BTreeMap<u64, f64>,
-    /// Closed connections whose rates still count, until another step ends.
+    /// Closed connections. Their rates still count until another step ends.
     closed: Vec<u64>,
-    /// When the last rank left.
+    /// When the last rank disconnected.
     left_ms: Option<i64>,
     /// Open findings for which a checkpoint was requested.
     requested: BTreeSet<u64>,
@@ -78,7 +79,8 @@ impl Job {
         }
     }
 
-    /// Records the end of a step. The loss of an earlier step is dropped.
+    /// Records the end of a step. If the last loss belongs to an earlier step, that loss is
+    /// dropped.
     pub(super) fn step_ended(&mut self, ended: RankStep, loss: Option<f64>) {
         let RankStep { rank, step, step_s, .. } = ended;
         if self.state.step.is_none_or(|last| step >= last) {
@@ -92,7 +94,7 @@ impl Job {
         }
     }
 
-    /// Records the rate of a connection's last step. `None` if unknown.
+    /// Records the rate of the last step on a connection. `None` if the rate is unknown.
     pub(super) fn set_rate(&mut self, connection: u64, tokens_per_s: Option<f64>) {
         for closed in self.closed.drain(..) {
             self.rates.remove(&closed);
@@ -110,7 +112,8 @@ impl Job {
         }
     }
 
-    /// The job for status output, with the slowest and fastest rank by their last step.
+    /// The job in the form of status output. It includes the rank with the slowest and the rank
+    /// with the fastest last step.
     pub(super) fn summary(&self) -> JobState {
         let timed = || self.steps.values().filter(|step| step.step_s.is_some());
         let by_time = |left: &&RankStep, right: &&RankStep| {
@@ -140,12 +143,12 @@ impl Job {
         self.state.left = left.map(|left| left.wall);
     }
 
-    /// `true` if the last rank left so long ago that the job is no longer shown.
+    /// `true` if the last rank disconnected so long ago that the job is no longer shown.
     pub(super) fn is_expired(&self, now_ms: i64) -> bool {
         self.left_ms.is_some_and(|left| now_ms - left >= EXPIRY_MS)
     }
 
-    /// Records a checkpoint request. Every rank gets a request, but the job counts only one per
+    /// Records a checkpoint request. Every rank gets a request, but the job counts one request per
     /// finding.
     pub(super) fn checkpoint_requested(&mut self, finding: u64, reason: &str, now: Moment) {
         if !self.requested.insert(finding) {

@@ -3,7 +3,7 @@
 use super::job::{STEP_S_MAX, TOKENS_MAX};
 use super::protocol::VERSION;
 
-/// Why the agent rejects a client's message. The client gets the text.
+/// Why the agent rejects a client's message. The client gets this text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
     #[error("protocol version 0 does not exist; this agent supports 1 to {VERSION}")]

@@ -5,7 +5,7 @@
 //!     <─ checkpoint_wanted ─ outbox (bounded) <─ JobRegistry <─ finding that ends work
 //! ```
 //!
-//! No client can delay another or grow the agent's memory.
+//! No client can delay another client, or make the memory of the agent grow without limit.
 
 mod client;
 mod connection;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 pub const VERSION: u32 = 1;
 
-/// Identifies a client. The kernel reports its process and user, so they are not part of this.
+/// Identifies a client. The process and the user are not part of the hello, because the kernel
+/// reports them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Hello {
     /// The newest version that the client supports.
@@ -17,10 +18,10 @@ pub struct Hello {
     pub job: String,
     #[serde(default)]
     pub rank: u32,
-    /// Ranks in the job.
+    /// Number of ranks in the job.
     #[serde(default)]
     pub world_size: Option<u32>,
-    /// Ranks of the job on this node.
+    /// Number of ranks of the job on this node.
     #[serde(default)]
     pub local_world_size: Option<u32>,
     /// UUID of the client's GPU, if known.
@@ -31,24 +32,25 @@ pub struct Hello {
     pub frameworks: BTreeMap<String, String>,
 }
 
-/// Frameworks that are recorded. Others are ignored.
+/// The frameworks whose versions are recorded. Other frameworks are ignored.
 pub(super) const FRAMEWORKS: [&str; 4] = ["jax", "keras", "tensorflow", "torch"];
 
-/// A client message. Unknown fields are ignored, so that an older agent serves a newer job.
+/// A message from a client. Unknown fields are ignored, so that an older agent can serve a newer
+/// job.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Request {
-    /// The first message of a client. Only `status` works without it.
+    /// The first message of a client. Only `status` works without a hello.
     Hello(Hello),
     StepBegin {
         step: u64,
     },
     StepEnd {
         step: u64,
-        /// Duration. Defaults to the time since `step_begin` arrived.
+        /// Duration of the step. Defaults to the time since `step_begin` arrived.
         #[serde(default)]
         seconds: Option<f64>,
-        /// Tokens of this rank.
+        /// Number of tokens of this rank in the step.
         #[serde(default)]
         tokens: Option<u64>,
         /// `null` if the loss is not a finite number.
@@ -77,7 +79,7 @@ pub enum Request {
     Status,
 }
 
-/// Each message type with its fields.
+/// Each message type, with a description of its fields.
 const MESSAGES: [(&str, &str); 8] = [
     (
         "hello",
@@ -130,13 +132,13 @@ pub enum Answer<'a> {
         /// The version that the connection uses: the newest one that both sides support.
         v: u32,
     },
-    /// The connection is fine, but a person should read this.
+    /// Information that a person should read. The connection stays open.
     Notice { message: &'a str },
     /// A line was rejected, or the connection is closing.
     Error {
-        /// For programs.
+        /// Stable code for programs.
         code: ProtocolErrorCode,
-        /// For people.
+        /// Text for people.
         message: &'a str,
     },
     /// The GPU or the node will have to be reset, rebooted or replaced: save a checkpoint.
@@ -148,7 +150,7 @@ pub enum Answer<'a> {
     },
 }
 
-/// Error codes for clients. All but `bad_line` and `starting` close the connection.
+/// Error codes for clients. All errors except `bad_line` and `starting` close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProtocolErrorCode {
@@ -161,7 +163,7 @@ pub enum ProtocolErrorCode {
     LongLine,
     /// Too many messages before a hello.
     TooFast,
-    /// There is no room for another client or for its data. A later retry may succeed.
+    /// There is no room for another client, or for the client's data. A later attempt may succeed.
     Full,
     /// There is no status yet. The connection stays open.
     Starting,
@@ -185,7 +187,7 @@ pub struct RankStep {
     pub step_s: Option<f64>,
     #[serde(default)]
     pub pid: Option<u32>,
-    /// `None` if unknown.
+    /// `None` if the GPU is unknown.
     #[serde(default)]
     pub gpu: Option<GpuUuid>,
 }
@@ -196,9 +198,9 @@ pub struct JobState {
     pub job: String,
     /// Ranks connected to this agent.
     pub ranks: u32,
-    /// Total ranks, if reported.
+    /// Number of ranks in the whole job, if a client reported it.
     pub world_size: Option<u32>,
-    /// Expected ranks on this node, if reported.
+    /// Number of ranks that are expected on this node, if a client reported it.
     #[serde(default)]
     pub local_world_size: Option<u32>,
     pub uid: Option<u32>,
@@ -206,7 +208,8 @@ pub struct JobState {
     pub since: Timestamp,
     /// Time of the job's last message.
     pub last_seen: Timestamp,
-    /// When the last rank left. `None` while a rank is connected. The job stays visible for a day.
+    /// When the last rank disconnected. `None` while a rank is connected. The job stays visible for
+    /// a day.
     #[serde(default)]
     pub left: Option<Timestamp>,
     /// The last step that any rank completed.
@@ -220,13 +223,13 @@ pub struct JobState {
     pub step_s_median: Option<f64>,
     /// The rank on this node whose last step took longest.
     pub slowest: Option<RankStep>,
-    /// Duration of the slowest rank's last step, as a multiple of the median. `None` without
-    /// another rank to compare it with.
+    /// Duration of the slowest rank's last step, divided by the median. `None` if there is no other
+    /// rank to compare with.
     #[serde(default)]
     pub slowest_over_median: Option<f64>,
     /// The rank on this node whose last step took the least time.
     pub fastest: Option<RankStep>,
-    /// Total over all ranks on this node.
+    /// Sum over all ranks on this node.
     pub tokens_per_s: Option<f64>,
     pub phase: Option<String>,
     /// Number of out-of-memory errors.
@@ -243,7 +246,7 @@ pub struct JobState {
     pub checkpoint_at: Option<Timestamp>,
     /// Step of that checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// Error of the last failed checkpoint, if none succeeded since.
+    /// Error of the last failed checkpoint. `None` if a checkpoint succeeded since then.
     #[serde(default)]
     pub checkpoint_failed: Option<String>,
     /// Number of findings for which a checkpoint was requested.

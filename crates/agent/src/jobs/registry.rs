@@ -17,26 +17,27 @@ use crate::monitor::OwnedGpuProcess;
 
 /// Maximum connections.
 pub const CLIENTS_MAX: usize = 1024;
-/// Maximum connections of one non-root user. The rest stays free for others and for
-/// `farrier status`.
+/// Maximum number of connections of one non-root user. The other connections stay free for other
+/// users and for `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
-/// How many connections of each limit above are reserved for clients without a hello, such as
-/// `farrier status`.
+/// Number of connections within each of the two limits that are reserved for clients without a
+/// hello, such as `farrier status`.
 const RESERVED_CLIENTS: usize = 16;
-/// Maximum jobs in status and metrics, which bounds the labels.
+/// Maximum number of jobs in status and metrics. It limits the number of label values.
 pub const JOBS_MAX: usize = 64;
-/// Maximum length of a job's name or phase. Longer ones are truncated.
+/// Maximum length of the name or phase of a job. Longer texts are truncated.
 const NAME_CHARS_MAX: usize = 128;
-/// Maximum findings and reasons in one `checkpoint_wanted`. The rest follows in the next one.
+/// Maximum number of findings and of reasons in one `checkpoint_wanted`. Further ones follow in the
+/// next message.
 const FINDINGS_PER_REQUEST_MAX: usize = 256;
 const REASONS_PER_REQUEST_MAX: usize = 3;
 /// Rules whose findings have an Xid as their detail.
 const XID_CODES: [&str; 4] =
     ["gpu.xid", "gpu.xid-app-repeated", "gpu.xid-after-reboots", "switch.sxid"];
-/// Maximum bytes of incomplete lines over all clients.
+/// Maximum total bytes of incomplete lines of all clients.
 const LINE_BYTES_TOTAL_MAX: usize = 4 << 20;
 
-/// Shared by the socket server, the health monitor, status and metrics.
+/// The job registry. The socket server, the health monitor, status and metrics share it.
 #[derive(Debug, Default)]
 pub struct JobRegistry {
     inner: Mutex<Inner>,
@@ -58,13 +59,13 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct CheckpointRequest {
     subject: Subject,
-    /// Id and start time of the finding. The id alone is not unique, because ids start over if the
+    /// ID and start time of the finding. The ID alone is not unique, because IDs start over if the
     /// journal is deleted.
     key: String,
-    /// `true` if the finding's detail is an Xid. The reason lists Xids first, because they tell
-    /// more than the findings that follow from them.
+    /// `true` if the finding's detail is an Xid. The reason lists Xids first, because they say more
+    /// than the findings that result from them.
     is_xid: bool,
-    /// `gpu.xid Xid 79 on GPU-...`.
+    /// The finding in short form, such as `gpu.xid Xid 79 on GPU-...`.
     summary: String,
     /// `summary` with the severity and the action.
     reason: String,
@@ -86,7 +87,7 @@ impl JobRegistry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Messages refused or dropped so far.
+    /// Number of messages that were refused or dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -95,7 +96,7 @@ impl JobRegistry {
         self.dropped.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Reserves space for an incomplete line. Returns false at the limit.
+    /// Reserves space for an incomplete line. Returns false if the limit is reached.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let before = self.line_bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > LINE_BYTES_TOTAL_MAX {
@@ -162,7 +163,7 @@ impl JobRegistry {
         }
     }
 
-    /// Stores the enumerated GPUs. Clients that named a GPU not among them get a notice.
+    /// Stores the enumerated GPUs. A client gets a notice if it named a GPU that is not among them.
     pub(crate) fn set_gpus(&self, now: Moment, gpus: &[GpuIdentity]) {
         let mut gpus: Vec<GpuUuid> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         gpus.sort();
@@ -188,7 +189,7 @@ impl JobRegistry {
         self.lock().clients.len()
     }
 
-    /// Applies a client's message. The client gets the error.
+    /// Applies a message from a client. If this fails, the client gets the error.
     pub(super) fn handle(
         &self,
         id: u64,
@@ -203,7 +204,7 @@ impl JobRegistry {
         }
     }
 
-    /// Sends pending notices and requests, because the client's outbox has room again.
+    /// Sends pending notices and requests to a client. The client's outbox has room again.
     pub(super) fn outbox_drained(&self, id: u64, now: Moment) {
         self.lock().notify(id, now);
     }
@@ -220,14 +221,14 @@ impl JobRegistry {
         finding: &Finding,
         processes: Option<&[OwnedGpuProcess]>,
     ) {
-        // An override that lowers the severity only avoids an alert to an operator. The job still
-        // needs its checkpoint.
+        // An override that lowers the severity is only meant to avoid an alert. The job still needs
+        // its checkpoint.
         let severity = finding.default_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work =
             ends_work(finding.kind, severity, finding.action) && finding.subject != Subject::Agent;
         if !ends_work {
-            // The finding does not end work now, but may have done so before. Clients that already
-            // got a request for it do not get another if it worsens again.
+            // The finding does not end work now, but may have done so before. A client that already
+            // got a request for this finding does not get another if the finding worsens again.
             self.lock().requests.remove(&finding.id);
             return;
         }
@@ -236,7 +237,7 @@ impl JobRegistry {
         let key = format!("{}-{}", finding.id, finding.first_seen.as_second());
         let summary = format!("{code}{detail} on {subject}");
         let reason = format!("{summary}, {severity}: {}", action.instruction());
-        // A reboot or replacement of the node ends every rank, whichever GPU is at fault.
+        // A reboot or replacement of the node ends every rank, no matter which GPU is at fault.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
         let is_xid = XID_CODES.contains(&code.as_str());
@@ -280,7 +281,7 @@ impl JobRegistry {
     }
 }
 
-/// Accepts only known frameworks and valid versions, because they go to the server.
+/// Accepts only known frameworks and valid versions, because the server gets these texts.
 fn is_framework((name, version): &(String, String)) -> bool {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || ".+-_".contains(letter);
     FRAMEWORKS.contains(&name.as_str())
@@ -289,8 +290,8 @@ fn is_framework((name, version): &(String, String)) -> bool {
 }
 
 impl Inner {
-    /// Evicts a matching client without a hello: the oldest one of the user who has the most such
-    /// clients. Returns `false` if there is none.
+    /// Evicts a matching client that sent no hello. Of the user with the most such clients, the
+    /// oldest is evicted. Returns `false` if there is no such client.
     fn evict_client(&mut self, matches: impl Fn(&Client) -> bool) -> bool {
         let mut per_user: BTreeMap<u32, usize> = BTreeMap::new();
         let is_idle = |client: &&Client| client.job.is_none() && matches(client);
@@ -334,9 +335,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Evicts a job if the limit is reached. Prefers a job without connections, then a job of the
-    /// user with the most jobs, then the job that has been idle the longest. So a user cannot evict
-    /// the running jobs of a user with fewer jobs.
+    /// Evicts a job if the limit is reached. A job without connections goes first, then a job of
+    /// the user with the most jobs, and among these the job that has been idle for longest. A user
+    /// therefore cannot evict the running jobs of another user who has fewer jobs.
     fn make_room(&mut self, job: &JobKey) {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
@@ -407,7 +408,7 @@ impl Inner {
     }
 
     /// Sends a client one checkpoint request for all findings that end its work. If the client's
-    /// outbox is full, the request follows once the client has read a line.
+    /// outbox is full, the request is sent after the client has read a line.
     fn notify(&mut self, id: u64, now: Moment) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(job) = client.job.clone() else { return };

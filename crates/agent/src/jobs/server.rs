@@ -30,7 +30,7 @@ pub enum SocketError {
     NoGroup { path: PathBuf, group: String },
 }
 
-/// Opens the socket. Replaces a stale socket, on which no process accepts connections.
+/// Opens the socket. A stale socket, on which no process accepts connections, is replaced.
 pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     let path = &socket.path;
     let failed = |err| SocketError::Open { path: path.clone(), err };
@@ -53,9 +53,9 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     Ok(listener)
 }
 
-/// Serves `status` requests, which do not concern a job.
+/// Answers `status` requests, which do not concern a job.
 pub trait StatusProvider: Send + Sync {
-    /// The response to `status`. Shared, so that a thousand clients need only one copy.
+    /// The response to `status`. It is shared, so that a thousand clients need only one copy.
     fn status(&self) -> Arc<str>;
 }
 
@@ -69,7 +69,8 @@ pub async fn run(
         match listener.accept().await {
             Ok((stream, _)) => accept(stream, &registry, &status_provider),
             Err(err) => {
-                // Usually the process has no free file descriptor until another connection closes.
+                // The most common cause is that the process has no free file descriptor until
+                // another connection closes.
                 tracing::warn!(%err, "failed to accept a job's connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

@@ -1,4 +1,4 @@
-//! The durable state, folded from the journal's records.
+//! The durable state, which is computed from the records of the journal.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::record::{JournalRecord, JournalSnapshot};
 use farrier_fleet::health::{EngineSnapshot, StoredEvent};
 
-/// Maximum kernel events kept for rules that count past events. No rule counts so many.
+/// Maximum number of kernel events that are kept for rules that count past events. No rule needs a
+/// higher count.
 const STORED_EVENTS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -19,8 +20,8 @@ pub struct DurableState {
     pub next_id: u64,
     /// Events that rules need after a restart.
     pub stored_events: VecDeque<StoredEvent>,
-    /// The last value of each signal in which the driver reports whether a GPU needs recovery. Cleared
-    /// at a reboot.
+    /// The last value of each recovery signal, which is a signal in which the driver reports
+    /// whether a GPU needs recovery. The values are cleared at a reboot.
     pub recovery_signals: BTreeMap<(Subject, Signal), f64>,
     /// Sequence number of the last record.
     pub seq: u64,
@@ -28,7 +29,7 @@ pub struct DurableState {
     pub at: Option<Timestamp>,
     /// The boot in which the last record was written.
     pub boot: String,
-    /// Kernel log cursor of that boot.
+    /// Kernel log cursor of that boot: the last log record whose events have been processed.
     pub kernel_seq: Option<u64>,
     /// Findings opened so far, by code.
     pub opened: BTreeMap<String, u64>,
@@ -91,7 +92,7 @@ impl DurableState {
         }
     }
 
-    /// The snapshot that replaces all earlier records.
+    /// The snapshot of this state. It replaces all earlier records.
     pub(super) fn snapshot(&self) -> JournalSnapshot {
         JournalSnapshot {
             findings: self.open.values().cloned().collect(),

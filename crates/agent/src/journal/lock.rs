@@ -1,4 +1,5 @@
-//! One agent per directory: the lock, its holder, and the wait for it.
+//! Ensures that only one agent uses a directory: takes the lock, waits for it, and finds its
+//! holder.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::JournalError;
 
-/// How long to wait for the lock. A killed agent holds its lock until the kernel has ended its last
-/// thread, which takes moments.
+/// How long to wait for the lock. A killed agent holds its lock until the kernel has ended the
+/// agent's last thread, which takes moments.
 pub(super) const WAIT: Duration = Duration::from_secs(2);
 
 /// Retry interval.
@@ -18,7 +19,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// The kernel's list of locks and their holders (`proc_locks(5)`).
 const LOCKS: &str = "/proc/locks";
 
-/// Takes the lock, or reports its holder after `wait`.
+/// Takes the lock. If this is impossible within `wait`, reports the holder.
 pub(super) fn acquire(lock: &File, dir: &Path, wait: Duration) -> Result<(), JournalError> {
     let start = Instant::now();
     loop {
@@ -37,15 +38,15 @@ pub(super) fn acquire(lock: &File, dir: &Path, wait: Duration) -> Result<(), Jou
     }
 }
 
-/// The process that holds the lock. `None` if the kernel's list does not show it.
+/// The process that holds the lock. `None` if the kernel's list of locks does not show the process.
 fn holder(lock: &File) -> Option<u32> {
     let inode = lock.metadata().ok()?.ino();
     find_holder(inode, &fs::read_to_string(LOCKS).ok()?)
 }
 
-/// Finds the process in the only line about this inode, such as
-/// `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF`. Does not compare the device number,
-/// because btrfs reports different ones for a file and its lock.
+/// Finds the process in the only line about this inode, such as `1: FLOCK  ADVISORY  WRITE 22477
+/// fe:00:6480019 0 EOF`. The device number is not compared, because btrfs reports different numbers
+/// for a file and for its lock.
 fn find_holder(inode: u64, locks: &str) -> Option<u32> {
     let mut holders = locks.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -57,7 +58,7 @@ fn find_holder(inode: u64, locks: &str) -> Option<u32> {
     holders.next().is_none().then_some(holder)
 }
 
-/// ` (pid 4711)`, or empty if unknown.
+/// The text ` (pid 4711)`. Empty if the process is unknown.
 pub(super) fn pid_suffix(pid: Option<u32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }

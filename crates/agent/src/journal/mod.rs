@@ -1,4 +1,4 @@
-//! The journal: decisions are on disk before they are reported.
+//! The journal. A decision is on disk before it is reported.
 //!
 //! ```text
 //! Decision ─ append ─> WriteBuffer ─ flush ─> write ─ fsync ─> durable DurableState ─> Published, sink
@@ -6,9 +6,9 @@
 //! open ─ fold of all segments ─> DurableState ─> Engine::restore, kernel log cursor
 //! ```
 //!
-//! Segments are append-only JSON lines. Each new segment begins with a snapshot, so that retention
-//! can delete the earlier segments. A torn last line is truncated. A damaged line is skipped and
-//! counted.
+//! Segments are append-only files of JSON lines. Each new segment begins with a snapshot, so that
+//! retention can delete the earlier segments. If the last line is torn, it is truncated. A damaged
+//! line is skipped and counted.
 
 mod durable_state;
 mod lock;
@@ -44,10 +44,10 @@ use write_buffer::WriteBuffer;
 
 /// Number of segments into which the byte limit is divided. Retention deletes whole segments.
 const SEGMENTS: u64 = 8;
-/// Minimum segment size, so that a segment holds a snapshot and some changes even with a small
-/// limit.
+/// Minimum segment size. Even with a small byte limit, a segment has room for a snapshot and some
+/// changes.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// Maximum age of the open segment, so that retention by days has segments to delete.
+/// Maximum age of the open segment. Without it, retention by days would find no segment to delete.
 const SEGMENT_AGE_MAX: SignedDuration = SignedDuration::from_hours(24);
 
 /// Why the journal cannot be opened.
@@ -63,7 +63,7 @@ pub enum JournalError {
     #[error("another agent{} uses the state directory `{}`", lock::pid_suffix(*pid), dir.display())]
     InUse {
         dir: PathBuf,
-        /// `None` if the kernel's list of locks does not show it.
+        /// PID of that agent. `None` if the kernel's list of locks does not show it.
         pid: Option<u32>,
     },
     /// Another user could replace the agent's files.
@@ -94,33 +94,34 @@ pub struct Recovery {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// Held while the journal is open. `lock` and `file` are `None` while not even a lock file can
-    /// be created on the disk.
+    /// The lock is held while the journal is open. `lock` and `file` are `None` as long as the disk
+    /// does not even allow to create a lock file.
     lock: Option<File>,
     file: Option<File>,
     /// All segments. The last one is open for writing.
     segments: Vec<Segment>,
     retention: Retention,
     durable: DurableState,
-    /// Sequence number of the last record, including the waiting ones.
+    /// Sequence number of the last record. This includes records that wait to be written.
     seq: u64,
     waiting: WriteBuffer,
-    /// A write failed midway. The next write first truncates the file to its last good byte.
+    /// Whether a write failed in the middle. The next write first truncates the file after its last
+    /// good byte.
     dirty: bool,
     recovery: Recovery,
-    /// The wall clock may be wrong, so segments do not expire by age.
+    /// Whether the wall clock may be wrong. Segments then do not expire by age.
     clock_suspect: bool,
-    /// Segment size at which to retry rotation, after a snapshot was too large.
+    /// After a snapshot was too large, rotation is retried when the segment has reached this size.
     rotate_from: u64,
 }
 
 impl Journal {
-    /// Opens the journal and folds its records.
+    /// Opens the journal and computes the state from its records.
     pub fn open(dir: &Path, retention: Retention) -> Result<Self, JournalError> {
         let lock = acquire(dir, lock::WAIT)?;
         let JournalContent { state, mut segments, recovery } = match read(dir, |_| ()) {
-            // The directory could not be created because the disk refuses writes. There is nothing
-            // to read.
+            // The directory could not be created because the disk refuses writes, so there is
+            // nothing to read.
             Err(JournalError::StateDir { err, .. }) if lock.is_none() && not_found(&err) => {
                 JournalContent::default()
             }
@@ -151,7 +152,7 @@ impl Journal {
         }
     }
 
-    /// `true` if the journal is open for writing. If not, every flush tries to open it.
+    /// `true` if the journal is open for writing. If it is not, every flush tries to open it.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
@@ -190,8 +191,8 @@ impl Journal {
         self.retention = retention;
     }
 
-    /// Sets whether the wall clock stepped recently. A step into the future must not expire the
-    /// whole history before the clock is corrected.
+    /// Sets whether the wall clock stepped recently. If the clock steps into the future, the whole
+    /// history must not expire before the clock is corrected.
     pub fn set_clock_suspect(&mut self, suspect: bool) {
         self.clock_suspect = suspect;
     }
@@ -221,7 +222,7 @@ impl Journal {
         self.waiting.push(record);
     }
 
-    /// Writes and syncs the waiting records. Returns the records that it wrote.
+    /// Writes and syncs the waiting records. Returns the records that were written.
     pub fn flush(
         &mut self,
         now: Timestamp,
@@ -302,12 +303,13 @@ impl Journal {
 
     fn is_segment_full(&self, now: Timestamp) -> bool {
         let Some(segment) = self.segments.last() else { return true };
-        // A snapshot that is large relative to the limit must not be rewritten with every record.
+        // If a snapshot is large compared to the limit, it must not be written again with every
+        // record.
         let snapshot_bytes = segment.snapshot_bytes.unwrap_or(0);
         let limit =
             (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).max(2 * snapshot_bytes);
         let old = segment.first.is_some_and(|first| now.duration_since(first) > SEGMENT_AGE_MAX);
-        // The first segment needs no snapshot: there is nothing before it.
+        // The first segment needs no snapshot, because there are no earlier records.
         let lacks_snapshot = segment.snapshot_bytes.is_none() && segment.number > 1;
         (segment.bytes >= limit || old || lacks_snapshot) && segment.bytes >= self.rotate_from
     }
@@ -330,7 +332,8 @@ impl Journal {
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
         if line.len() > segment::LINE_BYTES_MAX {
-            // A reader would reject such a line. Let the segment grow until the state is smaller.
+            // A reader would reject a line of this length. Let the segment grow until the state is
+            // smaller.
             tracing::warn!(
                 bytes = line.len(),
                 "the snapshot is too large for one line; the segment keeps growing"
@@ -340,14 +343,14 @@ impl Journal {
             return Ok(());
         }
         self.rotate_from = 0;
-        // Write under a temporary name, so that no segment ever lacks its snapshot.
+        // Write under a temporary name, so that a new segment always has its snapshot.
         let temporary = path.with_extension("part");
         let mut file = state_dir::create(&temporary)?;
         file.write_all(&line)?;
         file.sync_all()?;
         fs::rename(&temporary, &path)?;
-        // The new segment now supersedes all earlier ones. Never write to those again, even if a
-        // later step fails.
+        // The new segment now supersedes all earlier segments. Earlier segments must not be written
+        // again, even if a later step fails.
         self.segments.push(Segment {
             number,
             bytes: line.len() as u64,
@@ -360,12 +363,12 @@ impl Journal {
     }
 
     /// Deletes closed segments beyond the age or size limit. The next flush retries failed
-    /// deletions. `now` must not be later than the previous record, because the clock may have
-    /// jumped since then.
+    /// deletions. The caller must pass a `now` that is not later than the previous record, because
+    /// the clock may have stepped since then.
     fn delete_expired(&mut self, now: Timestamp) {
         let age_max =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
-        // A segment with a damaged snapshot depends on the one before it. Delete them together.
+        // A segment with a damaged snapshot depends on the previous segment. Delete both together.
         while let Some(next) =
             self.segments.iter().skip(1).position(|later| later.snapshot_bytes.is_some())
         {
@@ -389,8 +392,8 @@ impl Journal {
     }
 }
 
-/// `true` if the disk is full or read-only. The agent then starts anyway: the problem may pass, and
-/// only a running agent can report it.
+/// `true` if the disk is full or read-only. The agent starts in spite of this, because the problem
+/// may pass, and because only a running agent can report it.
 fn is_disk_unwritable(err: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)

@@ -1,4 +1,4 @@
-//! Reads and folds the journal's directory.
+//! Reads the journal's directory and computes the state.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub(super) struct JournalContent {
     pub(super) recovery: Recovery,
 }
 
-/// Folds a journal without locking it, for read-only use.
+/// Computes the state of a journal without locking it, for read-only use.
 pub fn load(dir: &Path) -> Result<(DurableState, Recovery), JournalError> {
     let JournalContent { state, recovery, .. } = read(dir, |_| ())?;
     Ok((state, recovery))
@@ -41,8 +41,8 @@ pub(super) fn read(
             return Err(JournalError::Newer { path, version });
         }
         content.recovery.damaged_lines += read.damaged;
-        // Only the last segment can end in a partial write. In an earlier one, a torn line is
-        // damage.
+        // Only the last segment can end in a partial write. In an earlier segment, a torn line
+        // means damage.
         content.recovery.damaged_lines += u64::from(content.recovery.torn_bytes > 0);
         content.recovery.torn_bytes = read.torn_bytes;
         content.segments.push(Segment {

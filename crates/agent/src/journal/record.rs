@@ -1,4 +1,4 @@
-//! One line of the journal.
+//! A record, which is one line of the journal.
 
 use farrier_fleet::health::{Change, Finding};
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use farrier_fleet::health::{RecoverySignal, StoredEvent};
 
 /// Format version of new records. In version 1, an Xid that only NVML reported has evidence of kind
-/// `kernel`, with a sentence as its line. Since version 2 the kind is `nvml`.
+/// `kernel`, whose line is a sentence. Since version 2, the kind is `nvml`.
 pub const VERSION: u32 = 2;
 
 /// The oldest version that can be read.
@@ -17,14 +17,15 @@ pub(crate) fn is_readable(version: u32) -> bool {
     (OLDEST_VERSION..=VERSION).contains(&version)
 }
 
-/// The changes of one engine decision, and the kernel log cursor after it. Both are in one line, so
-/// that neither is on disk without the other.
+/// The changes of one decision of the engine, and the kernel log cursor after the decision. One
+/// line contains both, so that neither can be on disk without the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalRecord {
     /// Version of the format.
     pub v: u32,
-    /// Increases from 1. A gap means damage, or records merged while writes failed.
+    /// Increases by one, beginning with 1. A gap means that lines are damaged, or that records were
+    /// merged while writes failed.
     pub seq: u64,
     /// When the record was made.
     pub at: Timestamp,
@@ -33,7 +34,7 @@ pub struct JournalRecord {
     /// Kernel log cursor after this record, within that boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seq: Option<u64>,
-    /// The whole state, which supersedes all earlier records. Every segment but the first begins
+    /// The whole state. It supersedes all earlier records. Every segment except the first begins
     /// with a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<JournalSnapshot>,

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::record::{JournalRecord, VERSION, is_readable};
 
-/// Maximum length of a line, which holds one record. A record changes at most hundreds of findings,
-/// and a finding has a few kilobytes.
+/// Maximum length of a line, which contains one record. A record changes at most some hundred
+/// findings, and a finding has a few kilobytes.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub(super) struct Segment {
     pub(super) first: Option<Timestamp>,
     /// Time of the last record.
     pub(super) last: Option<Timestamp>,
-    /// Size of the snapshot at the start of the segment. `None` if the segment has no snapshot:
-    /// then earlier segments are still needed.
+    /// Size of the snapshot at the beginning of the segment. If the segment has no snapshot, the
+    /// value is `None`, and earlier segments are still needed.
     pub(super) snapshot_bytes: Option<u64>,
 }
 
@@ -37,7 +37,8 @@ impl Segment {
 pub(crate) struct ReadSegment {
     /// Bytes up to the end of the last complete line.
     pub(super) whole_bytes: u64,
-    /// Bytes after that: a line that was being written when the process ended.
+    /// Bytes after the last complete line. They belong to a line that was being written when the
+    /// process ended.
     pub(super) torn_bytes: u64,
     /// Lines that did not parse.
     pub(super) damaged: u64,
@@ -105,7 +106,7 @@ pub(crate) fn read(path: &Path, mut visit: impl FnMut(JournalRecord)) -> io::Res
     }
 }
 
-/// Reads a line, keeping at most `LINE_BYTES_MAX` bytes. Returns its full length.
+/// Reads a line and returns its full length. At most `LINE_BYTES_MAX` bytes of the line are kept.
 pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     let mut length = 0_u64;
     loop {
@@ -131,7 +132,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// A new directory entry is durable only once the directory is synced.
+/// Syncs the directory. A new directory entry is durable only after this.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

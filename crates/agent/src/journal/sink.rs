@@ -1,14 +1,14 @@
-//! A file of changes for log shippers: every durable change, exactly once.
+//! The sink: a file of changes for log shippers. It has every durable change exactly once.
 //!
 //! ```text
 //! {"v":1,"start":41}                                                  starts after record 41
 //! {"v":1,"seq":42,"n":1,"of":2,"at":"...","change":{"opened":{...}}}
 //! ```
 //!
-//! The last line is the cursor into the journal. At startup the agent truncates a torn last line
-//! and writes the changes that follow the cursor in the journal. After log rotation, send SIGHUP.
-//! If the cursor names a record that the journal does not have, the file belongs to a deleted
-//! journal, and the agent appends a new `start` line.
+//! The last line is the cursor: it says up to which record of the journal the file is complete. At
+//! startup, the agent truncates a torn last line and writes the later changes from the journal.
+//! After log rotation, send SIGHUP. If the journal does not have the record at the cursor, the file
+//! belongs to a deleted journal, and the agent appends a new `start` line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -23,7 +23,7 @@ use super::record::JournalRecord;
 /// Version of the line format.
 const VERSION: u32 = 1;
 
-/// Prefix of the first line, up to the number.
+/// The beginning of the first line, up to the number.
 const START: &str = "{\"v\":1,\"start\":";
 
 /// How many bytes to read from the end of the file. A line has one change, and a finding has a few
@@ -38,7 +38,7 @@ pub enum SinkError {
         #[source]
         err: io::Error,
     },
-    /// The file is not empty, and no line at its end comes from a sink.
+    /// The file is not empty, and no line at its end was written by a sink.
     #[error("`{}` is not a sink file: it was left unchanged", path.display())]
     Foreign { path: PathBuf },
     #[error("failed to write to the sink `{}`", path.display())]
@@ -49,7 +49,7 @@ pub enum SinkError {
     },
 }
 
-/// Cursor: a record, and the number of its changes already written.
+/// Cursor: a record, and how many of its changes are already written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct SinkCursor {
     seq: u64,
@@ -76,7 +76,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens the file for a journal whose last record is `last`. If the file is new or belongs to
+    /// Opens the file. `last` is the last record of the journal. If the file is new or belongs to
     /// another journal, it starts after record `from`.
     pub fn open(path: &Path, from: u64, last: u64) -> Result<Self, SinkError> {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
@@ -104,7 +104,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// `true` if the path now names another file, as after log rotation.
+    /// `true` if the path now refers to another file. This happens after log rotation.
     pub fn was_moved(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
@@ -123,7 +123,7 @@ impl Sink {
         self.cursor.seq
     }
 
-    /// Writes the changes of a record that were not written before.
+    /// Writes those changes of a record that were not written yet.
     pub fn write_record(&mut self, record: &JournalRecord) -> Result<(), SinkError> {
         let mut bytes = Vec::new();
         let mut cursor = self.cursor;
@@ -171,7 +171,7 @@ struct Tail {
     bytes: u64,
     /// The cursor in the last line that has one.
     cursor: Option<SinkCursor>,
-    /// `true` if the file is a sink, even if its first line is torn.
+    /// `true` if the file was written by a sink, even if its first line is torn.
     is_sink: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Takes exclusive ownership of the state directory.
 //!
-//! An agent may run as root with its directory below `/tmp`. A user who can replace a file there
-//! with a symlink could choose which file the agent overwrites.
+//! An agent may run as root, and its directory may be below `/tmp`. If a user could replace a file
+//! in the directory with a symlink, this user could choose which file the agent overwrites.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -14,22 +14,22 @@ use super::{JournalError, is_disk_unwritable, lock};
 /// Write permission for users other than owner and group.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Creates, checks and locks the directory, waiting up to `wait`. `None` if the disk is full or
-/// read-only.
+/// Creates, checks and locks the directory. Waits up to `wait` for the lock. `None` if the disk is
+/// full or read-only.
 pub(super) fn acquire(dir: &Path, wait: Duration) -> Result<Option<File>, JournalError> {
     let failed = |err| JournalError::StateDir { dir: dir.to_owned(), err };
     match DirBuilder::new().recursive(true).mode(0o755).create(dir) {
         Err(err) if is_disk_unwritable(&err) => return Ok(None),
         created => created.map_err(failed)?,
     }
-    // Check the symlink itself, and its target.
+    // Check both the symlink and its target.
     for meta in [fs::symlink_metadata(dir), fs::metadata(dir)] {
         if let Some(why) = insecure_reason(&meta.map_err(failed)?, own_uid()) {
             return Err(JournalError::NotOwn { dir: dir.to_owned(), why });
         }
     }
-    // The content of the lock file does not matter. Do not truncate it, in case it is a symlink to
-    // another file.
+    // The content of the lock file does not matter. The file is not truncated, because it may be a
+    // symlink to another file.
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock"));
     let lock = match lock {
         Err(err) if is_disk_unwritable(&err) => return Ok(None),
@@ -57,7 +57,7 @@ fn insecure_reason(meta: &Metadata, own: Option<u32>) -> Option<String> {
     writable.then(|| format!("every user may write to it (mode {:o})", meta.mode() & 0o7777))
 }
 
-/// The user that new files belong to. `None` if the kernel does not report it.
+/// The user who will own new files. `None` if the kernel does not report the user.
 fn own_uid() -> Option<u32> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;

@@ -1,5 +1,5 @@
-//! Records that wait to be written. While writes fail, the records are merged, so that memory is
-//! bounded.
+//! Records that wait to be written. While writes fail, the records are merged, so that memory use
+//! is limited.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use farrier_fleet::health::{Change, RecoverySignal};
 
 use super::record::JournalRecord;
 
-/// Maximum waiting records. Beyond it, they are merged.
+/// Maximum number of waiting records. If there are more, they are merged.
 const RECORDS_MAX: usize = 1000;
 
-/// Maximum size of a merged record: far below a reader's line limit.
+/// Maximum size of a merged record. It is far below the limit that readers have for a line.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Maximum waiting changes. Beyond it, findings that opened and cleared while writes failed are
-/// dropped.
+/// Maximum number of waiting changes. If there are more, findings that both opened and cleared
+/// while writes failed are dropped.
 const CHANGES_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]
@@ -46,8 +46,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Merges all records into one, or a few if the line would be very long. Keeps every opening
-    /// and clearing, and the last update of each finding.
+    /// Merges all records into one record, or into a few if the line would be very long. Keeps
+    /// every opening, every clearing, and the last update of each finding.
     fn merge(&mut self) {
         let Some(mut merged) = self.records.pop() else { return };
         let mut changes = Vec::new();
@@ -57,7 +57,7 @@ impl WriteBuffer {
         for record in self.records.drain(..) {
             changes.extend(record.changes);
             stored_events.extend(record.stored_events);
-            // The driver's reports from another boot do not apply to this boot.
+            // Recovery signals from another boot do not apply to this boot.
             if record.boot == merged.boot {
                 reports.extend(
                     record.recovery_signals.into_iter().map(|report| (key(&report), report)),
@@ -76,9 +76,9 @@ impl WriteBuffer {
 }
 
 /// Splits a merged record into pieces below the size limit. The pieces reuse the sequence numbers
-/// of the merged records. There are always enough numbers, because far more records are merged than
-/// pieces are made. Only the last piece has the kernel log cursor. If only some pieces reach the
-/// disk, the agent reads log lines twice rather than never.
+/// of the merged records. There are always enough numbers, because there are far more merged
+/// records than pieces. Only the last piece has the kernel log cursor. If only some pieces are on
+/// disk after a crash, the agent therefore reads log lines twice, and misses none.
 fn split(whole: JournalRecord) -> Vec<JournalRecord> {
     let empty = JournalRecord {
         kernel_seq: None,

@@ -1,7 +1,7 @@
-//! Open coverage gaps, each with the time since when it is open, for the server.
+//! Tracks open coverage gaps for the server, and since when each gap is open.
 //!
-//! A gap is reported once it has lasted for some seconds, because every change of the report is an
-//! entry in the server's log. While the agent starts, its coverage is unknown.
+//! A gap is reported only after some seconds, because every change of the report becomes an entry
+//! in the server's log. While the agent starts, its coverage counts as unknown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::state::Values;
 /// A gap that closes within this time is not reported.
 const SETTLE_MS: i64 = 10_000;
 
-/// How long an agent's coverage is unknown after its start. Most collectors run within seconds.
+/// How long the coverage counts as unknown after a start of the agent. Most collectors run within
+/// seconds.
 const STARTUP_MS: i64 = 30_000;
 
 /// A coverage gap, and since when it is open.
@@ -30,9 +31,9 @@ pub struct ObservedGap {
     pub since_ms: i64,
 }
 
-/// What the agent knows about its coverage.
+/// The inputs from which the agent determines its coverage gaps.
 pub(super) struct CoverageInputs<'a> {
-    /// Sources that cannot be read as a whole.
+    /// Sources from which nothing can be read, such as NVML or the kernel log.
     pub(super) sources: Vec<(GapSource, ReadError)>,
     pub(super) values: &'a Values,
     /// Rule code, subject and gap of the rules that cannot run.
@@ -42,7 +43,7 @@ pub(super) struct CoverageInputs<'a> {
     pub(super) skipped: Option<&'a [SkippedCheck]>,
 }
 
-/// Identifies a gap: its subject, and the source with the code of a check.
+/// Identifies a gap by its subject and its source. For a check, the code of the check is added.
 type GapKey = (Subject, &'static str, Option<String>);
 
 #[derive(Debug, Default)]
@@ -116,7 +117,7 @@ fn unread_gpus(values: &Values) -> Vec<(Subject, GapSource, ReadError)> {
     gaps
 }
 
-/// Signals that cannot be read, one gap per component. A link counts as its GPU.
+/// Signals that cannot be read, one gap per component. The signals of a link count for its GPU.
 fn unread_signals(inputs: &CoverageInputs<'_>) -> Vec<(Subject, GapSource, ReadError)> {
     let mut unread: BTreeMap<Subject, BTreeMap<Signal, ReadError>> = BTreeMap::new();
     let mut without_peers: BTreeMap<Subject, ReadError> = BTreeMap::new();
@@ -149,7 +150,7 @@ fn unread_signals(inputs: &CoverageInputs<'_>) -> Vec<(Subject, GapSource, ReadE
     gaps.chain(peers.map(|(subject, cause)| (subject, GapSource::Peers, cause))).collect()
 }
 
-/// The cause without parameters that change while the gap lasts.
+/// The cause, without parameters that change while the gap lasts.
 fn stable(cause: &ReadError) -> ReadError {
     match cause {
         ReadError::CallStuck { .. } => ReadError::CallStuck { avoid_s: None },
@@ -192,7 +193,7 @@ mod tests {
         };
         assert_eq!(at(100_000, &[power(gpu("a"), 999)]), []);
         assert_eq!(at(109_000, &[power(gpu("a"), 999)]), []);
-        // Its cause changes, and the gap stays the same.
+        // The cause of the gap changes, but it is still the same gap.
         assert_eq!(at(110_000, &[power(gpu("a"), 15)]), [(100_000, ReadError::nvml(15))]);
         assert_eq!(at(111_000, &[]), []);
         assert_eq!(at(112_000, &[power(gpu("a"), 999)]), []);

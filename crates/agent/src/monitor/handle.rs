@@ -74,7 +74,8 @@ impl HealthMonitor {
         }
     }
 
-    /// Adds the Xids that only NVML reported, once they are no longer expected in the kernel log.
+    /// Adds the Xids that only NVML reported, as soon as the kernel log is no longer expected to
+    /// have them.
     pub(super) fn add_nvml_xids(&mut self, now: Moment, batch: &mut Batch) {
         let log = match &self.self_monitor.kernel_log {
             KernelLogState::NotTried => LogAvailability::NotTried,
@@ -87,7 +88,7 @@ impl HealthMonitor {
                 continue;
             };
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-            // A GPU that left the list has no address or index here, but keeps its UUID.
+            // A GPU that is no longer listed has no address or index here, but it keeps its UUID.
             let identity = inventory.iter().find(|identity| identity.uuid == gpu);
             let pci = identity.and_then(|identity| identity.pci.as_deref());
             let xid = NvmlXid { code, gpu, index: identity.map(|identity| identity.index) };
@@ -117,7 +118,8 @@ impl HealthMonitor {
             KernelLog::CaughtUp => self.self_monitor.kernel_log = KernelLogState::Read,
         }
         self.move_port_errors(from, batch);
-        // Use the inventory of this batch: the engine applies it before it evaluates the line.
+        // Use the inventory of this batch, because the engine applies that inventory before it
+        // evaluates the line.
         let listed = batch.inventory.as_deref().unwrap_or_default();
         let at = |address: &str| {
             let listed = listed.iter().find(|gpu| gpu.has_pci_address(address));
@@ -130,7 +132,8 @@ impl HealthMonitor {
         }
     }
 
-    /// Moves errors of PCIe ports to the GPUs below them, which may have left the bus since.
+    /// Moves errors of PCIe ports to the GPUs below these ports. These GPUs may have left the bus
+    /// since then.
     fn move_port_errors(&self, from: usize, batch: &mut Batch) {
         if batch.kernel.len() == from {
             return;
@@ -153,7 +156,8 @@ impl HealthMonitor {
         }
     }
 
-    /// Runs every turn, because a write must not trust a clock that jumped since the last tick.
+    /// Checks the clock in every turn, because a write must not rely on a clock that stepped after
+    /// the last tick.
     pub(super) fn check_clock(&mut self, now: Moment) {
         if let Some(step_s) = self.self_monitor.compare_clocks(now) {
             tracing::warn!(step_s, "the wall clock stepped");
@@ -175,7 +179,7 @@ impl HealthMonitor {
         batch.samples.extend(self.self_monitor.samples(now));
     }
 
-    /// A manual repair clears findings that waited for the replacement of a component.
+    /// Clears the findings that waited for the replacement of a component, after a manual repair.
     fn handle_repair(&mut self, now: Moment, note: &RepairNote) {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;

@@ -1,6 +1,6 @@
-//! GPU identities by PCI address, persisted for an agent that starts while NVML does not answer.
-//! The kernel log names PCI addresses, and a fault must map to the same GPU as before. Status
-//! output uses indices, so a GPU that is no longer listed keeps its index.
+//! GPU identities by PCI address. They are stored for an agent that starts while NVML does not
+//! answer. The kernel log names PCI addresses, and a fault must be assigned to the same GPU as
+//! before. Status output uses indices, so a GPU that is no longer listed keeps its index.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Maximum GPUs remembered after they left the list. No node has more GPUs, and the oldest
-/// replaced GPUs may be forgotten.
+/// Maximum number of delisted GPUs that are remembered. No node has more GPUs, so at most the
+/// oldest replaced GPUs are forgotten.
 const DELISTED_MAX: usize = 32;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ struct InventoryFile {
     left: Vec<GpuUuid>,
 }
 
-/// The GPUs as last enumerated in this boot. The file has nothing else, so an agent that loses it
+/// The GPUs of the last enumeration in this boot. The file contains nothing else, so losing it
 /// loses only these identities.
 #[derive(Debug)]
 pub struct BootInventory {
@@ -42,8 +42,8 @@ pub struct BootInventory {
 }
 
 impl BootInventory {
-    /// Reads the file. If it is from an earlier boot, all its GPUs count as delisted, because their
-    /// addresses may have changed.
+    /// Reads the file. If the file is from an earlier boot, all its GPUs count as delisted, because
+    /// their addresses may have changed.
     pub fn open(state_dir: &Path, boot: &str) -> Self {
         let mut inventory = Self::last(state_dir);
         if inventory.boot != boot {
@@ -55,7 +55,7 @@ impl BootInventory {
         inventory
     }
 
-    /// Reads the file, whichever boot wrote it.
+    /// Reads the file, no matter in which boot it was written.
     pub fn last(state_dir: &Path) -> Self {
         let path = state_dir.join("inventory.json");
         let bytes = fs::read(&path).ok();
@@ -66,7 +66,7 @@ impl BootInventory {
         Self { path, boot, gpus, delisted, delisted_this_boot }
     }
 
-    /// The GPUs as last enumerated. Empty if none is known.
+    /// The GPUs of the last enumeration. Empty if no GPU is known.
     pub fn gpus(&self) -> &[GpuIdentity] {
         &self.gpus
     }
@@ -76,8 +76,8 @@ impl BootInventory {
         &self.delisted
     }
 
-    /// GPUs that left the list during this boot. As far as the agent knows, their addresses have
-    /// not changed.
+    /// GPUs that left the list during this boot. As far as is known, their addresses are still the
+    /// same.
     pub fn delisted_this_boot(&self) -> Vec<GpuIdentity> {
         self.delisted
             .iter()

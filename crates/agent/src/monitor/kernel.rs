@@ -1,5 +1,5 @@
-//! Turns kernel log records into events. Keeps a cursor, from which the agent resumes without
-//! losing or repeating an event.
+//! Decodes kernel log records into events. The cursor is the record after which the agent resumes,
+//! so that no event is lost or repeated.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use farrier_facts::xid::XidFacts;
 use farrier_fleet::health::{EventSource, KernelEvent, Moment};
 use jiff::{SignedDuration, Timestamp};
 
-/// Number of lines kept. A message has at most nine lines (`farrier_facts::decode`), so its first
-/// line is among them.
+/// Number of lines that are kept. A message has at most nine lines (`farrier_facts::decode`), so
+/// the first line of a message is always among them.
 const LINES_MAX: usize = 32;
 
 /// Maximum length of a line in a finding. The driver's own lines are shorter.
@@ -23,7 +23,7 @@ const WAIT_MS: i64 = 1000;
 pub(super) struct KernelReader {
     decoder: Decoder<'static>,
     boot: String,
-    /// Boot time of the node, if the clock of the log is not this machine's.
+    /// Boot time of the node. Set only if the log does not use the clock of this machine.
     started: Option<Timestamp>,
     /// The most recent lines.
     lines: VecDeque<LogLine>,
@@ -72,7 +72,7 @@ impl KernelReader {
         self.last_record_ms = now.steady_ms;
         let mut line = Vec::with_capacity(text.len() + 1);
         for byte in text {
-            // One record is one line: escape a newline as syslog does.
+            // One record becomes one line, so a newline is escaped in the same way as by syslog.
             match byte {
                 b'\n' => line.extend_from_slice(b"\\n"),
                 byte => line.push(*byte),
@@ -119,8 +119,8 @@ impl KernelReader {
         KernelEvent { event, source, boot: self.boot.clone(), at }
     }
 
-    /// When a record was printed. The log's clock may run slightly ahead of ours, so the result is
-    /// clamped to now.
+    /// When a record was printed. The clock of the log may run slightly ahead of the agent's clock,
+    /// so the result is never later than `now`.
     fn moment(&self, now: Moment, since_boot_us: u64) -> Moment {
         let printed_ms = i64::try_from(since_boot_us / 1000).unwrap_or(i64::MAX);
         let ago_ms = match self.started {

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, ConfigError, Tiers, duration};
 use crate::orders::RepairNote;
 
-/// A source of readings. Each tier counts separately, so that a stalled tier is visible.
+/// A source of readings. Each tier, which is a group of signals that are read equally often, counts
+/// as a separate collector. A stalled tier is therefore visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Collector {
@@ -31,7 +32,7 @@ pub enum Collector {
     HostMedium,
     HostSlow,
     HostRare,
-    /// The kernel log. Sends a heartbeat while the log is quiet.
+    /// The kernel log. Its collector sends a heartbeat while the log has no new lines.
     Kernel,
     /// The coherence check of the node.
     Check,
@@ -51,13 +52,13 @@ impl Collector {
         Self::Check,
     ];
 
-    /// Heartbeat interval of the kernel log reader.
+    /// How often the reader of the kernel log sends a heartbeat.
     pub const KERNEL_PERIOD: Duration = Duration::from_secs(10);
     /// How often the check tests whether it is due.
     pub const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
-    /// The collector's period. NVML tiers follow the measured cost of their calls, and are not
-    /// configurable.
+    /// The period of the collector. The periods of NVML tiers depend on the measured cost of the
+    /// calls, and are not configurable.
     pub fn period(self, tiers: &Tiers) -> Duration {
         match self {
             Self::NvmlFast => watch::Tier::Fast.period(),
@@ -99,16 +100,16 @@ impl fmt::Display for Collector {
 pub struct OwnedGpuProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
-    /// `None` if it cannot be read.
+    /// `None` if the command line cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// GPU memory that the process uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// `slurm-job`, `pod`, `container` or `unit`. `None` if unknown.
+    /// `slurm-job`, `pod`, `container` or `unit`. `None` if the owner is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Slurm job id, pod UID, container id or unit name.
+    /// ID of the Slurm job, UID of the pod, ID of the container, or name of the unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -140,7 +141,8 @@ pub struct SkippedCheck {
     pub reason: String,
 }
 
-/// Why a reloaded configuration is not in force: the first problem, and the command that lists all.
+/// Why a reloaded configuration is not in force. The text has the first problem, and the command
+/// that lists all problems.
 #[derive(Debug, thiserror::Error)]
 #[error("{}; `farrier agent --check-config --config {}` lists all", err.first(), path.display())]
 pub struct ConfigRejected {
@@ -154,8 +156,8 @@ pub enum NvmlUnavailable {
     /// The probe has not reported since the agent started.
     #[error("no answer yet")]
     NotYet,
-    /// The agent does not use this machine's NVML library, because the library would report the
-    /// GPUs of this machine instead of those in the monitored root.
+    /// The agent does not use the NVML library of this machine, because that library would report
+    /// the GPUs of this machine instead of the GPUs of the monitored root.
     #[error("another root is monitored and no NVML library is configured")]
     NoLibraryNamed,
     /// A call has not returned by its deadline.
@@ -165,7 +167,7 @@ pub enum NvmlUnavailable {
         during: String,
         /// How long the agent has waited.
         after_s: u64,
-        /// Child processes stuck in a call, including this one.
+        /// Number of child processes that are stuck in a call, including this one.
         stuck: u32,
     },
     /// The child process that calls NVML has died.
@@ -180,12 +182,12 @@ pub enum NvmlUnavailable {
 }
 
 impl NvmlUnavailable {
-    /// The same as the cause of a reading.
+    /// The same cause, in the form that readings use.
     pub(super) fn read_error(&self) -> ReadError {
         match self {
             Self::NotYet => ReadError::NotReadYet,
             Self::NoLibraryNamed => ReadError::Unavailable { detail: self.to_string().into() },
-            // Without the duration, which changes while the call hangs.
+            // The duration is left out, because it changes while the call hangs.
             Self::Hung { during, .. } => ReadError::CallHung { call: during.clone() },
             Self::Died(detail) => ReadError::ProbeEnded { detail: detail.clone() },
             Self::NoLibrary(detail) => ReadError::NoLibrary { detail: detail.clone() },
@@ -215,13 +217,13 @@ pub enum CollectorMessage {
     },
     /// Heartbeat of a collector that has nothing to report.
     Heartbeat(Collector),
-    /// A thread ended without a stop request, and these collectors with it.
+    /// A thread ended without a stop request. These collectors ran on the thread.
     Ended(&'static [Collector]),
     /// A new configuration is in force.
     Reloaded(Box<Config>),
     /// The configuration on disk is invalid. The old one stays in force.
     ConfigRejected(ConfigRejected),
-    /// A person repaired the node. The order executor got this from the server.
+    /// A person repaired the node. The server sent this information to the order executor.
     Repaired(RepairNote),
     /// The agent is shutting down.
     Stop,

@@ -1,5 +1,5 @@
-//! The health monitor's loop: one thread handles collector messages, runs the rule engine, writes
-//! the journal, and only then publishes.
+//! The loop of the health monitor. One thread handles collector messages, applies the rules and
+//! writes the journal. Only after that, it publishes the result.
 //!
 //! ```text
 //! channel ─ drain ─> Batch ─ Engine::observe ─> changes ─ pending (≤ 1/s) ─> Journal ─ fsync ─┐
@@ -50,7 +50,8 @@ pub use self_monitor::{CollectorState, CoverageLoss};
 /// Interval at which the agent checks itself and publishes its whole state.
 const TICK_MS: i64 = 1000;
 
-/// Maximum messages in one batch, so that a flood cannot delay the tick.
+/// Maximum number of messages in one batch. Even if very many messages arrive, the tick is not
+/// delayed.
 const BATCH_MAX: usize = 2048;
 
 /// Time and the resource usage of this process.
@@ -66,7 +67,8 @@ pub struct NodeIdentity {
     pub hostname: String,
     /// The kernel's boot id.
     pub boot: String,
-    /// Boot time of the node, if its kernel log does not use this machine's clock.
+    /// Boot time of the node. Set only if the node's kernel log does not use the clock of this
+    /// machine.
     pub node_boot_time: Option<Timestamp>,
 }
 
@@ -119,13 +121,13 @@ pub struct MonitorParts {
     pub node: NodeIdentity,
     pub config: Config,
     pub facts: &'static FactSet,
-    /// Watches for repair notes that another process writes. `None` if this process executes
-    /// orders: it then sends [`CollectorMessage::Repaired`].
+    /// Watches for repair notes that another process writes. `None` if this process executes the
+    /// orders, because it then sends [`CollectorMessage::Repaired`].
     pub repair_watch: Option<RepairWatch>,
 }
 
 impl HealthMonitor {
-    /// Resumes from the state that the journal holds.
+    /// Continues with the state that the journal has.
     pub fn new(parts: MonitorParts) -> Self {
         let MonitorParts {
             clock,
@@ -148,8 +150,8 @@ impl HealthMonitor {
         let mut saved = durable.saved();
         saved.stored_events.retain(|event| note.as_ref().is_none_or(|note| event.at > note.at));
         let mut changes = engine.restore(saved, &node.boot, now);
-        // The previous agent may have died before it journaled the findings that the repair
-        // cleared.
+        // The previous agent process may have ended before it wrote to the journal which findings
+        // the repair cleared.
         if let Some(note) = &note {
             changes.extend(engine.apply_manual_repair(note.at, &note.repair, now));
         }
@@ -199,7 +201,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Runs until `Stop` arrives or every sender is gone.
+    /// Runs until `Stop` arrives, or until no sender is left.
     pub fn run(mut self, inbox: &Receiver<CollectorMessage>) {
         let mut next_ms = self.clock.now().steady_ms;
         let mut messages = Vec::new();
@@ -227,7 +229,7 @@ impl HealthMonitor {
         tracing::info!(seq = self.journal.durable().seq, "stopped");
     }
 
-    /// Handles messages and takes every step from an observation to its sinks, in order.
+    /// Handles messages. Performs all steps from an observation to its report, in order.
     pub(crate) fn turn(
         &mut self,
         now: Moment,
@@ -252,7 +254,8 @@ impl HealthMonitor {
             self.pending.add(decision.changes, decision.events_to_store);
         }
         let changed = self.write(now);
-        // The loss and the recovery of NVML or the kernel log are published at once, like findings.
+        // A change in whether NVML or the kernel log is readable is published at once, like a
+        // finding.
         let refresh = tick || readable != self.self_monitor.readable_sources();
         if refresh || changed {
             self.publish(now, refresh);
@@ -266,18 +269,19 @@ impl HealthMonitor {
         }
     }
 
-    /// Writes pending changes to the journal if they are due. Returns `true` if they were.
+    /// Writes pending changes to the journal if they are due. Returns `true` if they were due.
     fn write(&mut self, now: Moment) -> bool {
-        // After a failed write, retry on a timer, not with every line of a burst of log lines.
+        // After a failed write, retry after a fixed time. Otherwise every line of a burst of log
+        // lines would cause a retry.
         let may_write = self.self_monitor.writable.is_ok() || self.pending.may_retry(now);
         let due = may_write
             && (self.pending.is_due(now, self.journal.durable()) || self.is_housekeeping_due(now));
         if due {
             let (changes, stored_events) = self.pending.take();
             let cursor = self.kernel.cursor();
-            // Notify jobs before the write, because a checkpoint is more urgent than a record, and
-            // a write to a hung disk may never return. Each change is sent once, even if the write
-            // of its record fails.
+            // Jobs are notified before the write. A checkpoint is more urgent than a record, and a
+            // write to a disk that hangs may never return. Each change is sent once, even if the
+            // write of its record fails.
             for change in &changes {
                 self.notify_jobs(change);
             }
@@ -310,8 +314,8 @@ impl HealthMonitor {
         due
     }
 
-    /// `true` if a record is due although no finding changed: because the kernel log cursor moved,
-    /// or to store the driver's recovery reports at shutdown.
+    /// `true` if a record is due although no finding changed. This is the case if the kernel log
+    /// cursor moved, or at shutdown, if recovery signals have to be stored.
     fn is_housekeeping_due(&self, now: Moment) -> bool {
         let cursor = self.kernel.cursor();
         let moved =
@@ -342,7 +346,7 @@ impl HealthMonitor {
     }
 }
 
-/// Logs one line for each change of interest to an operator.
+/// Logs one line for each change that operators should see.
 fn log(change: &Change) {
     let finding = change.finding();
     let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);

@@ -1,30 +1,30 @@
-//! Changes of findings that the engine has decided and the journal does not have yet.
+//! Changes of findings that the engine has decided, and that are not in the journal yet.
 //!
-//! If a change only says that a finding recurred, it is written at most once a second: ten thousand
-//! Xid lines per second become one record per second. A write takes all pending changes and stores
-//! the kernel log cursor with them. So a record has all changes that the lines up to its cursor
-//! caused.
+//! A change that only says that a finding recurred is written at most once a second. Ten thousand
+//! Xid lines per second therefore become one record per second. A write takes all pending changes
+//! and stores the kernel log cursor with them. The records up to this one therefore contain all
+//! changes that were caused by log lines up to the cursor.
 
 use farrier_fleet::health::{Change, Finding, Moment};
 
 use crate::journal::DurableState;
 use farrier_fleet::health::StoredEvent;
 
-/// Minimum time between the last write and a write of recurrences, and between a failed write and
-/// its retry.
+/// Minimum time between the last write and a write that has only recurrences or stored events. Also
+/// the minimum time between a failed write and its retry.
 const WAIT_MS: i64 = 1000;
 
-/// How often the kernel log cursor is written if it has moved but no finding has changed. Without
-/// this, the stored cursor of a healthy node with a busy log could point to a line that the kernel
-/// has overwritten. After a restart, the agent would then report lines as lost although it had read
-/// them.
+/// How often the kernel log cursor is written if the cursor has moved but no finding has changed.
+/// Without this, the stored cursor of a healthy node with a busy log could point to a line that the
+/// kernel has overwritten. After a restart, the agent would then report lines as lost although it
+/// had read them.
 const CURSOR_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]
 pub(super) struct UnwrittenChanges {
     changes: Vec<Change>,
     stored_events: Vec<StoredEvent>,
-    /// When the last write succeeded or failed. `None` before the first.
+    /// When a write was last attempted, with or without success. `None` before the first attempt.
     written_ms: Option<i64>,
 }
 
@@ -35,7 +35,8 @@ impl UnwrittenChanges {
             let id = change.finding().id;
             let before = self.changes.iter_mut().find(|waiting| waiting.finding().id == id);
             match (before, change) {
-                // The opening is not written yet, so write it with the updated content.
+                // The journal does not have the opening yet, so write the opening with the updated
+                // content.
                 (Some(waiting @ Change::Opened(_)), Change::Updated(finding)) => {
                     *waiting = Change::Opened(finding);
                 }
@@ -48,7 +49,8 @@ impl UnwrittenChanges {
         self.stored_events.extend(stored_events);
     }
 
-    /// `true` if the pending changes must be written now. Recurrences wait for [`WAIT_MS`].
+    /// `true` if the pending changes must be written now. Mere recurrences and stored events wait
+    /// for [`WAIT_MS`].
     pub(super) fn is_due(&self, now: Moment, durable: &DurableState) -> bool {
         if self.changes.is_empty() && self.stored_events.is_empty() {
             return false;
@@ -63,12 +65,13 @@ impl UnwrittenChanges {
         !self.changes.iter().all(is_recurrence) || self.may_retry(now)
     }
 
-    /// `true` if a moved kernel log cursor must be written now, in a record without changes.
+    /// `true` if the kernel log cursor has to be written now, in a record without changes. The
+    /// caller has checked that the cursor moved.
     pub(super) fn is_cursor_due(&self, now: Moment, started: Moment) -> bool {
         now.steady_ms - self.written_ms.unwrap_or(started.steady_ms) >= CURSOR_MS
     }
 
-    /// `true` if [`WAIT_MS`] have passed since the last write or attempt.
+    /// `true` if [`WAIT_MS`] have passed since a write was last attempted.
     pub(super) fn may_retry(&self, now: Moment) -> bool {
         self.written_ms.is_none_or(|written| now.steady_ms - written >= WAIT_MS)
     }
@@ -84,8 +87,8 @@ impl UnwrittenChanges {
     }
 }
 
-/// `true` if severity, action, source of the action and clearing are the same. Other fields may
-/// differ, because a recurrence changes them: the count, the times, the evidence.
+/// `true` if the severity, the action, the source of the action and `cleared` are the same. Other
+/// fields may differ, because a recurrence changes the count, the times and the evidence.
 pub(super) fn is_mere_recurrence(before: &Finding, after: &Finding) -> bool {
     (before.severity, before.action, before.action_by, &before.cleared)
         == (after.severity, after.action, after.action_by, &after.cleared)

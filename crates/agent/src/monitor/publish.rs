@@ -9,11 +9,12 @@ use super::{HealthMonitor, pending};
 use crate::coverage;
 use crate::state::{JournalState, PublishedFinding, State, Values};
 
-/// Ticks between two refreshes of coverage and resource usage. Both are costly to gather.
+/// Number of ticks between two refreshes of coverage and resource usage, which are costly to
+/// determine.
 const REFRESH_TICKS: u64 = 10;
 
-/// Number of ticks after startup that all refresh coverage, because it changes until each collector
-/// has reported.
+/// Coverage is refreshed in each of the first ticks, up to this number, because it changes until
+/// every collector has reported.
 const STARTUP_TICKS: u64 = 20;
 
 impl HealthMonitor {
@@ -78,7 +79,7 @@ impl HealthMonitor {
     /// Refreshes the large fields of the published state. Runs once per tick, not with every
     /// finding.
     fn refresh(&mut self) {
-        // Until NVML answers, use the GPUs enumerated earlier in this boot.
+        // As long as NVML does not answer, use the GPUs that were enumerated earlier in this boot.
         let listed = self.engine.inventory();
         let listed = if listed.is_empty() { self.inventory.gpus() } else { listed };
         self.values.gpus = listed.to_vec();

@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::message::{Collector, ConfigRejected, NvmlUnavailable};
 use crate::config::{Config, Tiers, duration};
 
-/// If wall time and steady time differ by more than this since the last comparison, the wall clock
-/// stepped. NTP slews it by less.
+/// If wall time and steady time have diverged by more than this since the last comparison, the wall
+/// clock was stepped. NTP slews the clock by less.
 const STEP_S: f64 = 2.0;
 
-/// How long the wall clock is suspect after a step or after startup. Meanwhile nothing expires by
-/// wall time.
+/// How long the wall clock counts as suspect after a step or after the start. In this time, nothing
+/// expires by wall time.
 const SUSPECT_MS: i64 = 60_000;
 
-/// A collector counts as stalled after this many periods without a message, but not before
-/// `OVERDUE_MS_MIN`, because a collector on a busy node may be late.
+/// A collector counts as stalled if it has sent no message for this many periods. It gets at least
+/// `OVERDUE_MS_MIN`, because a collector may be late on a busy node.
 const PERIODS: i64 = 3;
 const OVERDUE_MS_MIN: i64 = 3000;
 
@@ -76,10 +76,10 @@ pub(super) struct SelfMonitor {
     heartbeat_ms: BTreeMap<Collector, i64>,
     /// Collectors whose thread has ended.
     pub(super) ended: BTreeSet<Collector>,
-    /// Why NVML does not answer. While this is set, the NVML collectors are not also reported as
-    /// stalled.
+    /// Why NVML does not answer. While this is set, the NVML collectors are not reported as
+    /// stalled, because the cause is already reported.
     pub(super) nvml_unavailable: Option<NvmlUnavailable>,
-    /// `CollectorMessage::NvmlUnavailable` arrived, and no `NvmlRecovered` has arrived since.
+    /// Whether `CollectorMessage::NvmlUnavailable` has arrived, and no `NvmlRecovered` after it.
     pub(super) nvml_failed: bool,
     pub(super) kernel_log: KernelLogState,
     pub(super) lines_lost: u64,
@@ -207,12 +207,13 @@ impl SelfMonitor {
         (overdue || self.ended.contains(&collector)) && !explained
     }
 
-    /// Whether NVML can be read now, and whether the kernel log can.
+    /// Two flags: whether NVML can be read now, and whether the kernel log can be read now.
     pub(super) fn readable_sources(&self) -> (bool, bool) {
         (self.nvml_unavailable.is_none(), matches!(self.kernel_log, KernelLogState::Read))
     }
 
-    /// The same as [`Self::coverage_losses`] without the collectors, for the server.
+    /// The same sources as [`Self::coverage_losses`], but without collectors, in the form that the
+    /// server needs.
     pub(super) fn unread_sources(&self) -> Vec<(GapSource, ReadError)> {
         let unavailable = |detail: String| ReadError::Unavailable { detail: detail.into() };
         let nvml = self.nvml_unavailable.as_ref().map(|why| (GapSource::Nvml, why.read_error()));

@@ -1,5 +1,6 @@
-//! Forwards journal records to the sink. Records that the sink rejects stay in the journal and are
-//! retried. The buffer here only avoids reading the journal again after a short outage.
+//! Forwards journal records to the sink, which is a file of changes for log shippers. If a write to
+//! the sink fails, its records stay in the journal, and the write is retried. The buffer here only
+//! saves reading the journal again after a short failure.
 
 use std::path::PathBuf;
 
@@ -8,11 +9,11 @@ use farrier_fleet::health::Moment;
 use super::Chain;
 use crate::journal::{Journal, JournalError, JournalRecord, Sink, SinkError};
 
-/// Maximum records buffered for a failing sink. Beyond it, the forwarder reads them from the
-/// journal again.
+/// Maximum number of records that are buffered while the sink fails. If there are more, they are
+/// read from the journal again.
 const BUFFERED_MAX: usize = 256;
 
-/// Retry interval of a failed sink. A reload retries at once.
+/// Retry interval after a failure of the sink. A reload of the configuration retries at once.
 const RETRY_MS: i64 = 60_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,20 +32,20 @@ pub(super) struct SinkForwarder {
     sink: Option<Sink>,
     /// Records on disk that the sink has not accepted.
     buffered: Vec<JournalRecord>,
-    /// The backlog exceeds the buffer and has to be read from the journal.
+    /// Whether the backlog is too large for the buffer and has to be read from the journal.
     behind: bool,
-    /// The record that the sink rejected last. The journal is not read again until the sink accepts
-    /// this record.
+    /// The last record that could not be written to the sink. The journal is not read again until
+    /// this record has been written.
     rejected: Option<JournalRecord>,
-    /// A new sink file starts after this record.
+    /// The record after which a new sink file starts.
     from: u64,
     failed_ms: Option<i64>,
     retry_now: bool,
 }
 
 impl SinkForwarder {
-    /// Starts with `behind` set, because the previous agent may have left a backlog as large as the
-    /// whole journal.
+    /// Creates a forwarder. `behind` is set at first, because the backlog of the previous agent
+    /// process may be as large as the whole journal.
     pub(super) fn new(path: Option<PathBuf>, seq: u64) -> Self {
         Self {
             behind: path.is_some(),
@@ -58,7 +59,7 @@ impl SinkForwarder {
         }
     }
 
-    /// `true` if the sink works, or none is configured.
+    /// `true` if the sink works, or if no sink is configured.
     pub(super) fn is_ok(&self) -> bool {
         self.failed_ms.is_none()
     }
@@ -142,7 +143,7 @@ impl SinkForwarder {
             self.from = match (&self.sink, self.buffered.first()) {
                 (Some(sink), _) if self.behind => sink.seq(),
                 (_, Some(first)) => first.seq - 1,
-                // A sink that was just configured does not get earlier records.
+                // If the sink was only just configured, it does not get earlier records.
                 (_, None) if self.behind && self.path.is_some() => self.from,
                 (_, None) => durable,
             };

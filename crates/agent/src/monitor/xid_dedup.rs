@@ -1,6 +1,6 @@
 //! Deduplicates Xids that both NVML and the kernel log report. The report in the kernel log is
-//! used, because it has more detail. An Xid that only NVML reports counts only while the log is
-//! unreadable, or close to the time at which log lines were lost.
+//! used, because it has more detail. An Xid that only NVML reports counts only in two cases: while
+//! the log is unreadable, or shortly after log lines were lost.
 
 use std::collections::VecDeque;
 
@@ -10,13 +10,13 @@ use farrier_fleet::health::{GpuUuid, Moment};
 /// second of each other, but a busy node may be slower.
 const MATCH_MS: i64 = 5000;
 
-/// How long after lost log lines an Xid counts although only NVML reports it.
+/// For how long after a loss of log lines an Xid counts that only NVML reports.
 const LOST_MS: i64 = 60_000;
 
-/// How long an Xid from NVML waits while the agent has not tried to read the log.
+/// How long an Xid from NVML waits if the agent has not tried to read the log yet.
 const NOT_TRIED_WAIT_MS: i64 = 60_000;
 
-/// Maximum waiting Xids per source. Beyond it, the oldest are dropped.
+/// Maximum number of waiting Xids per source. If there are more, the oldest are dropped.
 const UNMATCHED_MAX: usize = 256;
 
 pub(super) type XidKey = (GpuUuid, u64);
@@ -57,7 +57,7 @@ impl XidDedup {
         self.lost_ms = Some(now.steady_ms);
     }
 
-    /// Removes the Xids from NVML that no longer wait, and returns those that count.
+    /// Removes the Xids from NVML whose wait is over. Returns those that count.
     pub(super) fn take_due(&mut self, now: Moment, log: LogAvailability) -> Vec<XidKey> {
         let mut due = Vec::new();
         let lost_ms = self.lost_ms;

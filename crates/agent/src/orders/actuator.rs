@@ -1,5 +1,5 @@
-//! Traits that change a node and inspect it. The real implementations are in `node_actuator.rs` and
-//! `inspector.rs`. A simulated node has its own actuator.
+//! Traits with which an order inspects and changes a node. The implementations for a real node are
+//! in `node_actuator.rs` and `inspector.rs`. A simulated node has its own actuator.
 
 use std::fs::File;
 
@@ -15,7 +15,7 @@ pub trait Actuator: Send + Sync {
     fn boot(&self) -> Result<String, ActuatorError>;
 
     /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs.
-    /// While the file is locked, a restarted agent knows that the change is still in progress.
+    /// As long as the file is locked, a restarted agent knows that the change is still in progress.
     fn reset_gpu(&self, gpu: &GpuUuid, lock: File) -> Result<(), ActuatorError>;
 
     /// Requests a reboot. The node may go down before this returns.
@@ -26,7 +26,7 @@ pub trait Actuator: Send + Sync {
 
     fn restart_service(&self, unit: &str, lock: File) -> Result<(), ActuatorError>;
 
-    /// Applies a profile. Idempotent. Returns a summary.
+    /// Applies a profile, and returns a summary. Idempotent.
     fn tune(&self, profile: &str, lock: File) -> Result<String, ActuatorError>;
 }
 
@@ -36,7 +36,7 @@ pub struct ServiceStatus {
     pub is_active: bool,
     /// systemd's name for the state.
     pub state: String,
-    /// Identifies this run of the service. `None` if it is not running.
+    /// Identifies the current run of the service. `None` if the service is not running.
     pub run: Option<String>,
 }
 
@@ -45,10 +45,12 @@ pub trait Inspector: Send + Sync {
     /// Reads the state of a GPU now.
     fn gpu(&self, gpu: &GpuUuid) -> Result<GpuHealth, InspectorError>;
 
-    /// GPU processes, from a reading after `since`. An error means unknown, not idle.
+    /// GPU processes, from a reading that is newer than `since`. An error means that they are
+    /// unknown, and not that the GPUs are idle.
     fn processes(&self, since: Timestamp) -> Result<Vec<GpuProcess>, InspectorError>;
 
-    /// An open finding that keeps the node out of service. An error means unknown, not healthy.
+    /// An open finding that keeps the node out of service. An error means that the findings are
+    /// unknown, and not that the node is healthy.
     fn blocking_finding(&self) -> Result<Option<String>, InspectorError>;
 
     /// Runs the checks of a verification level. Stops early when `is_active` returns false.
@@ -63,7 +65,7 @@ pub trait Inspector: Send + Sync {
 pub struct GpuProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
-    /// `unknown` if the command could not be read.
+    /// Command line of the process. `unknown` if it could not be read.
     pub command: String,
 }
 
@@ -73,7 +75,7 @@ impl std::fmt::Display for GpuProcess {
     }
 }
 
-/// Health of a GPU with regard to a reset.
+/// Health of a GPU, as far as it decides on a reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuHealth {
     /// Faults that require a reset or worse.
@@ -87,9 +89,9 @@ pub struct GpuHealth {
 pub struct VerificationReport {
     pub passed: Vec<String>,
     pub failed: Vec<String>,
-    /// Checks without a result. They do not count as passed.
+    /// Checks without a result. Such a check does not count as passed.
     pub unknown: Vec<String>,
-    /// A retry would have the same result.
+    /// Whether a retry would have the same result.
     pub is_final: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Reports to the server whether the node accepts new work. Reads the cordon periodically, and
-//! after each order before the order's status is sent. A stale reading that arrives after the
-//! status would look like an external uncordon.
+//! Reports to the server whether the node accepts new work. The cordon is read periodically. It is
+//! also read after each order, before the status of the order is sent. Otherwise an outdated
+//! reading could arrive after the status, and would look as if another tool had removed the cordon.
 
 use std::io;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tokio::sync::{Notify, watch};
 
 use super::executor::OrderExecutor;
 
-/// Interval between two reads. A read asks the scheduler, which may start a process and query the
-/// scheduler's controller.
+/// Interval between two reads. A read queries the scheduler. This may start a process that queries
+/// the scheduler's controller.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// Interval during an external cordon. It is short, because the node accepts work from the removal
-/// of the external cordon until the server sets its own.
+/// Interval during an external cordon. It is short, because after the removal of the external
+/// cordon, the node accepts work until the server sets its own cordon.
 const INTERVAL_WHILE_EXTERNAL: Duration = Duration::from_secs(2);
 
 /// Signals that an order status changed.
@@ -34,7 +34,7 @@ pub fn recheck_channel() -> (RecheckSender, RecheckReceiver) {
 }
 
 impl RecheckSender {
-    /// Never blocks: one pending wake-up is enough.
+    /// Requests a new read of the cordon. Never blocks, because one pending request is enough.
     pub fn notify(&self) {
         if let Err(TrySendError::Disconnected(())) = self.0.try_send(()) {
             tracing::debug!("the cordon watch has ended");

@@ -28,7 +28,7 @@ use crate::status::{ActiveOrderStatus, OrdersStatus};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodePaths {
     pub root: PathBuf,
-    /// `None` for the system's library.
+    /// Path of the NVML library. `None` for the library of the system.
     pub nvml: Option<PathBuf>,
 }
 
@@ -106,8 +106,8 @@ impl OrderExecutor {
             let (generation, kind) = (current.order.generation, &current.order.kind);
             tracing::info!(generation, %kind, started = current.begun.len(), "resuming order");
         }
-        // Remove artifacts of orders that have ended. Without a server the bundle is the result and
-        // stays.
+        // Remove artifacts of orders that have ended. Without a server, a bundle is the result of
+        // its order and is kept.
         if outbox.is_some() {
             let current = journal.ledger().current.as_ref().map(|active| active.order.generation);
             artifact::clear(&state_dir, current);
@@ -133,7 +133,7 @@ impl OrderExecutor {
     }
 
     /// Starts the thread that executes orders. It is never joined, because the next agent process
-    /// resumes an unfinished order.
+    /// continues an unfinished order.
     pub fn spawn(&self) -> io::Result<()> {
         let executor = self.clone();
         let thread = std::thread::Builder::new().name("orders".to_owned());
@@ -151,8 +151,9 @@ impl OrderExecutor {
         self.inner.stop.load(Ordering::Relaxed)
     }
 
-    /// Submits an order. `now` is the server's time, which leases use. `Accepted` means that the
-    /// order is on disk. Idempotent: the same order gets the same status.
+    /// Submits an order. `now` is the time of the server, because leases use that time. If the
+    /// result is `Accepted`, the order is on disk. Idempotent: if the same order is submitted
+    /// again, it gets the same status.
     pub fn submit(&self, order: &Order, now: Timestamp) -> OrderStatus {
         let boot = self.inner.actuator.boot();
         let mut state = self.inner.lock();
@@ -190,8 +191,8 @@ impl OrderExecutor {
                         let is_only_status = state.journal.ledger().answers.is_empty();
                         drop(state);
                         self.inner.changed.notify_all();
-                        // If this order superseded the previous one, the previous order has a new
-                        // status too.
+                        // If this order superseded a previous order, the previous order also has a
+                        // new status.
                         if !is_only_status {
                             (self.inner.wake)();
                         }
@@ -203,7 +204,8 @@ impl OrderExecutor {
         }
     }
 
-    /// Every status that the server has not acknowledged, including the status of the active order.
+    /// Every status that the server has not acknowledged. This includes the status of the active
+    /// order.
     pub fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
         let state = self.inner.lock();
         let ledger = state.journal.ledger();
@@ -217,14 +219,14 @@ impl OrderExecutor {
         statuses
     }
 
-    /// Generation of the last order accepted or refused. Only orders with a higher generation are
-    /// accepted.
+    /// Generation of the last order that was accepted or refused. Only orders with a higher
+    /// generation are accepted.
     pub fn last_order(&self) -> u64 {
         self.inner.lock().journal.ledger().generation
     }
 
-    /// Stores the enrolment that this session belongs to. After a re-enrolment, generations start
-    /// over.
+    /// Stores the enrolment to which this session belongs. After a new enrolment, generations start
+    /// again from one.
     pub fn set_enrolment(&self, enrolment: &str) {
         let mut state = self.inner.lock();
         if state.journal.ledger().enrolment.as_deref() == Some(enrolment) {
@@ -237,7 +239,7 @@ impl OrderExecutor {
                 tracing::info!(last, "the node re-enrolled: order generations start over");
             }
             Ok(()) => {}
-            // The next session retries the write.
+            // The write is tried again in the next session.
             Err(err) => tracing::warn!(%err, "failed to persist the enrolment"),
         }
     }
@@ -261,8 +263,8 @@ impl OrderExecutor {
         Some(OrdersStatus::On { active, unacknowledged: ledger.answers.len() })
     }
 
-    /// Drops the final status of an order, because the server has persisted it. Not called for
-    /// acknowledgements of `Accepted`.
+    /// Drops the final status of an order, because the server has persisted it. This is not called
+    /// for acknowledgements of `Accepted`.
     pub fn acknowledge(&self, generation: u64) {
         let mut state = self.inner.lock();
         if !state.journal.ledger().answers.contains_key(&generation) {
@@ -275,7 +277,7 @@ impl OrderExecutor {
         }
     }
 
-    /// The cordon state of the node. Read at startup, after each status, and periodically.
+    /// The cordon state of the node. It is read at startup, after each status, and periodically.
     pub fn cordon(&self) -> Cordon {
         self.inner.cordon().unwrap_or_else(|err| {
             tracing::debug!(%err, "failed to read the cordon state");
@@ -318,7 +320,8 @@ impl OrderExecutor {
             OrderStatus::Accepted => {}
         }
         let record = OrderRecord::Answered { order: Box::new(order.clone()), answer: status };
-        // Never report a status that is not on disk, because a restarted agent might act again.
+        // Never report a status that is not on disk. Otherwise a restarted agent might make the
+        // change again.
         while let Err(err) = self.inner.write_current(generation, record.clone()) {
             tracing::error!(%err, generation, "failed to journal the order status, retrying");
             if !self.inner.is_active(generation) {
@@ -351,7 +354,7 @@ impl OrderState {
     }
 
     fn accept(&mut self, at: Timestamp, current: ActiveOrder) -> io::Result<()> {
-        // The server no longer waits for the previous order, because it sent this one.
+        // The server has sent this order, so it no longer waits for the previous order.
         if let Some(previous) = &self.journal.ledger().current {
             let reason = format!("superseded by order {}", current.order.generation);
             let order = Box::new(previous.order.clone());

@@ -79,7 +79,8 @@ impl NodeInspector {
         nvml::probe(command, NVML_DEADLINE)
     }
 
-    /// Evaluates the node's files and NVML as `farrier check` does. Adds the items of an area.
+    /// Evaluates the node's files and NVML in the same way as `farrier check`. Adds the items of
+    /// one area to the report.
     fn check_node(&self, reading: &NvmlReading, area: Area, report: &mut VerificationReport) {
         let root = Root::unrecorded(&self.root);
         let observed = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
@@ -129,7 +130,7 @@ impl Inspector for NodeInspector {
             VerificationLevel::V0 => self.check_node(&self.read_nvml(), Area::Node, &mut report),
             VerificationLevel::V1 => {
                 let reading = self.read_nvml();
-                // The agent's findings carry the most information, so they come first.
+                // The agent's findings have the most information, so they come first.
                 match (self.status)() {
                     Ok(status) => add_findings(&status, &mut report),
                     Err(err) => report.unknown.push(err.to_string()),
@@ -216,8 +217,8 @@ fn check_gpu_count(
     report: &mut VerificationReport,
 ) {
     let Some(nvml) = reading.answered() else {
-        // `check_node` reports this too. Report it here as well, so that the verification cannot
-        // pass even if `check_node` misses it.
+        // `check_node` also reports this. Reporting it here too ensures that the verification
+        // cannot pass if `check_node` misses it.
         report.unknown.extend(reading.failure_reason());
         return;
     };
@@ -250,8 +251,8 @@ fn check_gpu_count(
     }
 }
 
-/// State of a GPU. A GPU that waits for a reset may not return its UUID. It is then matched by the
-/// index that the agent knows.
+/// State of a GPU. A GPU that waits for a reset may not return its UUID. It is then found by the
+/// index under which the agent knows it.
 fn gpu_health(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuHealth, InspectorError> {
     let is_same = |device: &&NvmlDevice| match &device.uuid {
         Reading::Value(uuid) => *uuid == gpu.0,

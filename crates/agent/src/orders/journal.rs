@@ -2,7 +2,7 @@
 //! or reports it.
 //!
 //! The agent refuses a file with a damaged line, because that line may record a GPU reset. Only an
-//! incomplete last line is truncated, because the agent never acted on it or reported it.
+//! incomplete last line is truncated. The agent has neither acted on such a line nor reported it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub enum OrdersError {
         /// The lock file.
         path: PathBuf,
     },
-    /// A line is damaged, so the changes that were made are unknown.
+    /// A line is damaged, so it is unknown which changes were made.
     #[error("line {line} of `{}` is damaged: changes already made for an order are unknown", path.display())]
     Damaged { path: PathBuf, line: usize },
     /// The system could not create a thread.
@@ -52,7 +52,7 @@ pub enum OrdersError {
     },
 }
 
-/// The file and the state folded from its lines.
+/// The file, and the state that results from its lines.
 #[derive(Debug)]
 pub(super) struct OrderJournal {
     path: PathBuf,
@@ -60,9 +60,9 @@ pub(super) struct OrderJournal {
     _lock: File,
     /// Bytes of complete lines on disk.
     bytes: u64,
-    /// The file may contain a partial write after `bytes`.
+    /// Whether the file may have a partial write after `bytes`.
     dirty: bool,
-    /// Size at which to compact next.
+    /// Size at which the next compaction is due.
     compact_from: u64,
     ledger: OrderLedger,
 }
@@ -126,7 +126,7 @@ impl OrderJournal {
         if self.bytes >= self.compact_from
             && let Err(err) = self.compact(at)
         {
-            // A failed compaction is harmless: the file keeps growing, and compaction is tried
+            // A failed compaction does no harm: the file keeps growing, and the compaction is tried
             // again later.
             tracing::warn!(%err, "failed to compact the order journal");
             self.compact_from = self.bytes + COMPACT_BYTES;

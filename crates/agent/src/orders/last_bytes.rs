@@ -1,7 +1,7 @@
-//! The tail of a stream that may exceed memory.
+//! The last part of a stream that may be larger than memory.
 
-/// Keeps the last bytes of a stream. If bytes were dropped, the rest starts at a line boundary,
-/// because half a secret in half a line would not be recognised.
+/// Keeps the last bytes of a stream. If bytes were dropped, the remaining text starts at the
+/// beginning of a line, because half of a secret would not be recognised.
 #[derive(Debug)]
 pub(super) struct LastBytes {
     keep_bytes: usize,
@@ -21,7 +21,7 @@ impl LastBytes {
 
     pub(super) fn push(&mut self, chunk: &[u8]) {
         self.bytes.extend_from_slice(chunk);
-        // Do not drop bytes with every chunk, because each drop moves all the bytes kept.
+        // Do not drop bytes with every chunk, because each drop moves all remaining bytes.
         if self.bytes.len() >= 2 * self.keep_bytes {
             self.drop_first(self.keep_bytes);
         }

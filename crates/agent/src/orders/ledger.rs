@@ -1,4 +1,4 @@
-//! State of the agent's orders: a pure fold over the lines of `orders.jsonl`.
+//! State of the agent's orders. It is computed from the lines of `orders.jsonl` by a pure function.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Version of the line format. In version 1, the reason of an order is a sentence. Such lines still
-/// parse.
+/// Version of the line format. In version 1, the reason of an order is a sentence. Such lines can
+/// still be read.
 pub(super) const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(super) struct JournalLine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum OrderRecord {
-    /// The whole state. Supersedes all earlier lines.
+    /// The whole state. It supersedes all earlier lines.
     Whole(Box<OrderLedger>),
     /// An order was accepted.
     Accepted(Box<ActiveOrder>),
@@ -47,7 +47,8 @@ pub(super) enum OrderRecord {
     },
     /// An order has its final status.
     Answered { order: Box<Order>, answer: OrderStatus },
-    /// The node enrolled. After a re-enrolment, another server may count generations from one.
+    /// The node enrolled. After a new enrolment, the server may be another one, and may count
+    /// generations from one.
     Enrolled {
         /// Identifies the enrolment.
         enrolment: String,
@@ -56,13 +57,13 @@ pub(super) enum OrderRecord {
     Acknowledged { generation: u64 },
 }
 
-/// A change that must not be made twice, or whose success can be seen only by comparison with the
+/// A change that must not be made twice, or whose success is visible only in comparison with the
 /// state before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum OrderEffect {
     Cordon {
-        /// The reason stored in the cordon. It identifies the cordon as farrier's.
+        /// The reason that is stored in the cordon. It shows that Farrier set the cordon.
         reason: String,
     },
     Uncordon,
@@ -72,7 +73,7 @@ pub(super) enum OrderEffect {
     },
     ResetGpu {
         gpu: GpuUuid,
-        /// Faults that required the reset. If they are gone afterwards, the reset happened.
+        /// Faults that required the reset. If these faults are gone afterwards, the reset happened.
         wrong: Vec<String>,
     },
     /// The boot id before the reboot is in [`OrderRecord::Started`].
@@ -112,7 +113,7 @@ pub(super) struct ActiveOrder {
     pub(super) boot: String,
     /// When the order was accepted, by this machine's clock.
     pub(super) accepted: Timestamp,
-    /// Server time, which the lease uses, minus local time.
+    /// The time of the server, which leases use, minus the local time.
     pub(super) skew_ms: i64,
     /// Changes started for the order, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -149,21 +150,21 @@ impl ActiveOrder {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OrderLedger {
-    /// Highest generation accepted or refused since the node enrolled.
+    /// Highest generation that was accepted or refused since the node enrolled.
     pub(super) generation: u64,
-    /// The enrolment that generations belong to. `None` if unknown.
+    /// The enrolment to which the generations belong. `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) enrolment: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) current: Option<ActiveOrder>,
-    /// The last order that ended, and its status. A server that missed the status may send the
-    /// order again.
+    /// The last order that has ended, and its status. If the server missed the status, it may send
+    /// the order again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<(Order, OrderStatus)>,
     /// Statuses that the server has not acknowledged, by generation.
     #[serde(default)]
     pub(super) answers: BTreeMap<u64, OrderStatus>,
-    /// The reason in the last cordon set.
+    /// The reason in the last cordon that Farrier set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<String>,
 }
@@ -204,8 +205,8 @@ impl OrderLedger {
                 self.answers.remove(generation);
             }
             OrderRecord::Enrolled { enrolment } => {
-                // A journal without an enrolment is older than this record kind. Its generations
-                // belong to the first enrolment that is written.
+                // A journal without an enrolment was written before this kind of record existed.
+                // Its generations belong to the first enrolment that is recorded.
                 if self.enrolment.is_some() {
                     self.generation = 0;
                     self.last = None;

@@ -11,8 +11,8 @@
 //! uplink <─ outstanding, until acknowledged
 //! ```
 //!
-//! Entry points: [`open`], [`OrderExecutor::spawn`], [`OrderExecutor::submit`]. `ledger.rs` defines
-//! the file's content, and `execute/` each kind of order. See `docs/orders.md`.
+//! Entry points: [`open`], [`OrderExecutor::spawn`], [`OrderExecutor::submit`]. The content of the
+//! file is defined in `ledger.rs`, and each kind of order in `execute/`. See `docs/orders.md`.
 
 mod actuator;
 pub mod cordon_watch;

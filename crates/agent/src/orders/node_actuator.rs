@@ -16,14 +16,15 @@ use super::node_error::ActuatorError;
 use super::process;
 use super::tuner::Tuner;
 
-/// Deadline of a reset. It takes seconds, or up to a minute if a switch has to retrain its links.
+/// Deadline of a reset. A reset takes seconds, or up to a minute if a switch has to retrain its
+/// links.
 const RESET_DEADLINE: Duration = Duration::from_secs(180);
 /// Deadline of a restart. systemd allows a unit 90 s to stop and 90 s to start
 /// (`DefaultTimeoutStartSec`).
 const RESTART_DEADLINE: Duration = Duration::from_secs(200);
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
-/// How long to wait until the agent's own NVML probe has stopped. While the probe has NVML open,
-/// the GPU is in use.
+/// How long to wait until the agent's own NVML probe has stopped. As long as the probe has NVML
+/// open, the GPU is in use.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -39,8 +40,8 @@ pub struct NodeActuator {
 }
 
 impl NodeActuator {
-    /// If the root is not `/`, the node is not this machine, and every change is refused. `pause`
-    /// stops the agent's own NVML probe during a reset.
+    /// Creates an actuator. If the root is not `/`, the node is not this machine, and every change
+    /// is refused. `pause` stops the agent's own NVML probe during a reset.
     pub fn new(root: &Path, pause: Option<Arc<ProbePause>>, tuner: Tuner) -> Self {
         Self {
             root: root.to_owned(),

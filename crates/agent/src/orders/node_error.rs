@@ -1,5 +1,6 @@
 //! Errors of the actuator and the inspector. Code matches on the variant. `Display` gives the
-//! sentence for an order's status, which includes the causes, so these errors have no `source`.
+//! sentence for the status of an order. That sentence includes the causes, so these errors have no
+//! `source`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ pub enum ActuatorError {
     /// The root belongs to another machine or to a capture.
     #[error("the monitored root is not this machine: nothing was changed")]
     NotThisMachine,
-    /// While the agent's child has NVML open, the GPU is in use.
+    /// A child process of the agent still has NVML open, so the GPU is in use.
     #[error("the agent's NVML probe still has the GPU open: one of its calls hangs")]
     NvmlHeld,
     /// The file with the boot ID is absent or empty.
@@ -61,7 +62,7 @@ pub enum InspectorError {
     /// No agent listens at the socket.
     #[error("no agent answers at `{}`", socket.display())]
     NoAgent { socket: PathBuf },
-    /// The agent could not be asked for its status.
+    /// Requesting the status from the agent failed.
     #[error("{}", Chain(&**.0))]
     Status(Box<dyn Error + Send + Sync>),
     /// No agent is running, and the status comes from the journal.

@@ -1,4 +1,4 @@
-//! Runs other programs with a deadline. Abandons a program that is stuck in the kernel.
+//! Runs other programs with a deadline. A program that is stuck in the kernel is abandoned.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use super::last_bytes::LastBytes;
 
-/// Maximum bytes of output kept.
+/// Maximum number of bytes of output that are kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Maximum characters of output in an error.
 const ERROR_CHARS_MAX: usize = 300;
@@ -21,8 +21,8 @@ const ERROR_CHARS_MAX: usize = 300;
 const POLL: Duration = Duration::from_millis(5);
 /// How long to wait after a kill. A process stuck in the kernel does not exit.
 const KILL_WAIT: Duration = Duration::from_millis(500);
-/// How long to wait for end of file after the program exited. A child process of the program may
-/// hold the pipe open.
+/// How long to wait for the end of the output after the program has exited. A child process of the
+/// program may keep the pipe open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a program failed.
@@ -36,10 +36,10 @@ pub enum ProcessError {
     /// The program missed its deadline.
     #[error("`{program}` timed out after {} s and was killed", .after.as_secs())]
     TimedOut { program: String, after: Duration },
-    /// Killed because the order is no longer active.
+    /// The program was killed, because the order is no longer active.
     #[error("`{program}` was killed: the order is no longer active")]
     Cancelled { program: String },
-    /// The output is incomplete, which must not look like empty output.
+    /// The output is incomplete. This must not look like empty output.
     #[error(
         "the output of `{program}` is incomplete: a child process still has it open, or it exceeds {OUTPUT_BYTES_MAX} bytes"
     )]
@@ -48,9 +48,9 @@ pub enum ProcessError {
     #[error("`{program}` failed ({status}): {output}")]
     Failed {
         program: String,
-        /// Its exit status or signal.
+        /// Exit status of the program, or the signal that ended it.
         status: String,
-        /// Its output, shortened to one line.
+        /// Output of the program, shortened to one line.
         output: String,
     },
 }
@@ -60,7 +60,7 @@ pub(super) enum End {
     Exited(ExitStatus),
     /// The program missed its deadline and was killed.
     TimedOut,
-    /// Killed because the order is no longer active.
+    /// The program was killed, because the order is no longer active.
     Cancelled,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct CompletedProcess {
 #[derive(Debug)]
 pub(super) struct CapturedOutput {
     pub(super) bytes: Vec<u8>,
-    /// Bytes of output before `bytes` that were dropped.
+    /// Number of bytes that came before `bytes` in the output and were dropped.
     pub(super) dropped_bytes: u64,
     /// `true` if the output was read to end of file.
     pub(super) is_complete: bool,
@@ -87,9 +87,9 @@ pub(super) struct CapturedOutput {
 /// Which bytes to keep of an output longer than [`OUTPUT_BYTES_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// The beginning. Then the pipe is closed, which ends most programs with SIGPIPE.
+    /// The beginning is kept. The pipe is then closed, which ends most programs with SIGPIPE.
     First,
-    /// The end. The program keeps running.
+    /// The end is kept. The program keeps running.
     Last,
 }
 
@@ -131,8 +131,8 @@ impl CompletedProcess {
         complete.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
-    /// Exit code, stdout and stderr, for any code. With codes 0 and 1, stdout holds the result and
-    /// must be complete. With other codes, stderr explains why there is no result.
+    /// Exit code, stdout and stderr, for any exit code. With codes 0 and 1, stdout is the result
+    /// and must be complete. With other codes, stderr explains why there is no result.
     pub(super) fn result(&self) -> Result<(Option<i32>, String, String), ProcessError> {
         let code = self.status()?.code();
         let stdout = match code {
@@ -155,8 +155,8 @@ pub(super) fn run<A: AsRef<OsStr>>(
     completed.complete_stdout()
 }
 
-/// Runs a program that makes a change, to completion. The program holds `lock` open as its stdin,
-/// and reads nothing from it. It may leave behind a process that holds its output open.
+/// Runs a program that makes a change, until it ends. The program has `lock` open as its stdin, but
+/// does not read from it. A process that the program leaves behind may keep the output open.
 pub(super) fn change<A: AsRef<OsStr>>(
     program: &OsStr,
     args: impl IntoIterator<Item = A>,
@@ -165,7 +165,7 @@ pub(super) fn change<A: AsRef<OsStr>>(
 ) -> Result<(), ProcessError> {
     let mut command = build_command(program, args);
     command.stdin(lock);
-    // The output is used only for the error, so do not wait long for its end.
+    // The output is needed only for the error, so the wait for its end is short.
     let limits = Limits { output_wait: KILL_WAIT, ..Limits::with_deadline(deadline) };
     run_command(command, &limits, &|| true)?.success()
 }
@@ -216,7 +216,7 @@ struct Limits {
     deadline: Duration,
     output_wait: Duration,
     group: Group,
-    /// Applies to stdout.
+    /// Which bytes of stdout are kept.
     keep: Keep,
 }
 
@@ -235,7 +235,7 @@ fn run_command(
     let spawned = command.spawn();
     let mut child =
         spawned.map_err(|err| ProcessError::DidNotStart { program: program.clone(), err })?;
-    // The command still holds its stdin open, which may be the lock.
+    // The command still has its stdin open, and that stdin may be the lock.
     drop(command);
     let out = Reader::start(child.stdout.take(), limits.keep);
     let err = Reader::start(child.stderr.take(), Keep::First);
@@ -260,11 +260,12 @@ fn run_command(
     Ok(CompletedProcess { program, deadline: limits.deadline, end, stdout, stderr })
 }
 
-/// Reads output in the background, so that a full pipe does not block the program, and endless
+/// Reads output in the background. A full pipe therefore does not block the program, and endless
 /// output does not block the agent.
 struct Reader {
     output: Arc<Mutex<LastBytes>>,
-    /// Gets a message at end of file. Disconnects without a message if the reader stops earlier.
+    /// The receiver gets a message at the end of the output. If the reader stops earlier, the
+    /// channel is closed without a message.
     ended: Receiver<()>,
 }
 
@@ -292,8 +293,8 @@ impl Reader {
                     Keep::Last => count,
                 };
                 output.push(&chunk[..count.min(room)]);
-                // With `Keep::Last` there is no limit. Stop when the output has been taken, because
-                // a process left behind may print forever.
+                // `Keep::Last` has no limit on the output. Stop once the output has been taken,
+                // because a process that was left behind may print forever.
                 let is_abandoned = keep == Keep::Last && Arc::strong_count(&shared) == 1;
                 if count > room || is_abandoned {
                     return;
@@ -315,7 +316,7 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// `true` if the child exited before the deadline. Does not reap it.
+/// `true` if the child exited before the deadline. The child is not reaped.
 fn wait(child: &Child, deadline: Duration, is_active: &dyn Fn() -> bool) -> bool {
     let until = Instant::now() + deadline;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

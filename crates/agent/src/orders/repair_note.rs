@@ -1,5 +1,5 @@
-//! The last manual repair that the server reported. A small file keeps it across restarts, and the
-//! health monitor reads the file at startup.
+//! The last manual repair that the server reported. A small file keeps this note across restarts.
+//! The health monitor reads the file at startup.
 //!
 //! ```text
 //! orders (thread) ─ write ─> repaired.json ─ read at startup ────────> health monitor
@@ -41,8 +41,8 @@ pub(crate) fn write(state_dir: &Path, note: &RepairNote) -> io::Result<()> {
     fs::File::open(state_dir)?.sync_all()
 }
 
-/// The last note. `None` if there is none or it does not parse. Findings that wait for a repair
-/// then stay open.
+/// The last note. `None` if there is no note, or if it does not parse. Findings that wait for a
+/// repair then stay open.
 pub(crate) fn read(state_dir: &Path) -> Option<RepairNote> {
     let mut bytes = Vec::new();
     fs::File::open(state_dir.join(FILE)).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -50,13 +50,14 @@ pub(crate) fn read(state_dir: &Path) -> Option<RepairNote> {
 }
 
 /// Watches for a note that another process writes. Only an agent that executes no orders needs
-/// this, because only then can `farrier orders` run beside it: the process that executes orders
-/// locks the order journal. The watch calls `stat` with each tick. It does not use inotify, because
-/// each user has few inotify instances, and many programs on a node use them.
+/// this: the order journal is locked by the process that executes orders, so `farrier orders`
+/// cannot run next to an agent that executes them. The watch calls `stat` with each tick. It does
+/// not use inotify, because each user has few inotify instances, and many programs on a node use
+/// them.
 #[derive(Debug)]
 pub struct RepairWatch {
     state_dir: PathBuf,
-    /// Identity of the file at the last call. Each note is a new file.
+    /// Identity of the file at the last call. Each note is written to a new file.
     last: Option<FileIdentity>,
 }
 

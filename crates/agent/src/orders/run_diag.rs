@@ -1,5 +1,5 @@
-//! Tests GPUs under load, also for verification levels V2 and V3: runs `farrier diag` in its own
-//! process and evaluates its report.
+//! Tests GPUs under load, for orders and for verification levels V2 and V3. Runs `farrier diag` in
+//! a separate process and evaluates its report.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -53,8 +53,8 @@ pub(super) fn run(
 ) -> VerificationReport {
     let mut args: Vec<OsString> = ["diag", "--output", "json", "--level"].map(Into::into).into();
     args.push(level.to_string().into());
-    // End `farrier diag` with the agent. It changes nothing, and if it outlived the agent, it would
-    // block the next run.
+    // End `farrier diag` when the agent ends. The command changes nothing, and if it ran longer
+    // than the agent, it would block the next run.
     args.extend(["--ends-with".into(), std::process::id().to_string().into()]);
     if level == 3 {
         args.extend(["--minutes".into(), minutes.to_string().into()]);
@@ -85,13 +85,14 @@ pub(super) fn run(
     verification
 }
 
-/// Adds the results. They are final, because a slow or faulty GPU is no better a minute later.
+/// Adds the results. The results are final, because a slow or faulty GPU will not be better a
+/// minute later.
 fn evaluate(report: &DiagReport, verification: &mut VerificationReport) {
     verification.is_final = true;
     for gpu in &report.gpus {
         let tests = |grade: Grade| gpu.tests.iter().filter(move |row| row.grade == grade);
         match gpu.grade {
-            // The GPU passed the tests that ran. The others have no result.
+            // The GPU passed the tests that ran. The other tests have no result.
             Grade::Pass if !gpu.missing.is_empty() => {
                 let why = gpu.tests.iter().find(|row| gpu.missing.contains(&row.test));
                 let why = why.map_or("", |row| row.why.as_str());

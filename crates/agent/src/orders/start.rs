@@ -23,16 +23,16 @@ use crate::failpoint::Failpoint;
 /// Polling interval.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Creates the actuator for a root that is not this machine's. `None` if there is no actuator for
-/// that root.
+/// Creates the actuator for a root that is not the root of this machine. Returns `None` if there is
+/// no actuator for that root.
 pub type ActuatorFactory = fn(&Path, Tuner) -> Option<Box<dyn Actuator>>;
 
 pub struct ExecutorOptions {
     pub actuator: Box<dyn Actuator>,
     pub inspector: Arc<dyn Inspector>,
     pub hostname: String,
-    /// The enrolled name. `None` if the node has not enrolled. Then the node that an order names is
-    /// not checked.
+    /// The name under which the node enrolled. `None` if the node has not enrolled. Farrier then
+    /// does not check whether an order names this node.
     pub node: Option<NodeId>,
     /// Uploads artifacts to the server. `None` if there is no server.
     pub outbox: Option<Outbox>,

@@ -1,4 +1,4 @@
-//! Decides whether to accept an order. Pure functions.
+//! Decides whether to accept an order. The functions are pure.
 
 use farrier_fleet::fleet::NodeId;
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus};
@@ -8,21 +8,21 @@ use super::execute::{OrderPermission, executor};
 use super::ledger::OrderLedger;
 use super::node_error::ActuatorError;
 
-/// Maximum statuses that wait for an acknowledgement. The agent does not obey a server that sends
-/// orders but never acknowledges a status.
+/// Maximum number of statuses that wait for an acknowledgement. An agent does not obey a server
+/// that sends orders but never acknowledges a status.
 const ANSWERS_MAX: usize = 64;
 
 /// Permissions and limits from the node's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OrderLimits {
-    /// The enrolled name. `None` if the node that an order names is not checked.
+    /// The name under which the node enrolled. `None` if the node name in an order is not checked.
     pub node: Option<NodeId>,
     pub allow_reset: bool,
     pub allow_reboot: bool,
     pub allow_tune: bool,
     /// Units that may be restarted.
     pub services: Vec<String>,
-    /// How long a verification is retried, because findings clear some time after their cause.
+    /// For how long a verification is retried. Findings clear some time after their cause has gone.
     pub settle_s: u32,
 }
 
@@ -30,15 +30,16 @@ pub struct OrderLimits {
 pub(super) enum OrderAdmission {
     /// The order was submitted before and has this status.
     Duplicate(OrderStatus),
-    /// The order is stale, is not for this node, or came while too many statuses wait. It is not
-    /// journaled.
+    /// The order is stale, is for another node, or arrived while too many statuses wait for an
+    /// acknowledgement. It is not journaled.
     Rejected(String),
-    /// The order is not executed. The refusal is journaled, so the generation is used up.
+    /// The order is not executed. The refusal is journaled, so its generation cannot be used again.
     Refused(String),
     Accepted,
 }
 
-/// Decides whether to accept an order. `boot` is the current boot id, or why it is unknown.
+/// Decides whether to accept an order. `boot` is the current boot ID, or the reason why it is
+/// unknown.
 pub(super) fn admit(
     ledger: &OrderLedger,
     limits: &OrderLimits,
@@ -77,7 +78,7 @@ pub(super) fn admit(
     forbidden(limits, &order.kind).map_or(OrderAdmission::Accepted, OrderAdmission::Refused)
 }
 
-/// `Some` if the order was submitted before, or is not newer than an earlier one.
+/// Returns a value if the order was submitted before, or if it is not newer than an earlier order.
 fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<OrderAdmission> {
     let current = ledger.current.as_ref().map(|active| (&active.order, &OrderStatus::Accepted));
     let last = ledger.last.as_ref().map(|(order, status)| (order, status));
@@ -92,14 +93,15 @@ fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<OrderAdmiss
     })
 }
 
-/// `true` if both are the same order. Ignores the lease, because the server's clock may have been
-/// set in between, and the reason, because another server version may word it differently.
+/// `true` if both are the same order. The lease is ignored, because the server's clock may have
+/// been set in between. The reason is ignored, because another server version may word it
+/// differently.
 fn is_same(earlier: &Order, order: &Order) -> bool {
     let Order { node, generation, kind, boot, lease_until: _, reason: _ } = earlier;
     (node, generation, kind, boot) == (&order.node, &order.generation, &order.kind, &order.boot)
 }
 
-/// Why this node's configuration forbids the order. `None` if it is allowed.
+/// Why the configuration of this node forbids the order. `None` if the order is allowed.
 fn forbidden(limits: &OrderLimits, kind: &OrderKind) -> Option<String> {
     let needs = executor(kind).needs?;
     let key = match needs {

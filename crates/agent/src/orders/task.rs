@@ -1,5 +1,5 @@
-//! An order during execution: its deadline, and changes that are journaled before and after they
-//! are made.
+//! An order during its execution. It has a deadline, and its changes are journaled before and after
+//! they are made.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -15,16 +15,17 @@ use crate::failpoint::Point;
 /// Lock file. The process that makes a change holds the lock while it runs.
 pub(crate) const CHANGE_LOCK: &str = "orders.alive";
 
-/// Maximum time between the deadline and the end of the lease. In this time, the status has to
-/// reach the server.
+/// The status of an order is due at most this long before the lease ends, so that the status can
+/// reach the server in time.
 const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
 
 /// Why execution stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Abort {
-    /// The order is no longer active, or the agent stops. There is no status to report.
+    /// The order is no longer active, or the agent is stopping, so there is no status to report.
     Cancelled,
-    /// The reason for the order status: `Refused` if no change was started, `Failed` otherwise.
+    /// The execution cannot continue, for this reason. The status is `Refused` if no change was
+    /// started, and `Failed` otherwise.
     CannotExecute(String),
 }
 
@@ -78,7 +79,7 @@ impl<'d> OrderTask<'d> {
         self.inner.now()
     }
 
-    /// When the order must have a status.
+    /// The time at which the order must have a status.
     pub(super) fn deadline(&self) -> Timestamp {
         let until = self.current.lease_until();
         let early = (until.duration_since(self.current.accepted) / 10)
@@ -120,8 +121,8 @@ impl<'d> OrderTask<'d> {
         }
     }
 
-    /// Makes a change: journals the start, acts, and journals the outcome. Does not act after the
-    /// lease has ended, or if the start cannot be journaled.
+    /// Makes a change: journals the start, makes the change, and journals the outcome. Nothing is
+    /// changed if the lease has ended, or if the start cannot be journaled.
     pub(super) fn act<E: fmt::Display>(
         &mut self,
         effect: OrderEffect,

@@ -1,5 +1,5 @@
-//! Runs `farrier tune apply` in its own process and evaluates its report. That process journals the
-//! previous settings, which `farrier tune revert` restores.
+//! Runs `farrier tune apply` in a separate process and evaluates its report. That process journals
+//! the previous settings, so that `farrier tune revert` can restore them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -102,7 +102,7 @@ fn changes_made(report: &ApplyReport) -> String {
     }
 }
 
-/// Formats the number of changes made, and each setting that differs.
+/// Formats the number of changes that were made, and each setting that differs.
 struct Incomplete<'r>(&'r ApplyReport);
 
 impl fmt::Display for Incomplete<'_> {
@@ -113,14 +113,14 @@ impl fmt::Display for Incomplete<'_> {
             let words = step.standing.words();
             describe(step, (step.standing.name(), &words))
         });
-        // Name a setting that differs on several GPUs once.
+        // If a setting differs on several GPUs, name the setting only once.
         let settings: BTreeSet<String> = failed.chain(open).collect();
         formatter.write_str(&changes_made(report))?;
         settings.iter().try_for_each(|setting| write!(formatter, "; {setting}"))
     }
 }
 
-/// `gpu.ecc (unknown: why)`
+/// Formats a setting, as in `gpu.ecc (unknown: why)`.
 fn describe(step: &Step, (how, why): (&str, &str)) -> String {
     format!("{} ({how}: {why})", step.setting)
 }

@@ -1,5 +1,5 @@
-//! Groups faults by component, because several faults on one component are mostly one problem with
-//! one first action.
+//! Groups faults by component. Several faults on one component mostly have one cause, so one first
+//! action is enough.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The faults of one component.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// Display name: `GPU 3`, `mlx5_0`, `node`.
+    /// Display name, such as `GPU 3`, `mlx5_0` or `node`.
     pub name: String,
     /// `None` if the component is not a GPU.
     pub uuid: Option<GpuUuid>,
@@ -27,7 +27,7 @@ pub struct Group {
     pub findings: Vec<u64>,
 }
 
-/// A component. The order of the variants decides between groups of equal severity and action.
+/// A component. If groups have equal severity and action, the order of the variants decides.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Component {
     Gpu(u32, GpuUuid),

@@ -14,7 +14,7 @@ pub struct ServerStatus {
     /// unreadable.
     pub node: Option<NodeId>,
     pub connection: UplinkState,
-    /// The last journal record that the server acknowledged. `None` if unknown.
+    /// The last journal record that the server acknowledged. `None` if it is unknown.
     pub acknowledged: Option<u64>,
     /// When the certificate expires. `None` if there is no certificate, or its validity is unknown.
     pub certificate_expires: Option<Timestamp>,
@@ -44,6 +44,6 @@ pub struct ActiveOrderStatus {
     pub kind: OrderKind,
     pub reason: String,
     pub accepted: Timestamp,
-    /// When the order's status is due.
+    /// When the status of the order is due.
     pub lease_until: Timestamp,
 }

@@ -1,33 +1,33 @@
-//! Computes the time of the next connection attempt: exponential back-off with full jitter. Pure
-//! arithmetic on instants.
+//! Computes the time of the next connection attempt by exponential back-off with full jitter. The
+//! functions only compute with instants.
 
 use std::time::Duration;
 
 use farrier_fleet::fleet::reconnect::RECONNECT_WAIT_MAX_S;
 use tokio::time::Instant;
 
-/// Upper bound of the first wait, until the server has sent a bound that suits the size of its
-/// fleet.
+/// Upper bound of the first wait. It applies until the server has sent a bound that suits the size
+/// of its fleet.
 const FIRST: Duration = Duration::from_secs(1);
-/// Minimum time between two attempts, so that a server that accepts and drops sessions is not
-/// hammered.
+/// Minimum time between two attempts. It protects a server that accepts sessions and ends them at
+/// once.
 const ATTEMPT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(RECONNECT_WAIT_MAX_S as u64);
-/// The longest back-off while an urgent finding is unreported, and the minimum time between two
-/// waits that urgent findings cut short. It is short enough for a fatal finding. If every node of a
-/// rack has a fatal finding, there are still five times fewer attempts than with
+/// The longest back-off while an urgent finding is unreported. Also the minimum time between two
+/// waits that an urgent finding ends early. It is short enough for a fatal finding. If every node
+/// in a rack has a fatal finding, there are still five times fewer attempts than with
 /// [`ATTEMPT_INTERVAL_MIN`].
 pub(super) const URGENT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct BackOff {
-    /// Attempts since the last accepted session.
+    /// Number of attempts since the last accepted session.
     failures: u32,
     /// The upper bound of the first wait.
     first: Duration,
     /// When the last attempt began.
     began: Option<Instant>,
-    /// When an urgent finding last cut a wait short.
+    /// When an urgent finding last ended a wait early.
     cut_short: Option<Instant>,
 }
 
@@ -43,8 +43,8 @@ impl BackOff {
         self.began = Some(now);
     }
 
-    /// Records that the server accepted a session. After the session, agents spread their first
-    /// attempts over `spread`.
+    /// Records that the server accepted a session. When the session ends, the agents of the fleet
+    /// spread their first attempts over `spread`.
     pub(super) fn accepted(&mut self, spread: Duration) {
         self.failures = 0;
         self.first = spread.clamp(FIRST, WAIT_MAX);
@@ -55,7 +55,8 @@ impl BackOff {
         self.failures = 0;
     }
 
-    /// When the next attempt is due. `jitter` is in 0..=1 and scales the whole wait.
+    /// When the next attempt is due. `jitter` is a number in 0..=1 by which the whole wait is
+    /// multiplied.
     pub(super) fn next_attempt(&mut self, now: Instant, is_urgent: bool, jitter: f64) -> Instant {
         let longest = if is_urgent { URGENT_WAIT_MAX } else { WAIT_MAX };
         let step = self.first.saturating_mul(1 << self.failures.min(16)).min(longest);
@@ -63,14 +64,14 @@ impl BackOff {
         self.not_before(now + step.mul_f64(jitter))
     }
 
-    /// When an urgent finding may trigger an attempt: at once, unless another urgent finding
-    /// triggered one recently.
+    /// When an urgent finding may trigger an attempt. This is at once, unless another urgent
+    /// finding has triggered an attempt recently.
     pub(super) fn urgent_attempt(&self, now: Instant) -> Instant {
         let again = self.cut_short.map_or(now, |at| at + URGENT_WAIT_MAX);
         self.not_before(now.max(again))
     }
 
-    /// Records that an urgent finding cut a wait short.
+    /// Records that an urgent finding ended a wait early.
     pub(super) fn cut_short(&mut self, at: Instant) {
         self.cut_short = Some(at);
     }

@@ -1,4 +1,4 @@
-//! State of the connection to the server, in a watch channel, so that readers never block.
+//! State of the connection to the server. It is in a watch channel, so that readers never block.
 
 use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
@@ -10,14 +10,14 @@ use super::identity::Opened;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UplinkState {
-    /// No server is configured, and the agent works alone.
+    /// No server is configured, so the agent works without one.
     Standalone,
     /// The first attempt is in progress.
     Connecting,
     Connected {
         since: Timestamp,
     },
-    /// The journal keeps findings until the connection is back.
+    /// The connection is lost. The journal keeps findings until the connection is back.
     Disconnected {
         /// When the connection was lost, or when the first attempt failed.
         since: Timestamp,

@@ -12,7 +12,7 @@ use crate::state::Published;
 /// Returns the open coverage gaps. `None` while the agent does not know them.
 pub type CoverageSource = Box<dyn Fn() -> Option<Vec<ObservedGap>> + Send>;
 
-/// Returns the gaps of the last published state, and one more if that state is outdated.
+/// Returns the gaps of the last published state. If that state is outdated, one more gap says so.
 pub fn coverage_source(published: Published) -> CoverageSource {
     Box::new(move || {
         let state = published.get()?;
@@ -29,7 +29,7 @@ pub fn coverage_source(published: Published) -> CoverageSource {
     })
 }
 
-/// Whether both have the same gaps, whatever their age.
+/// Whether both lists have the same gaps. The age of the gaps does not matter.
 pub(super) fn is_same(sent: &[ObservedGap], gaps: &[ObservedGap]) -> bool {
     let is_same = |(one, other): (&ObservedGap, &ObservedGap)| {
         (&one.subject, &one.source, &one.cause) == (&other.subject, &other.source, &other.cause)

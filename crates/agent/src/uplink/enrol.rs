@@ -1,5 +1,5 @@
-//! Enrolment: uses a join token to get the first certificate, from a server whose CA matches a
-//! fingerprint.
+//! Enrolment: the node uses a join token to get its first certificate. The CA of the server has to
+//! match a fingerprint.
 
 use farrier_fleet::fleet::NodeId;
 use farrier_wire::client::{self, ConnectError, FingerprintError, ServerUrl, fingerprint};
@@ -49,8 +49,8 @@ pub struct Enrolment {
     pub identity_store: IdentityStore,
 }
 
-/// Enrols and stores the certificate. Idempotent: if the response was lost, a retry gets the same
-/// result.
+/// Enrols and stores the certificate. Idempotent: if the response was lost, another attempt gets
+/// the same certificate.
 pub fn enrol(enrolment: &Enrolment, token: &str) -> Result<Identity, EnrolError> {
     let expected_ca = fingerprint(&enrolment.fingerprint)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,7 +82,7 @@ async fn enrol_now(
     Ok(identity)
 }
 
-/// Checks that the certificate is for this node, from the CA with this fingerprint.
+/// Checks that the certificate is for this node, and that the CA with this fingerprint signed it.
 fn check_certificate(
     node: &NodeId,
     signed: &Certificate,

@@ -23,7 +23,8 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 
-/// Longest interval between renewal checks. It applies to a certificate that is valid for weeks.
+/// Longest interval between two checks whether renewal is due. It applies if the certificate is
+/// valid for weeks.
 const RENEWAL_CHECK_MAX: Duration = Duration::from_secs(600);
 
 /// Why the node has no usable identity.
@@ -66,7 +67,7 @@ pub(crate) struct Opened {
     pub(crate) tls: Arc<ClientConfig>,
     /// Identifies this enrolment by its CA and subject. A renewal does not change it.
     pub(crate) enrolment: String,
-    /// `None` if unknown. The certificate is then not renewed.
+    /// Validity of the certificate. `None` if it is unknown. The certificate is then not renewed.
     pub(crate) validity: Option<Validity>,
 }
 
@@ -93,7 +94,7 @@ impl IdentityStore {
         Ok(())
     }
 
-    /// Rejects a key that other users may read, because it may have been copied.
+    /// Rejects a key that other users may read, because another user may have copied it.
     fn check_modes(&self) -> Result<(), NodeIdentityError> {
         let keys = [self.node_path(), self.dir.join("enrol.key")];
         let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
@@ -159,8 +160,8 @@ impl IdentityStore {
         self.open().map(|opened| opened.identity)
     }
 
-    /// Stores the key and the certificate. Writes the CA certificate only if it is missing, because
-    /// a renewal must not change whom the node trusts.
+    /// Stores the key and the certificate. The CA certificate is written only if it is missing,
+    /// because a renewal must not change which CA the node trusts.
     pub(crate) fn store(
         &self,
         key: &NodeKey,
@@ -188,8 +189,8 @@ impl IdentityStore {
         write(&path, 0o600, &text).map_err(failed(&path))
     }
 
-    /// The key of an enrolment in progress, created if there is none. If the server's response was
-    /// lost, a retry with the same key gets it again.
+    /// The key of an enrolment in progress. If there is none, it is created. If the response of the
+    /// server was lost, another attempt with the same key gets the response again.
     pub(crate) fn enrolment_key(&self) -> Result<NodeKey, NodeIdentityError> {
         self.check_modes()?;
         let path = self.dir.join("enrol.key");
@@ -220,8 +221,8 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Parses the header of `node.pem`. The validity starts at `issued`, because `not-before` is
-    /// hours earlier.
+    /// Parses the header of `node.pem`. The validity starts at `issued`. The value of `not-before`
+    /// is hours earlier.
     fn parse(text: &str) -> Option<Self> {
         let time = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -241,8 +242,8 @@ impl Validity {
         now.duration_since(self.from) > self.length() / 3 * 2
     }
 
-    /// How often to check whether renewal is due, and to retry it: several times in the last third
-    /// of the validity.
+    /// How often to check whether renewal is due, and how often to retry a failed renewal. There
+    /// are several checks in the last third of the validity.
     pub(crate) fn renewal_check_interval(self) -> Duration {
         let interval = Duration::try_from(self.length() / 20).unwrap_or_default();
         interval.clamp(Duration::from_secs(1), RENEWAL_CHECK_MAX)
@@ -264,9 +265,9 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
 }
 
-/// Gives `path` the owner of `folder`. Enrolment runs as root, but the agent may run as another
-/// user, who must own the files in the agent's directory. If this process is not root, the chown
-/// fails, but then the file has the right owner already.
+/// Gives `path` the same owner as `folder`. Enrolment runs as root, but the agent may run as
+/// another user. That user must own the files in the agent's directory. If this process is not
+/// root, the call fails, but the file then already has the right owner.
 fn chown_like(folder: Option<&Path>, path: &Path) {
     if let Some(Ok(meta)) = folder.map(fs::metadata) {
         let _ = std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid()));

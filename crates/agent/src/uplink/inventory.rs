@@ -14,7 +14,7 @@ use super::InventorySource;
 use crate::jobs::JobRegistry;
 use crate::state::{Published, State};
 
-/// How long to wait for NVML's first answer before the server gets an inventory without GPUs.
+/// How long to wait for NVML's first answer. After that, the server gets an inventory without GPUs.
 const NVML_WAIT_MS: i64 = 30_000;
 
 /// Builds the inventory from the last published state.
@@ -29,7 +29,7 @@ pub fn inventory_source(
         Reading::Value(release) if !release.is_empty() => Some(release),
         _ => None,
     };
-    // These change only with a boot, or with a new disk.
+    // These values change only with a reboot, or with a new disk.
     let compliance = compliance(&compliance::read(&root), &compliance::secure_boot(&root));
     Box::new(move || {
         let state = published.get()?;
@@ -47,7 +47,7 @@ pub fn inventory_source(
     })
 }
 
-/// The security features as the fleet reports them. What cannot be read is unknown.
+/// The security features in the form that the fleet uses. A feature that cannot be read is unknown.
 fn compliance(read: &ComplianceObservation, secure_boot: &Reading<bool>) -> NodeCompliance {
     let volumes = read.volumes.value().map_or(&[][..], Vec::as_slice);
     let encrypted: Option<Vec<bool>> =
@@ -82,7 +82,7 @@ fn compliance(read: &ComplianceObservation, secure_boot: &Reading<bool>) -> Node
 /// Maximum frameworks in the inventory.
 const FRAMEWORKS_MAX: usize = 16;
 
-/// Frameworks that jobs of the last day reported. Empty if no job reported any.
+/// Frameworks that jobs reported within the last day. Empty if no job reported any.
 fn distinct<'j>(
     jobs: impl IntoIterator<Item = &'j BTreeMap<String, String>>,
 ) -> Vec<(String, String)> {
@@ -100,7 +100,7 @@ fn cuda(driver: &str) -> Option<String> {
     (!branch.is_unverified("native_cuda")).then(|| branch.native_cuda.to_string())
 }
 
-/// The GPUs. `Some(None)` if they cannot be read. `None` if they are not known yet.
+/// The GPUs. `Some(None)` means that they cannot be read. `None` means that they are not known yet.
 #[expect(clippy::option_option, reason = "not known yet and not readable are different results")]
 fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
     let listed = &state.values.gpus;

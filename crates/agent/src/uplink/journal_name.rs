@@ -1,5 +1,5 @@
 //! The name of the journal. A new journal numbers its records from 1 again, so the server needs the
-//! name to tell journals apart.
+//! name to distinguish journals.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ impl JournalName {
         Self { path: state_dir.join("uplink.json") }
     }
 
-    /// Returns the name. Creates one if there is none.
+    /// Returns the name. If there is none, creates one.
     pub(super) fn get(&self) -> io::Result<String> {
         let bytes = fs::read(&self.path).ok();
         let file = bytes.and_then(|bytes| serde_json::from_slice::<JournalNameFile>(&bytes).ok());
@@ -36,8 +36,7 @@ impl JournalName {
         }
     }
 
-    /// Creates a new name, because under the old name the server has records that this journal
-    /// lacks.
+    /// Creates a new name. Under the old name, the server has records that this journal lacks.
     pub(super) fn renew(&self) -> io::Result<String> {
         let mut bytes = [0_u8; 16];
         let random = SystemRandom::new().fill(&mut bytes);

@@ -1,5 +1,5 @@
-//! Reads the journal's files, starting after the last record that the server has acknowledged.
-//! Returns only records that are on disk, and reports gaps.
+//! Reads the files of the journal, starting after the last record that the server has acknowledged.
+//! Only records that are on disk are returned. Gaps are reported.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom};
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 struct ReadPosition {
     segment: u64,
     offset: u64,
-    /// Sequence number of the last record returned.
+    /// Sequence number of the last record that was returned.
     last: u64,
 }
 
@@ -25,8 +25,8 @@ struct ReadPosition {
 pub(crate) enum JournalRead {
     /// Records in order. Empty if there is nothing new.
     Records(Vec<JournalRecord>),
-    /// The journal does not continue at the read position: a line is damaged, or a segment was
-    /// deleted before it was read.
+    /// The journal does not continue at the read position. Either a line is damaged, or a segment
+    /// was deleted before it was read.
     Gap,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct JournalReader {
     open: Option<OpenSegment>,
 }
 
-/// The segment being read. It stays readable after the file is deleted, because the file is open.
+/// The segment that is being read. The file is open, so it stays readable after it is deleted.
 #[derive(Debug)]
 struct OpenSegment {
     number: u64,
     reader: BufReader<File>,
-    /// Last durable record when the buffer was filled. Buffered lines beyond it may come from a
-    /// failed write, which the journal truncates and writes again.
+    /// The last durable record at the time when the buffer was filled. Later lines in the buffer
+    /// may come from a failed write, which the journal truncates and repeats.
     durable: u64,
 }
 
@@ -189,7 +189,7 @@ enum Next {
     Gap,
 }
 
-/// Reads a line. Advances the position, unless the line has to be read again.
+/// Reads a line. The position advances unless the line has to be read again.
 fn next(
     reader: &mut BufReader<File>,
     position: &mut ReadPosition,

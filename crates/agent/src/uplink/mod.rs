@@ -6,9 +6,9 @@
 //! OrderHandler <─ order ─ Session <─────────────────────────────────────────┘
 //! ```
 //!
-//! The uplink runs on its own thread and runtime, reads files, and never calls the health monitor.
-//! If the server is unreachable, the agent only has the cost of connection attempts. Data in flight
-//! is bounded, and the backlog stays in the journal.
+//! The uplink has its own thread and runtime, reads files, and never calls the health monitor. If
+//! the server is unreachable, the only cost for the agent are the connection attempts. The amount
+//! of data in flight is limited, and the backlog stays in the journal.
 
 mod back_off;
 mod connection_status;
@@ -51,19 +51,19 @@ pub use reconnect::fixed_wait_from_environment;
 use session::UplinkSession;
 pub use urgent::Urgent;
 
-/// Executes orders. If an order is submitted again, the result is its current status.
+/// Executes orders. If an order is submitted again, the result is the current status of that order.
 pub trait OrderHandler: Send + Sync {
     /// Accepts or refuses an order. May block on the disk.
     fn submit(&self, order: Order) -> OrderStatus;
     /// The newest status of each order that the server has not acknowledged.
     fn outstanding(&self) -> Vec<(u64, OrderStatus)>;
-    /// Generation of the last order accepted or refused. 0 if there was none. May block on the
-    /// disk.
+    /// Generation of the last order that was accepted or refused. 0 if there was none. May block on
+    /// the disk.
     fn last_order(&self) -> u64;
     /// Called when the server has persisted the final status of an order.
     fn acknowledge(&self, generation: u64);
-    /// Called with the enrolment of each session. After a re-enrolment, generations start over. May
-    /// block on the disk.
+    /// Called at the start of each session with the enrolment that the session belongs to. After a
+    /// new enrolment, generations start again. May block on the disk.
     fn set_enrolment(&self, _enrolment: &str) {}
 }
 
@@ -110,7 +110,7 @@ impl OrderHandler for NoOrders {
     fn acknowledge(&self, _: u64) {}
 }
 
-/// Returns the node's inventory. `None` if it is not known yet.
+/// Returns the node's inventory. `None` if the inventory is not known yet.
 pub type InventorySource = Box<dyn Fn() -> Option<NodeInventory> + Send>;
 
 pub struct Parts {
@@ -162,13 +162,14 @@ impl Uplink {
                     () = stopped.notified() => (),
                 }
             });
-            // Do not wait for a pending DNS lookup, or for an order handler blocked on the disk.
+            // Do not wait for a pending DNS lookup, or for an order handler that is blocked on the
+            // disk.
             runtime.shutdown_background();
         })?;
         Ok(Self { stop, acked, connection_status, thread })
     }
 
-    /// The last record acknowledged by the server. `None` if not known yet.
+    /// The last record that the server acknowledged. `None` if it is not known yet.
     pub fn acked(&self) -> watch::Receiver<Option<u64>> {
         self.acked.clone()
     }
@@ -177,8 +178,8 @@ impl Uplink {
         self.connection_status.clone()
     }
 
-    /// Stops the uplink. After the next start, the agent sends the records that the server has not
-    /// acknowledged.
+    /// Stops the uplink. Records that the server has not acknowledged are sent after the next
+    /// start.
     pub fn stop(self) {
         self.stop.notify_one();
         let _ = self.thread.join();
@@ -248,7 +249,7 @@ async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, status: StatusSend
     }
 }
 
-/// `true` if the server would reject the same message again.
+/// `true` if the server would reject the message again.
 fn is_message_rejected(err: &SessionError) -> bool {
     matches!(err, SessionError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
 }

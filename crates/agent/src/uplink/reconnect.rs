@@ -1,4 +1,4 @@
-//! Waits between connection attempts. An urgent finding cuts a wait short.
+//! Waits between connection attempts. An urgent finding ends a wait early.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use super::back_off::BackOff;
 use super::urgent::Urgent;
 
-/// Environment variable that replaces every back-off with a wait of this many seconds. With it, a
-/// test gets a long wait at the first attempt.
+/// Environment variable with a number of seconds. Each wait then has this length instead of the
+/// back-off, so that a test gets a long wait already at the first attempt.
 const FIXED_WAIT: &str = "FARRIER_TEST_RECONNECT_WAIT_S";
 
 /// The fixed wait from the environment, for tests.
 pub fn fixed_wait_from_environment() -> Option<Duration> {
-    // A release build ignores the variable: the policy check compares heartbeat timeouts with the
-    // maximum back-off, which a fixed wait could exceed.
+    // A release build ignores the variable. The policy check ensures that heartbeat timeouts are
+    // longer than the maximum back-off, and a fixed wait could be longer than that.
     if !cfg!(debug_assertions) {
         return None;
     }
@@ -28,7 +28,7 @@ pub(super) struct Reconnect {
     back_off: BackOff,
     urgent: watch::Receiver<Urgent>,
     fixed_wait: Option<Duration>,
-    /// The newest urgent record when the last attempt began.
+    /// The newest urgent record at the time of the last attempt.
     attempted_for: u64,
 }
 
@@ -43,7 +43,7 @@ impl Reconnect {
         self.back_off.begin(Instant::now());
     }
 
-    /// Records that the server accepted the session, however short the session was.
+    /// Records that the server accepted the session. The length of the session does not matter.
     pub(super) fn accepted(&mut self, spread: Duration) {
         self.back_off.accepted(spread);
     }

@@ -30,21 +30,22 @@ use super::upload;
 use super::{Parts, SessionError, coverage};
 use crate::monitor::{Chain, ObservedGap};
 
-/// Maximum messages queued for the connection. If the queue fills up, the connection is dead.
+/// Maximum number of messages in the queue for the connection. If the queue is full, the connection
+/// is dead.
 const OUTBOUND_MAX: usize = 64;
-/// Maximum bytes of unacknowledged records in flight. Bounds the agent's memory.
+/// Maximum number of bytes of unacknowledged records in flight. It limits the memory of the agent.
 const FLIGHT_BYTES_MAX: u64 = 1 << 20;
 /// Timeout for the server's welcome message.
 const WELCOME_WAIT: Duration = Duration::from_secs(15);
-/// Polling interval for the first inventory. There is nothing to send before the health monitor has
+/// Polling interval for the first inventory. There is nothing to send until the health monitor has
 /// published its state.
 const INVENTORY_POLL: Duration = Duration::from_millis(100);
 
-/// State that outlives a stream.
+/// State that is kept when a stream ends.
 pub(super) struct UplinkSession {
     pub(super) parts: Parts,
-    /// `Some` if the server accepted the last session: the time over which agents spread their
-    /// reconnects.
+    /// Set if the server accepted the last session. The value is the time over which agents spread
+    /// their reconnects.
     pub(super) accepted: Option<Duration>,
     /// The server has acknowledged all records with changes up to this one.
     pub(super) reported: u64,
@@ -55,7 +56,8 @@ pub(super) struct UplinkSession {
     reader: JournalReader,
     name: JournalName,
     renewal_tried: Option<Instant>,
-    /// The server rejected a message, so the next stream starts by sending all open findings.
+    /// Whether the server rejected a message. The next stream then starts by sending all open
+    /// findings.
     must_resync: bool,
 }
 
@@ -66,7 +68,7 @@ struct Stream {
     inventory: NodeInventory,
     /// The coverage gaps sent last. `None` if none were sent yet.
     coverage: Option<Vec<ObservedGap>>,
-    /// The node's cordon. A value is marked as seen when it is reported.
+    /// The cordon of the node. A value is marked as seen when it is reported.
     cordon: watch::Receiver<Cordon>,
     /// Sequence number of the last record sent.
     sent: u64,
@@ -77,7 +79,7 @@ struct Stream {
     /// Server time minus local time.
     clock_offset: SignedDuration,
     submissions: JoinSet<(u64, OrderStatus)>,
-    /// Uploads in progress. They end with the stream, and the order executor retries them.
+    /// Uploads in progress. They end with the stream. The order executor retries them.
     uploads: JoinSet<()>,
 }
 
@@ -156,7 +158,7 @@ impl UplinkSession {
         self.run_stream(agents, stream, inbound, interval).await
     }
 
-    /// Puts the node's name into the metadata if the connection has no certificate.
+    /// Adds the node's name to the metadata if the connection has no certificate.
     fn name_node(&self, node: &NodeId, metadata: &mut MetadataMap) -> Result<(), SessionError> {
         if self.parts.url.is_plain() {
             let name: MetadataValue<_> =
@@ -195,7 +197,7 @@ impl UplinkSession {
         }
     }
 
-    /// Resumes after the last acknowledged record, or resyncs.
+    /// Resumes after the last acknowledged record. If this is impossible, sends all open findings.
     fn resume(
         &mut self,
         stream: &mut Stream,
@@ -219,7 +221,7 @@ impl UplinkSession {
         self.resync(stream)
     }
 
-    /// Sends all open findings, which replace those that the server has.
+    /// Sends all open findings. They replace the findings that the server has.
     fn resync(&mut self, stream: &mut Stream) -> Result<(), SessionError> {
         let durable = *self.parts.durable.borrow();
         let (record, open) = self.reader.resync(durable).map_err(SessionError::Journal)?;
@@ -231,7 +233,8 @@ impl UplinkSession {
         stream.report(report::What::Open(open))
     }
 
-    /// Sends durable records while the bytes and records in flight are below their limits.
+    /// Sends durable records as long as the bytes and the number of records in flight are below
+    /// their limits.
     fn pump(&mut self, stream: &mut Stream) -> Result<(), SessionError> {
         let durable = *self.parts.durable.borrow_and_update();
         loop {
@@ -349,8 +352,8 @@ impl UplinkSession {
                 generation,
                 accepted,
             })) => {
-                // Ignore an acknowledgement of `Accepted`, because the order may have ended
-                // meanwhile, and its final status is not acknowledged.
+                // Ignore an acknowledgement of `Accepted`. The order may have ended in the
+                // meantime, and its final status is not acknowledged yet.
                 if !accepted {
                     stream.statuses.remove(&generation);
                     self.parts.order_handler.acknowledge(generation);
@@ -358,7 +361,7 @@ impl UplinkSession {
                 Ok(())
             }
             Some(server_message::What::Welcome(_)) => Err(SessionError::Protocol),
-            // A message type from a newer server.
+            // This type of message is from a newer server.
             None => Ok(()),
         }
     }
@@ -389,10 +392,10 @@ impl UplinkSession {
         Ok(())
     }
 
-    /// Renews the certificate when two thirds of its validity have passed. If renewal fails, the
-    /// old certificate stays in use.
+    /// Renews the certificate when two thirds of its validity have passed. If the renewal fails,
+    /// the old certificate stays in use.
     async fn renew(&mut self, agents: &mut Agents) -> Result<(), SessionError> {
-        // A timer may fire slightly early, so allow a tenth less than the interval.
+        // A timer may fire slightly early, so the minimum is a tenth shorter than the interval.
         let min_interval = self.renewal_check_interval().mul_f64(0.9);
         let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < min_interval);
         let is_due =
@@ -400,7 +403,7 @@ impl UplinkSession {
         if is_early || !is_due {
             return Ok(());
         }
-        // Limit the attempts, because if the clock is weeks ahead, renewal is due on every stream.
+        // Limit the attempts. If the clock is weeks ahead, a renewal is due on every stream.
         self.renewal_tried = Some(Instant::now());
         match self.next_certificate(agents).await {
             Ok(()) => {
@@ -431,7 +434,7 @@ impl Stream {
     fn send(&self, what: agent_message::What) -> Result<(), SessionError> {
         match self.out.try_send(AgentMessage { what: Some(what) }) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(SessionError::TimedOut),
-            // The stream has ended, and the session is about to read its error.
+            // The stream has ended. The session will read the error next.
             Err(mpsc::error::TrySendError::Closed(_)) | Ok(()) => Ok(()),
         }
     }
@@ -448,7 +451,8 @@ impl Stream {
     }
 }
 
-/// Converts the lease from the server's clock to this machine's, which the executor uses.
+/// Converts the lease from the server's clock to the clock of this machine, which the executor
+/// uses.
 fn to_local_clock(order: Order, clock_offset: SignedDuration) -> Order {
     let lease_until = order.lease_until.checked_sub(clock_offset).unwrap_or(order.lease_until);
     Order { lease_until, ..order }

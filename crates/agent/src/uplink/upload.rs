@@ -1,4 +1,4 @@
-//! Uploads an artifact on its own stream beside the session.
+//! Uploads an artifact on a separate stream, while the session is open.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -44,7 +44,7 @@ async fn send(
     let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
     let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
     let response = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
-    // A read error ends the stream early, and the server then returns an error too. Return the read
+    // A read error ends the stream early, so the server also returns an error. Return the read
     // error, because it is the cause.
     if let Ok(Err(err)) = reading.await {
         return Err(SendError::Read { path: upload.path.clone(), why: err.to_string() });

@@ -1,5 +1,5 @@
-//! Findings that bypass the back-off, because the server must take the node out of service for
-//! them.
+//! Urgent findings. Such a finding does not wait for the back-off, because the server must take the
+//! node out of service.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,20 @@ use crate::state::PublishedFinding;
 /// uplink waits for changes.
 #[derive(Debug, Default)]
 pub struct Urgent {
-    /// The journal's last record when the newest urgent finding reached the disk. 0 if there was no
-    /// urgent finding.
+    /// The last record of the journal at the time when the newest urgent finding was written to
+    /// disk. 0 if there was no urgent finding.
     pub record: u64,
-    /// Urgent findings that are open and have been on disk.
+    /// IDs of the urgent findings that are open and were written to disk.
     open: BTreeSet<u64>,
 }
 
 impl Urgent {
-    /// Compares the open findings with the urgent findings known so far. Returns `true` if an
-    /// urgent finding is new.
+    /// Compares the open findings with the urgent findings that are already known. Returns `true`
+    /// if there is a new urgent finding.
     pub(crate) fn update(&mut self, findings: &[PublishedFinding], last_record: u64) -> bool {
         let urgent = || findings.iter().filter(|shown| is_urgent(&shown.finding));
         let is_open = |id: &u64| urgent().any(|shown| shown.finding.id == *id);
-        // This keeps a known finding whose latest update is not on disk yet.
+        // A known finding stays known even if its latest update is not on disk yet.
         self.open.retain(is_open);
         let previous = self.open.len();
         self.open.extend(urgent().filter(|shown| shown.durable).map(|shown| shown.finding.id));

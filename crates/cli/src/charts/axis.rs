@@ -10,7 +10,7 @@ pub(super) fn coordinate(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 
-/// About five round tick values from zero to at most `max`.
+/// Returns about five round tick values, from zero to at most `max`.
 pub(super) fn ticks(max: f64) -> Vec<f64> {
     if !(max.is_finite() && max > 0.0) {
         return vec![0.0];
@@ -30,7 +30,7 @@ pub(super) fn ticks(max: f64) -> Vec<f64> {
     values
 }
 
-/// A logarithmic scale, mapped to a range of coordinates.
+/// A logarithmic scale, and the range of coordinates that it is mapped to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogScale {
     pub(super) min: f64,
@@ -43,8 +43,8 @@ pub(super) struct LogScale {
 const SMALLEST_MAX: f64 = 1e-12;
 
 impl LogScale {
-    /// A scale that contains all values, with a `margin` factor on both sides, and spans at least a
-    /// factor of `min_ratio`.
+    /// A scale that contains all values. It leaves a factor of `margin` free on both sides, and its
+    /// ends differ by at least a factor of `min_ratio`.
     pub(super) fn containing(
         values: impl Iterator<Item = f64>,
         margin: f64,

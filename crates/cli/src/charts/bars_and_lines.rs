@@ -16,8 +16,8 @@ const BAR: f64 = 16.0;
 /// A bar with its label and text.
 pub(crate) struct Bar {
     pub(crate) label: String,
-    /// The bar ends at the median, and a whisker spans the range from minimum to maximum. `None`
-    /// draws only the label and `text`.
+    /// The bar ends at the median. A whisker extends from the minimum to the maximum. With `None`,
+    /// only the label and `text` are drawn.
     pub(crate) value: Option<Stats>,
     /// Individual measurements, drawn as dots.
     pub(crate) repeats: Vec<f64>,
@@ -30,7 +30,7 @@ pub(crate) struct Bar {
 /// Draws horizontal bars from zero.
 pub(crate) fn bar_chart(title: &str, bars: &[Bar]) -> String {
     let max = bars.iter().filter_map(|bar| bar.value).map(|stats| stats.max).fold(0.0, f64::max);
-    // If all values are zero, no bar has a length, so any scale works.
+    // If all values are zero, all bars have the length zero, so any scale is right.
     let scale = (WIDTH - LABELS - NUMBERS) / if max > 0.0 { max } else { 1.0 };
     let height = ROW * usize_f64(bars.len()) + 8.0;
     let mut svg = format!(

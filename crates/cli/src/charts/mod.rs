@@ -20,7 +20,7 @@ const STYLE: &str = include_str!("style.css");
 /// CSS that only pages with coloured charts need.
 const COLOURS: &str = include_str!("colours.css");
 
-/// The start of a page, up to its heading. The caller closes it with `</body>\n</html>\n`.
+/// The start of a page, up to its heading. The caller ends the page with `</body>\n</html>\n`.
 pub(crate) fn head(title: &str) -> String {
     styled(title, "")
 }

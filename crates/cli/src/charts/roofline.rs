@@ -9,12 +9,13 @@ const RIGHT: f64 = WIDTH - 22.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 
-/// A GPU's roofs and the work under them.
+/// The roofs of a GPU, which are the limits from compute and memory bandwidth, and the work below
+/// them.
 pub(crate) struct RooflineChart<'a> {
     pub(crate) title: &'a str,
     /// Peak compute in TFLOP/s, and its label.
     pub(crate) peak: (f64, String),
-    /// A lower compute peak that bounds part of the work (such as 16-bit GEMMs in an FP8 run).
+    /// A lower compute peak, which limits a part of the work, such as 16-bit GEMMs in an FP8 run.
     pub(crate) lower: Option<(f64, String)>,
     /// Memory bandwidth in TB/s, and its label.
     pub(crate) slope: (f64, String),
@@ -99,8 +100,8 @@ fn lines(chart: &RooflineChart, x: LogScale, y: LogScale) -> String {
             at = y.at(*lower)
         ));
     }
-    // All points lie below the roofs, so labels go above them: along the slope, and left of each
-    // peak.
+    // All points are below the roofs, so the labels are above the roofs: along the slope, and to
+    // the left of each peak.
     let (middle_x, middle_y) = (x1 + 0.42 * (x2 - x1), y1 + 0.42 * (y2 - y1));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
     svg.push_str(&format!(

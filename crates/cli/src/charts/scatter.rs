@@ -20,7 +20,7 @@ pub(crate) struct ScatterPlot<'a> {
     pub(crate) y_title: &'a str,
     /// Prefix of y tick labels, such as `$`.
     pub(crate) y_sign: &'a str,
-    /// In the order in which the line connects them.
+    /// The points, in the order in which the line connects them.
     pub(crate) points: Vec<ScatterPoint>,
 }
 
@@ -103,8 +103,8 @@ fn draw_point(point: &ScatterPoint, x: LogScale, y: LogScale) -> String {
     )
 }
 
-/// Places labels above or below their points. A label that would overlap another label or point is
-/// omitted. The highlighted point is placed first, so that it keeps its label.
+/// Places labels above or below their points. A label that would overlap another label or a point
+/// is omitted. The highlighted point comes first, so that it always has its label.
 fn labels(points: &[ScatterPoint], x: LogScale, y: LogScale) -> String {
     let mut svg = String::new();
     let mut occupied: Vec<(f64, f64, f64)> = Vec::new();

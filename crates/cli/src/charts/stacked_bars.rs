@@ -20,9 +20,9 @@ pub(crate) struct StackedBars<'a> {
     pub(crate) unit: &'a str,
     /// Title of the x axis.
     pub(crate) each: &'a str,
-    /// Colour of each segment, from the bottom.
+    /// Colours of the segments, beginning at the bottom.
     pub(crate) colours: &'a [Colour],
-    /// From left to right.
+    /// The bars, from left to right.
     pub(crate) bars: Vec<StackedBar>,
     /// Value and label of the limit line.
     pub(crate) limit: Option<(f64, String)>,
@@ -31,7 +31,7 @@ pub(crate) struct StackedBars<'a> {
 pub(crate) struct StackedBar {
     /// Label under the bar, if it fits.
     pub(crate) label: String,
-    /// Segments from the bottom, one per colour.
+    /// Segments, beginning at the bottom. Each has one of the colours.
     pub(crate) segments: Vec<f64>,
     /// Value at which the mark above the bar is drawn.
     pub(crate) mark: Option<f64>,

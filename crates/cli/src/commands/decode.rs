@@ -101,7 +101,7 @@ fn open(file: Option<&Path>) -> anyhow::Result<Log> {
     }
 }
 
-/// Decodes the log to its end; returns the number of lines.
+/// Decodes the log up to its end. Returns the number of lines.
 fn read(
     facts: &XidFacts,
     log: Log,
@@ -150,7 +150,7 @@ fn read(
 
 /// The error for a file that is not a text log, with a command that converts it.
 fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Error {
-    // The hint contains the path only if the path needs no shell escaping.
+    // The path is part of the hint only if a shell needs no quotes for it.
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|l| l.is_ascii_alphanumeric() || "/._-+:@".contains(l))
     };
@@ -184,7 +184,8 @@ fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Er
 /// An event of the log, or a pause in it.
 enum LogItem {
     Event(Box<DecodedEvent>),
-    /// The stream is momentarily empty: flush, so that a reader sees the events so far.
+    /// The stream has no more data at the moment. The output is flushed, so that a reader sees all
+    /// events so far.
     Pause,
 }
 
@@ -193,18 +194,19 @@ enum LogItem {
 struct EventLine<'e> {
     #[serde(flatten)]
     event: &'e DecodedEvent,
-    /// Code of the runbook page; null if there is none.
+    /// Code of the runbook page. Null if there is no page.
     runbook: Option<&'e str>,
 }
 
-/// Prints all events. Returns whether one calls for an action.
+/// Prints all events. Returns whether any of them needs an action.
 fn print_events(
     sources: &RunbookSources<'_>,
     log: Log,
     printer: &mut Printer,
 ) -> anyhow::Result<bool> {
     let mut needs_action = false;
-    // A log repeats a few kinds of events, and finding the page compares all rules.
+    // A log repeats a few kinds of events. To find a page, all rules are compared, so the result is
+    // kept.
     let mut pages: HashMap<EventKey, Option<String>> = HashMap::new();
     read(&sources.facts.xids, log, |item| match item {
         LogItem::Event(event) => {
@@ -220,10 +222,10 @@ fn print_events(
     Ok(needs_action)
 }
 
-/// What determines the runbook page of an event.
+/// The properties of an event that determine its runbook page.
 type EventKey = (Kind, String, Severity, bool);
 
-/// Most pages to remember. A hostile log may have any number of codes.
+/// Maximum number of pages that are remembered, because a hostile log may have any number of codes.
 const PAGES_MAX: usize = 4096;
 
 fn key(event: &DecodedEvent) -> EventKey {
@@ -295,7 +297,7 @@ fn print_device(
     }
     for group in &device.groups {
         print_group(group, printer)?;
-        // An event that calls for no action needs no page.
+        // An event that needs no action also needs no page.
         let needs_action = group.event.action != Action::Ignore;
         let page = sources.event_page(&group.event).filter(|_| needs_action);
         if let Some(page) = page.filter(|page| linked.insert(page.clone())) {
@@ -332,7 +334,7 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
         (None, None) => String::new(),
     };
     let what = format!("{what}{lines}{time}{process} → {}", event.action);
-    // Pad first, then colour: escape codes must not count as width.
+    // Pad before adding colour, because escape codes must not count as width.
     let severity = format!("  {:<9} ", event.severity.to_string());
     let severity =
         severity.replacen(&event.severity.to_string(), &printer.severity(event.severity), 1);
@@ -341,7 +343,7 @@ fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
     printer.paragraph("", INDENT, &format!("Source: {}", event.source))
 }
 
-/// The time, in brackets if it is in seconds since the start of the kernel, as `dmesg` prints it.
+/// The time of an event. Seconds since the start of the kernel are in brackets, as in `dmesg`.
 fn shown_time(time: &str) -> String {
     if time.contains(':') { time.to_owned() } else { format!("[{time}]") }
 }

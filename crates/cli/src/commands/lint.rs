@@ -23,8 +23,8 @@ const SKIPPED: [&str; 8] =
 /// Bytes inspected to detect a file's language.
 const HEAD_BYTES: usize = 4096;
 
-/// Size limit per file and for standard input. Scripts and manifests are far smaller; larger files
-/// are data.
+/// Size limit per file, and for standard input. Scripts and manifests are far smaller than this, so
+/// a larger file is data.
 const LARGEST_MIB: u64 = 16;
 
 const MORE: &str = "\
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let LintRun { findings, unread, files_read } = lint_run;
     let (names, errors): (Vec<String>, Vec<anyhow::Error>) = unread.into_iter().unzip();
-    // If nothing could be read there is no report, only errors.
+    // If nothing could be read, there are only errors and no report.
     if args.env || files_read > 0 || errors.is_empty() || !findings.is_empty() {
         match args.output {
             Output::Json => {
@@ -127,7 +127,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         }
         printer.finish()?;
     }
-    // An unread file is not a clean file: the command prints the findings and then fails.
+    // A file that could not be read may have findings. The command therefore prints the findings
+    // and then fails.
     let mut errors = errors.into_iter();
     if let Some(first) = errors.next() {
         errors.for_each(|err| warn(&err));
@@ -136,7 +137,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(findings.iter().any(|finding| finding.level == LintLevel::Finding)))
 }
 
-/// Lints environment variables. Non-UTF-8 ones are skipped: all known settings are ASCII.
+/// Lints environment variables. Variables that are not UTF-8 are skipped, because all known
+/// settings are ASCII.
 fn environment(settings: &SettingFacts) -> Vec<LintFinding> {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -177,7 +179,8 @@ fn lint_path(
     }
 }
 
-/// Fails if lint can read no file of a directory: such a directory is not clean.
+/// Fails if no file in a directory can be linted, because this does not mean that the directory has
+/// no findings.
 fn require_files(folder: &str, files: &[PathBuf]) -> anyhow::Result<()> {
     if files.is_empty() {
         return Err(Hinted::error(
@@ -188,7 +191,7 @@ fn require_files(folder: &str, files: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a regular file only: a device may have no end, and opening a FIFO blocks.
+/// Reads only regular files. A device may have no end, and opening a FIFO blocks.
 fn read_file(path: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
     let failed = || format!("failed to read `{name}`");
     if !std::fs::metadata(path).with_context(failed)?.is_file() {
@@ -205,8 +208,8 @@ fn read_input() -> anyhow::Result<Vec<u8>> {
     read_bounded(std::io::stdin().lock(), "-")?.context("failed to read standard input")
 }
 
-/// Reads up to the size limit. The outer error means that the input is too large, the inner error
-/// that reading failed.
+/// Reads up to the size limit. The outer error means that the input is too large, and the inner
+/// error means that reading failed.
 fn read_bounded(from: impl Read, name: &str) -> anyhow::Result<std::io::Result<Vec<u8>>> {
     let largest = LARGEST_MIB << 20;
     let mut bytes = Vec::new();
@@ -240,7 +243,8 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Detects the language by the file's name or, without an extension, by its `#!` line.
+/// Detects the language from the name of the file, or from its `#!` line if the name has no
+/// extension.
 fn has_known_language(path: &Path, name: &str) -> anyhow::Result<bool> {
     if Language::by_name(name).is_some() {
         return Ok(true);
@@ -257,7 +261,7 @@ fn has_known_language(path: &Path, name: &str) -> anyhow::Result<bool> {
     Ok(head.starts_with(b"#!") && Language::by_content(&head).is_some())
 }
 
-/// The findings, and an error if the text does not parse in its language.
+/// The findings in a text. If the text does not parse in its language, an error is added.
 fn lint_bytes(
     settings: &SettingFacts,
     name: &str,
@@ -275,8 +279,8 @@ fn lint_bytes(
             format!("set --language to one of {names}"),
         ));
     };
-    // Comments in other encodings are common, but every known setting is ASCII, so a lossy
-    // conversion is enough.
+    // Comments in other encodings are common. All known settings are ASCII, so a lossy conversion
+    // is enough.
     let text = String::from_utf8_lossy(bytes);
     if language == Language::Notebook && serde_json::from_str::<IgnoredAny>(&text).is_err() {
         return Err(Hinted::error(
@@ -315,8 +319,8 @@ fn counted(number: usize, word: &str) -> String {
     }
 }
 
-/// Describes the linted input for the last line: "no findings" must not suggest that every file was
-/// read.
+/// Describes the linted input for the last line. The text "no findings" alone would suggest that
+/// every file was read.
 fn scope(files_read: usize, env: bool) -> String {
     let files = counted(files_read, "file");
     match (files_read, env) {

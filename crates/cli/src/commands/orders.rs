@@ -107,7 +107,8 @@ fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
         wake: Box::new(move || {
             let _ = inputs.send(Input::StatusChanged);
         }),
-        // Nothing to notify here: the node's agent is another process and watches the repair file.
+        // There is no monitor to notify: the agent of the node is another process, and watches the
+        // repair file.
         repaired: Box::new(drop),
     };
     orders::open(&config, options).map_err(|err| match &err {
@@ -161,7 +162,7 @@ fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow
     match request {
         Request::Order(order) => {
             let status = executor.submit(&order, jiff::Timestamp::now());
-            // Skip the final status of an outstanding order: `print_statuses` prints it.
+            // Skip the final status of an outstanding order, because `print_statuses` prints it.
             if matches!(status, OrderStatus::Accepted)
                 || executor
                     .outstanding()
@@ -196,7 +197,7 @@ fn print_statuses(
 
 fn print_line(response: &Response<'_>, printer: &mut Printer) -> anyhow::Result<()> {
     printer.json_line(response)?;
-    // Flush: the sender of the order waits for this line.
+    // Flush the output, because the sender of the order waits for this line.
     printer.finish()?;
     Ok(())
 }

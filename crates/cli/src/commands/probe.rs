@@ -54,7 +54,7 @@ pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Resu
             Ok(Outcome::Fine)
         }
         ProbeCommand::Watch { library } => {
-            // Each answer must go out at once, so the printer's buffer is bypassed.
+            // Each answer must be sent at once, so the printer's buffer is not used.
             nvml::watch::serve(library, &mut io::stdin().lock(), &mut io::stdout().lock())?;
             Ok(Outcome::Fine)
         }
@@ -77,7 +77,7 @@ fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
 fn read_nvml(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut failed = None;
     let answer = nvml::read(library, &mut |line: &ProbeMessage| {
-        // Flush before the call: if it hangs, this line names it.
+        // Flush before the call. If the call hangs, this line says which call it was.
         let written = printer.json_line(line).and_then(|()| printer.finish());
         failed = failed.take().or(written.err());
     });

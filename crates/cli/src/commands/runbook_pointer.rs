@@ -1,4 +1,5 @@
-//! The last lines of a group of findings: the first command of its runbook page, and the page.
+//! The last lines of a group of findings. They show the first command of the runbook page, and how
+//! to open the page.
 
 use std::borrow::Cow;
 
@@ -68,7 +69,7 @@ impl RunbookPointers {
     }
 }
 
-/// Replaces the placeholders of a command. What is unknown stays a placeholder.
+/// Replaces the placeholders of a command. If a value is unknown, its placeholder stays.
 fn for_subject(command: &str, subject: CommandSubject<'_>) -> String {
     let index = subject.gpu_index.map(|index| index.to_string());
     let word = |word: &str| match (word, &index, subject.pci) {

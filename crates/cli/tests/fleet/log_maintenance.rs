@@ -293,7 +293,7 @@ fn a_truncated_log_is_used_only_after_accept_log() {
     edit(&fleet.path("server/log"), "DELETE FROM entries WHERE seq > 10");
     let truncated = verify(&dir, &[]);
     assert_eq!(truncated.code, 1, "{}", truncated.stderr);
-    assert!(truncated.stdout.contains("it ends at entry 10, but entry "), "{}", truncated.stdout);
+    assert!(truncated.stdout.contains("log ends at entry 10, but entry"), "{}", truncated.stdout);
     let refused = run(&["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     assert!(refused.stderr.contains("was acknowledged"), "{}", refused.stderr);

@@ -28,7 +28,9 @@ fn login_explains_tls_and_fingerprint_errors() {
     assert!(plain.contains("the server uses TLS on this port"), "{plain}");
     let other = "00".repeat(32);
     let wrong_ca = log_in(&fleet.url(), &other);
-    let expected = format!("the fingerprint of its authority is {fingerprint}, expected {other}");
+    let expected = format!(
+        "the server's authority has the fingerprint {fingerprint}, expected the fingerprint {other}"
+    );
     assert!(wrong_ca.contains(&expected), "{wrong_ca}");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());

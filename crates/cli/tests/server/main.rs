@@ -48,7 +48,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let refused = server.enrol("gpu-1", &agent_node.text("identity"), "fjoin_wrong");
     assert_eq!(refused.code, 2);
     assert!(
-        refused.stderr.contains("hint: create another with `farrier server token create`"),
+        refused.stderr.contains("hint: create another token with `farrier server token create`"),
         "{}",
         refused.stderr
     );

@@ -5,7 +5,7 @@ use crate::check::report::{CheckReason, CheckReport, CheckSubject, Notice, Remed
 use crate::origin::Origin;
 use crate::set::SetId;
 
-/// A remedy with all purposes it serves.
+/// A remedy, and all purposes for which the rules suggest it.
 #[derive(Debug)]
 struct PendingRemedy {
     purposes: Vec<String>,
@@ -41,7 +41,8 @@ impl Findings {
         self.reasons.push(CheckReason { code, verdict, text, source: origin.line() });
     }
 
-    /// Adds a remedy. The same text and command for another purpose extend the existing remedy.
+    /// Adds a remedy. If a remedy with the same text and command exists, adds the purpose to that
+    /// remedy.
     pub(crate) fn remedy(&mut self, purpose: &str, text: String, command: Option<String>) {
         match self.advice.iter_mut().find(|advice| advice.text == text && advice.command == command)
         {

@@ -9,13 +9,14 @@ use crate::version::DriverVersion;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It works.
+    /// The checked combination or item works.
     Ok,
-    /// It works under a condition or assumption that the reason states.
+    /// The checked combination or item works under a condition or assumption that the reason
+    /// states.
     Caveat,
     /// Not covered by the data.
     Unknown,
-    /// It does not work.
+    /// The checked combination or item does not work.
     Blocked,
 }
 
@@ -42,11 +43,11 @@ pub struct CheckReason {
     pub source: String,
 }
 
-/// A way to make it work.
+/// A way to make a combination work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remedy {
     pub text: String,
-    /// A command, if one is enough.
+    /// The command, if a single command is enough.
     pub command: Option<String>,
 }
 
@@ -66,7 +67,7 @@ pub struct Notice {
     pub source: String,
 }
 
-/// What kind of notice.
+/// Kind of notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoticeCode {
@@ -115,7 +116,7 @@ pub struct CheckReport {
     pub reasons: Vec<CheckReason>,
     /// Most useful first.
     pub remedies: Vec<Remedy>,
-    /// They affect the verdict only in strict checks.
+    /// The notices affect the verdict only in strict checks.
     pub notices: Vec<Notice>,
     pub data: DataId,
     /// The checked combination as resolved.

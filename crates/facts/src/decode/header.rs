@@ -1,7 +1,7 @@
 //! The header that a logger puts before a message: host, time and writer.
 //!
-//! Only what the kernel wrote counts as a kernel message. A process may quote one, as a training
-//! script does that prints the end of `dmesg`.
+//! Only what the kernel wrote counts as a kernel message. A process may also quote a kernel
+//! message, such as a training script that prints the end of `dmesg`.
 
 use std::borrow::Cow;
 
@@ -33,9 +33,9 @@ impl LineHeader<'_> {
 /// Who wrote a line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum LineWriter<'a> {
-    /// The kernel, by its identifier, its facility or its timestamp.
+    /// The kernel, recognised by its identifier, its facility or its timestamp.
     Kernel,
-    /// The line does not say, as in `dmesg --notime`.
+    /// The line does not name its writer, as in `dmesg --notime`.
     #[default]
     Unnamed,
     /// A process, with its syslog identifier.
@@ -175,7 +175,7 @@ fn container_line<'a>(outer: Option<Time<'a>>, output: &'a str) -> (LineHeader<'
 /// A timestamp.
 struct Time<'a> {
     text: &'a str,
-    /// Whether its form is that of `dmesg`.
+    /// Whether the timestamp has a format of `dmesg`.
     ring_buffer: bool,
 }
 
@@ -275,7 +275,7 @@ fn is_time_word(word: &str) -> bool {
             && !(word.contains('.') && word.parse::<PciAddress>().is_ok())
 }
 
-/// Most words before the identifier: a zone, a facility and the host.
+/// Maximum words before the identifier: a zone, a facility and the host.
 const WORDS_BEFORE_IDENTIFIER: usize = 3;
 
 /// Host and writer of `gpu-17 kernel: [  123.456789] message`, and the message.

@@ -1,4 +1,5 @@
-//! Decodes one candidate line: its header, its segments, and the events of each host.
+//! Decodes one candidate line, which is a line that the prefilter found: its header, its segments,
+//! and the events of each host.
 
 use std::borrow::Cow;
 
@@ -64,7 +65,7 @@ impl<'f> LineDecoder<'f> {
         self.queue.emit_all(|event| emit_once(last, event, emit));
     }
 
-    /// The header of a line. An indented line without one belongs to the line before it.
+    /// The header of a line. An indented line without a header belongs to the line before it.
     fn inherit_header<'a>(
         &mut self,
         number: u64,
@@ -112,7 +113,7 @@ fn emit_once(
     }
 }
 
-/// Position and length of an escaped newline, or of a real one in a message that was JSON.
+/// Position and length of an escaped newline, or of a real newline in a message that was JSON.
 fn newline_mark(text: &str) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     memchr::memchr3_iter(b'#', b'\\', b'\n', bytes).find_map(|at| {

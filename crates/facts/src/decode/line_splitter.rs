@@ -9,12 +9,12 @@ use memchr::{memchr, memchr_iter, memrchr};
 use super::prefilter::Prefilter;
 
 /// Longer lines are processed in overlapping pieces. Kernel messages are much shorter
-/// (`LOG_LINE_MAX` is 1 KiB), but after a crash a megabyte of NUL bytes may precede one.
+/// (`LOG_LINE_MAX` is 1 KiB), but after a crash a megabyte of NUL bytes may precede a message.
 const PIECE: usize = 64 << 10;
 const OVERLAP: usize = 4 << 10;
 
 /// Scans chunks for candidate lines. The scan of a chunk does not depend on the chunks before it,
-/// so another thread can make it ahead of the decoder.
+/// so another thread can scan ahead of the decoder.
 #[derive(Debug, Clone)]
 pub struct Scanner(Arc<Prefilter>);
 
@@ -64,18 +64,18 @@ impl Scanner {
 /// The lines of a chunk.
 #[derive(Debug, Default)]
 struct Scan {
-    /// Where the lines are that begin and end in the chunk: from behind its first newline to behind
-    /// its last one. `None` without a newline.
+    /// Range of the lines that begin and end in the chunk: from the byte after its first newline to
+    /// the byte after its last newline. `None` if the chunk has no newline.
     whole: Option<Range<usize>>,
-    /// Number of these lines.
+    /// Number of lines in `whole`.
     lines: u64,
     candidates: Vec<Candidate>,
 }
 
-/// A line with a needle.
+/// A candidate: a line with a needle of the prefilter.
 #[derive(Debug)]
 struct Candidate {
-    /// Lines of the chunk that begin and end before this one.
+    /// Number of lines that begin and end in the chunk before this line.
     lines_before: u64,
     bytes: Range<usize>,
 }

@@ -51,7 +51,8 @@ impl<'f> Messages<'f> {
     }
 }
 
-/// Whether this writer may have written the message. A line that names no writer may come from any.
+/// Whether this writer may have written the message. A line that names no writer may come from any
+/// writer.
 fn is_written_by(message: &Message, writer: &LineWriter<'_>) -> bool {
     match writer {
         LineWriter::Unnamed => true,

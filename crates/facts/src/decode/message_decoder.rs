@@ -82,7 +82,7 @@ impl<'f> MessageDecoder<'f> {
             if starts_oops(text) {
                 state.oops = Some(place.number);
             }
-            // Kernel warnings print a location too; it matters only after an oops.
+            // Kernel warnings print a location too. The location matters only after an oops.
             let is_location = text.contains("RIP: 0010:") || text.contains("pc : ");
             if is_location {
                 let oops = state.oops.take();
@@ -237,8 +237,9 @@ fn known_message(
     }
 }
 
-/// Whether a line is the first of an oops. It ends with the number of the oops since boot, as in
-/// `general protection fault: 0000 [#1] SMP`; from Linux 6.10 on it starts with `Oops: `.
+/// Whether a line is the first of an oops. The first line ends with the number of the oops since
+/// boot, as in `general protection fault: 0000 [#1] SMP`; from Linux 6.10 on it starts with `Oops:
+/// `.
 fn starts_oops(line: &str) -> bool {
     line.contains("Oops: ")
         || line.split_once(" [#").is_some_and(|(_, number)| {

@@ -82,8 +82,8 @@ impl<'f> Decoder<'f> {
         self.line_decoder.finish(&mut emit);
     }
 
-    /// Emits an event that still waits for continuation lines. Call it when a followed log goes
-    /// idle; decoding continues afterwards.
+    /// Emits an event that still waits for continuation lines. Call this function when no new lines
+    /// arrive. Decoding continues afterwards.
     pub fn flush_pending(&mut self, mut emit: impl FnMut(DecodedEvent)) {
         self.line_decoder.finish(&mut emit);
     }

@@ -136,7 +136,7 @@ pub(super) fn assess_sub_code(
     assessment
 }
 
-/// What NVIDIA's decode sheet does not list, with a leading space.
+/// Describes what NVIDIA's decode sheet does not list, as a sentence with a leading space.
 fn unlisted(facts: &XidFacts, code: u32, unit: &str, words: &[u32]) -> String {
     if unit.is_empty() {
         return " without a unit name, so NVIDIA's decode sheet does not cover it".to_owned();

@@ -35,7 +35,7 @@ impl PciAddress {
         self.bus
     }
 
-    /// Whether both are the same device, ignoring the function.
+    /// Whether both addresses denote the same device, ignoring the function.
     pub fn is_same_device(self, other: Self) -> bool {
         self.without_function() == other.without_function()
     }

@@ -22,9 +22,9 @@ impl PciBridge {
     }
 }
 
-/// Moves the error of a port to each GPU below it, for which it means more than for the port. An
-/// error of a port without a GPU below it is no event. All other events stay as they are, also
-/// those of a port that is not among the bridges.
+/// Moves the error of a port to each GPU below the port, because the error matters most for those
+/// GPUs. Drops the error of a port that has no GPU below it. Leaves all other events as they are,
+/// including the error of a port that is not one of the known bridges.
 pub fn move_port_error(
     facts: &XidFacts,
     event: DecodedEvent,

@@ -1,7 +1,8 @@
 //! Finds candidate lines: a SIMD multi-substring search over whole chunks.
 //!
-//! Nearly all lines of a log are irrelevant. SIMD searches for all needles at once at memory speed;
-//! only lines that contain a needle are parsed.
+//! Nearly all lines of a log are irrelevant. A needle is a short text that relevant lines contain.
+//! SIMD searches for all needles at once, at memory speed. Only lines that contain a needle are
+//! parsed.
 
 use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, MatchKind};

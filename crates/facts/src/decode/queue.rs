@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::event::DecodedEvent;
 use super::pending::{Continuation, PendingEvent};
 
-/// Most events held back. Real messages are a few lines apart; a forged log must not exhaust
+/// Maximum events held back. Real messages are a few lines apart; a forged log must not exhaust
 /// memory.
 const LENGTH: usize = 64;
 

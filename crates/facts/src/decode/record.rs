@@ -83,8 +83,8 @@ fn named(writer: LineWriter<'static>, message: String) -> LogRecord<'static> {
     LogRecord { header, message: Cow::Owned(message) }
 }
 
-/// A text. The journal writes one that is not UTF-8, or that has control characters, as an array
-/// of bytes.
+/// The text of a JSON value. The journal writes a text that is not UTF-8, or that has control
+/// characters, as an array of bytes.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -39,7 +39,7 @@ fn csi_length(text: &str) -> Option<usize> {
     Some("\u{1b}[".len() + end + last.len_utf8())
 }
 
-/// A piece of a line, sanitised and truncated for use in our messages.
+/// A piece of a line, sanitised and truncated for use in Farrier's messages.
 pub(super) fn excerpt(text: &str) -> String {
     /// Longer than any unit or recovery action name.
     const LONGEST: usize = 48;

@@ -96,7 +96,7 @@ fn matches_magic(head: &[u8], mark: &[u8]) -> bool {
         && mark.iter().zip(head).all(|(expected, byte)| expected == byte || *expected == b'?')
 }
 
-/// Whether a chunk is text. One run of NUL bytes is acceptable, many short ones are not.
+/// Whether a chunk is text. One sequence of NUL bytes is acceptable. Many short sequences are not.
 fn classify(chunk: &[u8]) -> Result<(), UnreadableLog> {
     let zeros = memchr_iter(0, chunk).count();
     let starts = |pair: &&[u8]| pair[0] != 0 && pair[1] == 0;

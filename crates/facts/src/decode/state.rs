@@ -1,15 +1,15 @@
-//! Per-host and per-device state from earlier lines of the log. Bounded.
+//! State of each host and device from earlier lines of the log. Its size is bounded.
 
 use std::collections::BTreeMap;
 
 use super::pci::PciAddress;
 
-/// Maximum number of hosts; beyond it one is forgotten. A collected log of a large site has
-/// thousands.
+/// Maximum number of hosts. Beyond this number, one host is forgotten for each new host. A
+/// collected log of a large site has thousands.
 const HOSTS: usize = 4096;
 
-/// Maximum number of devices; beyond it the oldest is evicted. A node has at most some tens of GPUs
-/// and switches.
+/// Maximum number of devices. Beyond this number, each new device replaces the oldest device. A
+/// node has at most some tens of GPUs and switches.
 const DEVICES: usize = 128;
 /// Maximum number of links per device; a GPU has at most 18.
 const LINKS: usize = 32;

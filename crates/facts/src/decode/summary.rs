@@ -105,8 +105,8 @@ impl Summary {
         self.ungrouped
     }
 
-    /// The devices by host. The host with the worst device comes first, and of its devices the
-    /// worst.
+    /// The devices, grouped by host. The host with the worst device comes first. Within a host, the
+    /// worst device comes first.
     pub fn devices(&self) -> Vec<DeviceSummary<'_>> {
         let mut devices: BTreeMap<(Option<&str>, Option<&str>), Vec<&EventGroup>> = BTreeMap::new();
         let mut hosts: BTreeMap<Option<&str>, Severity> = BTreeMap::new();
@@ -193,7 +193,7 @@ impl DeviceSummary<'_> {
     }
 }
 
-/// The group with the strongest action among the most severe groups. In a tie, the first one.
+/// The group with the strongest action among the most severe groups. In a tie, the first group.
 fn most_severe<'a>(groups: impl Iterator<Item = &'a EventGroup>) -> Option<&'a EventGroup> {
     groups.reduce(|best, group| {
         let weight = |group: &EventGroup| (group.event.severity, group.event.action);

@@ -113,7 +113,8 @@ pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     Some(XidLine { code, pci: location.pci, instance: location.instance, process, detail })
 }
 
-/// Parses an Xid that the text starts with, without the driver's prefix: some tools cut it off.
+/// Parses an Xid that the text starts with, without the driver's prefix, because some tools cut the
+/// prefix off.
 pub(super) fn unprefixed_xid_line(text: &str) -> Option<XidLine<'_>> {
     let rest = text.strip_prefix("nvidia: ").unwrap_or(text).strip_prefix("Xid (PCI:")?;
     let at = text.len() - rest.len() - "(PCI:".len();

@@ -45,12 +45,13 @@ const HISTORY_WINDOW: usize = 10;
 /// `SuperBench` uses the same margin for its baselines.
 pub const REGRESSION_MARGIN: f64 = 0.05;
 
-/// The margin for launch times. It is wider, because they vary with the load of the host.
+/// The margin for launch times. This margin is wider, because launch times vary with the load of
+/// the host.
 const LAUNCH_REGRESSION_MARGIN: f64 = 0.5;
 
 impl History<'_> {
     /// The median of the oldest runs or that of the newest runs, whichever is better. So a GPU that
-    /// becomes slower gradually is still compared with its best. `None` with too few runs.
+    /// becomes slower gradually is still compared with its best runs. `None` with too few runs.
     pub fn typical(self, unit: Unit) -> Option<f64> {
         if self.0.len() < HISTORY_MIN_RUNS {
             return None;

@@ -183,8 +183,8 @@ impl Test {
         }
     }
 
-    /// Whether the test needs a vendor library; without the library, our own GEMM replaces the
-    /// test.
+    /// Whether the test needs a vendor library; without the library, a GEMM with Farrier's own
+    /// kernel replaces the test.
     pub fn uses_library(self) -> bool {
         matches!(
             self,

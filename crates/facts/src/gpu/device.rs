@@ -1,5 +1,5 @@
-//! What a GPU reports to NVML and no decision depends on: memory to the mebibyte, clocks, part
-//! numbers. A simulated GPU reports the same.
+//! Values that a GPU reports through NVML and that no decision depends on: memory to the mebibyte,
+//! clocks, part numbers. A simulated GPU reports the same values.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct GpuDevice {
     pub bus_width_bits: u32,
     pub multiprocessors: u32,
     pub cores_per_multiprocessor: u32,
-    /// Highest clocks of a SKU without a record in `clocks`, which has them otherwise.
+    /// Highest clocks, only for a SKU without a record in `clocks`.
     #[serde(default)]
     pub max_graphics_mhz: Option<u32>,
     #[serde(default)]

@@ -42,7 +42,7 @@ struct BuildStage<'t> {
     is_final: bool,
 }
 
-/// The stages of a Dockerfile. The last one, and those that it is based on, make the image.
+/// The stages of a Dockerfile. The last stage, and the stages that it is based on, make the image.
 struct Stages<'t>(Vec<BuildStage<'t>>);
 
 impl<'t> Stages<'t> {
@@ -221,8 +221,7 @@ fn command(linter: &mut Linter<'_>, rest: &str, line: u32) {
     scan_text(linter, Language::Shell, &script, line);
 }
 
-/// A command without the comment lines between its lines, which are not part of it. The number of
-/// lines stays.
+/// A command without the comment lines inside it. The result has the same number of lines.
 fn without_comments<'t>(linter: &mut Linter<'_>, command: &'t str, line: u32) -> Cow<'t, str> {
     let is_comment = |line: &str| line.trim_start().starts_with('#');
     if command.contains("<<") || !command.lines().skip(1).any(is_comment) {

@@ -16,10 +16,10 @@ pub struct LintFinding {
     pub code: String,
     pub class: LintClass,
     pub level: LintLevel,
-    /// The facts.
+    /// What is true about the setting.
     pub text: String,
     pub replacement: Option<String>,
     pub source: String,
-    /// The claim that no source confirms.
+    /// A claim in the text that no source confirms.
     pub unverified: Option<String>,
 }

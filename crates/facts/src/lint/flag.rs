@@ -1,14 +1,16 @@
-//! Flags of programs that abort on an unknown one, such as `--xla_gpu_autotune_level=4`.
+//! Checks flags such as `--xla_gpu_autotune_level=4`. A program that reads these flags aborts if it
+//! does not know a flag.
 
 use super::linter::{Linter, MessageArgs};
 use super::{line_number, step_count};
 
-/// Whether a text is a whole value, or only its beginning.
+/// Whether a text is the whole value of a setting, or only its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextEnd {
     /// A whole value.
     Closed,
-    /// The program may append more, even to the last word.
+    /// Only the beginning of a value. More text may follow at run time, so the last word may be
+    /// incomplete.
     Open,
 }
 
@@ -35,7 +37,8 @@ pub(super) fn check_flags(linter: &mut Linter<'_>, line: u32, text: &str, end: T
     }
 }
 
-/// The name of the flag whose name starts at `at`; `None` if it is no flag, or not known in full.
+/// Returns the name of the flag at `at`. `None` if there is no flag, or if only the beginning of
+/// its name is known.
 fn flag_at(text: &str, at: usize, end: TextEnd) -> Option<&str> {
     let before = text[..at].strip_suffix("--")?;
     if before.ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')) {

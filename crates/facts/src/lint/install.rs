@@ -1,4 +1,4 @@
-//! Drivers that a Dockerfile installs into an image.
+//! Finds drivers that a Dockerfile installs into an image.
 
 use super::linter::{BuildPart, Linter, MessageArgs};
 use super::step_count;

@@ -25,7 +25,7 @@ pub(super) enum Access {
 /// The part of an image build that the current place belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BuildPart {
-    /// None: it takes effect when a program runs.
+    /// No part of the build: a setting at this place takes effect when a program runs.
     None,
     /// A stage whose files are not in the final image, unless they are copied.
     Stage,
@@ -196,7 +196,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// The one of `names` that `written` misspells.
+    /// Returns the name in `names` that `written` misspells.
     pub(super) fn correction(
         &mut self,
         prefix: &'a str,
@@ -344,7 +344,7 @@ fn rule_applies(
     }
     match (&rule.value, access) {
         (None, Access::Set) => true,
-        // Code may read an old name for compatibility, but has no reason to read a fake one.
+        // Code may read an old name for compatibility, but has no reason to read a fake name.
         (None, Access::Read) => rule.verdict.class == LintClass::Fake,
         (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
         (Some(_), Access::Read) => false,

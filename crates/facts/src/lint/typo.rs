@@ -8,11 +8,11 @@ const MIN_LENGTH: usize = 5;
 /// In a word of this length or less, two wrong letters make a different word.
 const SHORT_WORD: usize = 4;
 
-/// Words of this length or more may have two wrong letters, shorter ones one.
+/// Words of this length or more may have two wrong letters, and shorter words one wrong letter.
 const TWO_EDITS_FROM: usize = 8;
 
-/// The one of `names` that `written` misspells. Only the parts after the shared `prefix` are
-/// compared.
+/// Returns the name in `names` that `written` misspells. Only the parts after the shared `prefix`
+/// are compared.
 ///
 /// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings, unless
 /// the digits are swapped (`X46` for `X64`).

@@ -23,7 +23,7 @@ const STACK: [&str; 14] = [
 pub(super) enum Meaning {
     /// Not a version.
     None,
-    /// A version only if compared with one.
+    /// A version only if it is compared with a version.
     Weak,
     /// A version by its name.
     Strong,

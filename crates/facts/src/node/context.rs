@@ -48,7 +48,8 @@ impl<'a> NodeContext<'a> {
         self.observation.nvml.answered().map_or(&[], |nvml| &nvml.devices)
     }
 
-    /// The devices that NVML could open. A separate rule reports the others.
+    /// The devices that NVML could open. A separate rule reports the devices that NVML could not
+    /// open.
     pub(super) fn opened_devices(&self) -> Vec<&'a NvmlDevice> {
         self.devices().iter().filter(|device| device.handle.value().is_some()).collect()
     }
@@ -75,8 +76,8 @@ impl<'a> NodeContext<'a> {
         libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
     }
 
-    /// Whether the loaded modules are the open or the proprietary ones. The open ones say so in
-    /// `/proc/driver/nvidia/version`.
+    /// Whether the loaded modules are the open or the proprietary modules.
+    /// `/proc/driver/nvidia/version` names the open modules.
     pub(super) fn flavour(&self) -> Option<Module> {
         let line = self.observation.driver.nvrm_line.value()?;
         Some(if line.contains("Open Kernel Module") { Module::Open } else { Module::Proprietary })
@@ -140,8 +141,8 @@ impl<'a> NodeContext<'a> {
         self.observation.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
     }
 
-    /// Whether the observed file system is that of a container. It then says nothing about the
-    /// host.
+    /// Whether the observed file system is that of a container. Such a file system says nothing
+    /// about the host.
     pub(super) fn inside_container(&self) -> bool {
         self.observation.containers.inside == Reading::Value(true)
     }

@@ -1,4 +1,5 @@
-//! How the driver is installed: firmware, module options, device files, and who owns it.
+//! How the driver is installed: firmware, module options, device files, and whether a container
+//! installed it.
 
 use serde::{Deserialize, Serialize};
 

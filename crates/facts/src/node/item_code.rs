@@ -1,5 +1,5 @@
-//! The kinds of items, and what the agent makes of each. A rule can only use a code that has a row
-//! here, so that no item is without an answer.
+//! The codes of items, and how the agent handles each item. A rule can only use a code from this
+//! table, so that the handling of every item is defined.
 
 /// The code of an item, with its handling by the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(crate) struct ItemCode {
     pub(crate) monitoring: Monitoring,
 }
 
-/// What the agent makes of an item with a problem.
+/// How the agent handles an item with a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Monitoring {
     pub area: Area,
@@ -20,8 +20,8 @@ pub struct Monitoring {
     /// Whether the item depends on whether NVML answers or the driver is loaded. Rules watch both
     /// every few seconds, so the agent does not report the item.
     pub is_left_to_rules: bool,
-    /// Health rules that report the same, usually sooner and for each GPU. While such a rule has a
-    /// finding that is at least as severe, the item is not reported again.
+    /// Health rules that report the same problem, usually sooner and for each GPU. While such a
+    /// rule has a finding that is at least as severe, the item is not reported again.
     pub reported_by: &'static [&'static str],
 }
 
@@ -32,7 +32,7 @@ pub enum Area {
     Node,
     /// The GPUs: verification level V1.
     Gpus,
-    /// Python, frameworks and CUDA, which jobs bring along. The agent does not check them.
+    /// Python, frameworks and CUDA, which jobs provide themselves. The agent does not check them.
     Job,
 }
 
@@ -40,10 +40,11 @@ pub enum Area {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaveatSeverity {
     Info,
-    /// It gets worse without action.
+    /// The problem gets worse without action.
     Warning,
     /// A version mismatch that is harmless now, or that takes effect at the next boot or module
-    /// load. It is a warning even if the item is blocked, and makes the node unfit for service.
+    /// load. The finding is a warning even if the item is blocked, and it makes the node unfit for
+    /// service.
     Coherence,
 }
 

@@ -125,7 +125,7 @@ impl Visitor<'_> for StatusVisitor {
         out.write_str("the name or the number of an NVML status")
     }
 
-    // A newer Farrier may write names that this table does not have. They become `UNKNOWN`.
+    // A newer Farrier may write names that this table does not have. Such names become `UNKNOWN`.
     fn visit_str<E: de::Error>(self, name: &str) -> Result<NvmlStatus, E> {
         Ok(NvmlStatus::by_name(name).unwrap_or(NvmlStatus::UNKNOWN))
     }

@@ -1,5 +1,5 @@
-//! All readings of a node as plain values. They can be serialised, so that a capture from one
-//! machine can be evaluated on another.
+//! All readings of a node as plain values. The readings can be serialised, so that a capture from
+//! one machine can be evaluated on another.
 
 use std::collections::BTreeMap;
 

@@ -64,10 +64,10 @@ pub enum ReadError {
         gpus: Vec<(u32, NvmlStatus)>,
     },
     /// NVML does not list the GPU.
-    #[error("NVML does not list it")]
+    #[error("NVML does not list the GPU")]
     NotListed,
     /// NVML listed the GPU earlier but no longer does.
-    #[error("NVML no longer lists it")]
+    #[error("NVML no longer lists the GPU")]
     NoLongerListed,
     /// A call into the driver hangs.
     #[error("NVML does not answer: it hangs in {call}")]
@@ -75,8 +75,8 @@ pub enum ReadError {
         /// The call and its GPU.
         call: String,
     },
-    /// The GPU is not queried for a while, because a call on it hung.
-    #[error("not queried: a call on it hung{}", back_off(*avoid_s))]
+    /// The GPU is not queried for a while, because a call on this GPU hung.
+    #[error("not queried: a call on this GPU hung{}", back_off(*avoid_s))]
     CallStuck {
         /// For how many seconds the GPU is not queried. `None` if the collector does not say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,13 +89,13 @@ pub enum ReadError {
     #[error("NVML recovered; not read again yet")]
     NotReadSince,
     /// Not read yet.
-    #[error("it has not been read yet")]
+    #[error("the value has not been read yet")]
     NotReadYet,
     /// The agent, which would read the value, is not running.
     #[error("the agent is not running")]
     AgentNotRunning,
     /// NaN or an infinity.
-    #[error("it is not a number")]
+    #[error("the value is not a number")]
     NotANumber,
     /// Failed to read the state of one NVLink.
     #[error("{err}, link {link}")]
@@ -173,7 +173,7 @@ impl ReadError {
     }
 }
 
-/// Returns the [`ReadError`] inside the I/O error, if it contains one.
+/// Returns the [`ReadError`] inside the I/O error, if there is one.
 impl From<&io::Error> for ReadError {
     fn from(err: &io::Error) -> Self {
         let own = err.get_ref().and_then(|inner| inner.downcast_ref::<Self>());

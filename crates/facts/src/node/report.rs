@@ -12,7 +12,7 @@ use crate::set::SetId;
 pub struct Item {
     /// Stable code.
     pub code: &'static str,
-    /// What the agent makes of a problem.
+    /// How the agent handles the item if it has a problem.
     #[serde(skip)]
     pub monitoring: Monitoring,
     /// Subject: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.
@@ -128,8 +128,8 @@ impl NodeFindings {
         }
     }
 
-    /// Adds an item, unless there is one with the same code and text. Compatibility rules run for
-    /// each GPU model, and may report the same about the driver.
+    /// Adds an item, unless an item with the same code and text exists. Compatibility rules run for
+    /// each GPU model, so several runs may report the same problem of the driver.
     fn push(&mut self, item: Item) {
         let same = |known: &Item| (known.code, &known.text) == (item.code, &item.text);
         self.last = self.items.iter().position(same).unwrap_or(self.items.len());

@@ -21,7 +21,8 @@ pub struct CallRule {
     /// Applies only if the text imports one of these packages.
     #[serde(default)]
     pub imports: Vec<String>,
-    /// Does not apply if the text imports one of these packages or names one in quotes.
+    /// Does not apply if the text imports one of these packages, or contains the name of one in
+    /// quotes.
     #[serde(default)]
     pub unless_mentioned: Vec<String>,
     /// Does not apply if this keyword argument is present.

@@ -1,4 +1,4 @@
-//! Flags of programs that abort on an unknown one.
+//! Names of flags. A program that reads these flags aborts if it does not know a flag.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct FlagList {
     /// Flags of other programs with the same prefix.
     #[serde(default)]
     pub others: Vec<String>,
-    /// Verdict on a flag that no source ever had; `{near}` is the nearest one of `names`.
+    /// Verdict on a flag that no source ever had; `{near}` is the nearest name in `names`.
     pub unknown: LintVerdict,
     /// Verdict on a flag of `removed`.
     pub removed_verdict: LintVerdict,

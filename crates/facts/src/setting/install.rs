@@ -17,7 +17,8 @@ pub struct InstallRule {
     /// Patterns of the names of installers that are run as files.
     #[serde(default)]
     pub installers: Vec<String>,
-    /// The rule applies only if the installer has one of these options; empty if it needs none.
+    /// The rule applies only if the installer has one of these options. If the list is empty, the
+    /// rule always applies.
     #[serde(default)]
     pub with_options: Vec<String>,
     /// Options of an installer with which it does not install.

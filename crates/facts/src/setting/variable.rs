@@ -26,8 +26,8 @@ pub struct Namespace {
 #[serde(deny_unknown_fields)]
 pub struct VariableRule {
     pub names: Vec<String>,
-    /// Matching values. `None` if the name alone is the finding. Reading the variable is then a
-    /// finding only if the name is fake.
+    /// Values that the rule reports. With `None`, the rule reports every value, and code that only
+    /// reads the variable is a finding only if the name is fake.
     pub value: Option<ValueTest>,
     /// Skips the rule where the setting is conditional: a debug switch that has to be enabled
     /// explicitly was not left on by accident.
@@ -58,7 +58,8 @@ pub enum ValueTest {
     Outside(f64, f64),
     /// A number that is not whole: `0.5`, `500m`.
     Fraction,
-    /// A list of paths, separated by colons, with one that ends in one of these folders.
+    /// A list of paths, separated by colons, in which at least one path ends in one of these
+    /// folders.
     PathInto(Vec<String>),
 }
 
@@ -87,7 +88,8 @@ pub struct KeyList {
     pub variables: Vec<String>,
     /// All valid keys.
     pub keys: Vec<KeyRule>,
-    /// Key prefixes exempt from the check, because we do not know all keys with them.
+    /// Key prefixes that are exempt from the check, because not all keys with these prefixes are
+    /// known.
     #[serde(default)]
     pub open_prefixes: Vec<String>,
     /// Verdict on an unknown key.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
 
-/// What is wrong with a setting, the facts, and the replacement.
+/// What is wrong with a setting, what is true instead, and the replacement.
 ///
 /// `truth` and `replacement` are templates: `{name}` is the name as written, `{value}` its value
 /// and `{near}` the nearest real name.
@@ -20,11 +20,11 @@ pub struct LintVerdict {
     /// Defaults to a finding, or to a note for a redundant setting.
     #[serde(default)]
     pub level: Option<LintLevel>,
-    /// The facts.
+    /// What is true about the setting.
     pub truth: String,
     /// `None` only for [`LintClass::Redundant`] settings, which should be deleted.
     pub replacement: Option<String>,
-    /// The claim that no source confirms.
+    /// A claim in `truth` that no source confirms.
     pub unverified: Option<String>,
     pub origin: Origin,
 }

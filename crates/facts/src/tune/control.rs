@@ -1,5 +1,5 @@
 //! Change targets and values. Journals contain their serialised form: add fields and variants, but
-//! do not change existing ones.
+//! do not change existing fields and variants.
 
 use serde::{Deserialize, Serialize};
 
@@ -74,8 +74,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether a profile can produce this target. Checked before applying targets read from disk,
-    /// such as the journal.
+    /// Whether a profile can produce this target. Checked for targets that were read from disk,
+    /// such as targets in the journal, before they are changed.
     pub fn is_allowed(&self) -> bool {
         match self {
             Self::Gpu { .. } => true,
@@ -173,7 +173,8 @@ pub enum Value {
 }
 
 impl Value {
-    /// Whether both values are equivalent. File owners are ignored if one of them is unspecified.
+    /// Whether both values are equivalent. File owners are ignored if one of the two owners is
+    /// unspecified.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(left), Self::File(right)) => {

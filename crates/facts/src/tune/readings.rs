@@ -34,7 +34,7 @@ pub struct Readings {
 /// Configuration that limits locked memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemlockReadings {
-    /// Files of `pam_limits`, in the order in which it reads them.
+    /// Files of `pam_limits`, in the order in which `pam_limits` reads them.
     pub limits: Reading<Vec<ConfigFile>>,
     /// Installed services that start jobs, by unit name without `.service`: the unit file and its
     /// drop-ins, in the order in which systemd reads them.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{Domain, Location, NodeId, Pool};
 
-/// Role of a user. Roles are not ordered: an operator may not approve.
+/// Role of a user. The roles are not ordered: an operator may not approve, and an approver may not
+/// operate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {

@@ -1,5 +1,5 @@
-//! Which nodes need a person, or may need one soon, and why. A pure function of the state and the
-//! time, like a decision, but it changes nothing.
+//! Computes which nodes need a person, or may need one soon, and why. Like a decision, this is a
+//! pure function of the state and the time. Unlike a decision, it changes nothing.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,8 +7,8 @@ use super::reason::{Rationale, Reason, UnblockedBy};
 use super::state::{Node, NodePhase};
 use crate::health::{FindingKind, Severity};
 
-/// A hold that is older than this is more likely forgotten than needed: a repair with a part in
-/// stock takes a working day.
+/// A hold that is older than this was probably forgotten, because a repair takes a working day if
+/// the part is in stock.
 const HELD_LONG: SignedDuration = SignedDuration::from_hours(24);
 
 /// Why a node needs a person. The most urgent cause is first.
@@ -34,7 +34,7 @@ pub enum AttentionCause {
     PolicyBlocks,
     /// The node has to enrol again.
     CertificateRevoked,
-    /// Someone has kept the node out of service for long.
+    /// Someone has held the node for more than a day.
     HeldLong,
 }
 
@@ -77,17 +77,18 @@ impl AttentionCause {
     }
 }
 
-/// That a node needs a person.
+/// Says that a node needs a person, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeAttention {
     pub cause: AttentionCause,
     /// Severity of the worst open fault. `None` if there is none.
     pub severity: Option<Severity>,
-    /// Since when, as far as the state records it.
+    /// When the cause began, as far as the state records it.
     pub since: Timestamp,
 }
 
-/// Whether the node needs a person. `deferred` is why an action of the node waits now.
+/// Returns why the node needs a person, or `None` if it needs none. `deferred` is the reason why an
+/// action of the node has to wait at the moment.
 pub fn attention(
     node: &Node,
     deferred: Option<&Rationale>,
@@ -96,12 +97,12 @@ pub fn attention(
     let faults = node.findings().values().filter(|finding| finding.kind == FindingKind::Fault);
     let severity = faults.map(|finding| finding.severity).max();
     let found = |cause, since| NodeAttention { cause, severity, since };
-    // A revoked certificate explains everything else.
+    // A revoked certificate hides every other problem: the server no longer hears from the node.
     if let Some(at) = node.liveness.certificate_revoked_at() {
         return Some(found(AttentionCause::CertificateRevoked, at));
     }
     let waits = deferred.and_then(deferral_cause);
-    // A person who holds a node may have turned it off.
+    // Heartbeats may be lost because a person holds the node and has turned it off.
     let is_explained =
         waits == Some(AttentionCause::DomainFault) || node.phase() == NodePhase::Held;
     let lost = node.liveness.heartbeat_lost_since().filter(|_| !is_explained);
@@ -111,7 +112,8 @@ pub fn attention(
     [waits, lost, unknown].into_iter().flatten().min_by_key(|attention| attention.cause)
 }
 
-/// Why a deferred action needs a person. `None` if it only needs time, or another node.
+/// Why a deferred action needs a person. `None` if the action only waits for time to pass, or for
+/// another node.
 fn deferral_cause(deferred: &Rationale) -> Option<AttentionCause> {
     let cause = match (&deferred.reason, &deferred.unblocked_by) {
         (

@@ -1,5 +1,5 @@
-//! Coverage gaps of a node, as its agent reports them: what it cannot read at the moment. A gap may
-//! hide a fault.
+//! Coverage gaps of a node: what its agent cannot read at the moment, as the agent reports it. A
+//! gap may hide a fault.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Subject;
 
-/// Most gaps of a node in a report. Their number is bounded by the hardware, not by the number of
-/// rules: an agent merges the signals of a component into one gap.
+/// Most gaps of a node in a report. The hardware bounds the number of gaps. The number of rules
+/// does not, because an agent merges the signals of a component into one gap.
 pub const GAPS_MAX: usize = 64;
 
-/// Most names in a [`GapSource`]. Further ones are counted.
+/// Most names in a [`GapSource`]. Names beyond this limit are only counted.
 pub const GAP_NAMES_MAX: usize = 4;
 
-/// All coverage gaps of a node. Replaces the previous report.
+/// All coverage gaps of a node. A new report replaces the previous one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CoverageReport {
     pub gaps: Vec<NodeCoverageGap>,
-    /// Number of gaps beyond the limit.
+    /// Number of gaps beyond the limit, which are not listed.
     #[serde(default, skip_serializing_if = "super::state::is_zero")]
     pub more: u32,
 }
@@ -33,8 +33,8 @@ pub struct NodeCoverageGap {
     pub subject: Subject,
     pub source: GapSource,
     pub cause: ReadError,
-    /// Since when, by the clock of the server. The agent reports an age, because the clocks of
-    /// nodes may be hours apart.
+    /// When the gap began, by the clock of the server. The agent reports the age of the gap and not
+    /// the time, because the clocks of nodes may be hours apart.
     pub since: Timestamp,
 }
 
@@ -51,9 +51,9 @@ pub enum GapSource {
     },
     /// No NVML call reads the GPU.
     Gpu,
-    /// Some signals of the subject.
+    /// Some signals of the subject cannot be read.
     Signals(GapNames),
-    /// The peers with which a rule compares the subject.
+    /// The other subjects with which a rule compares this subject.
     Peers,
     KernelLog,
     /// Findings cannot be written to the agent's disk, so they do not reach the server.
@@ -72,7 +72,7 @@ pub enum GapSource {
     Unknown,
 }
 
-/// Some names, and the number of further ones.
+/// A list of names, cut to a limit, and the number of names that were cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GapNames {
@@ -90,7 +90,8 @@ impl GapNames {
 }
 
 impl CoverageReport {
-    /// Whether both reports have the same gaps with the same causes, whatever their age.
+    /// Whether both reports have the same gaps with the same causes. The age of the gaps does not
+    /// matter.
     pub fn is_same_as<'g>(
         &self,
         gaps: impl ExactSizeIterator<Item = &'g NodeCoverageGap>,
@@ -105,8 +106,8 @@ impl CoverageReport {
 }
 
 impl NodeCoverageGap {
-    /// Whether both describe the same gap, perhaps at different times. Its signals and its cause
-    /// may change while it lasts.
+    /// Whether both values describe the same gap, perhaps at different times. The signals and the
+    /// cause of a gap may change while the gap lasts.
     pub fn is_same_gap(&self, other: &Self) -> bool {
         let is_same_source = match (&self.source, &other.source) {
             (GapSource::Check { check }, GapSource::Check { check: other }) => check == other,

@@ -1,5 +1,5 @@
-//! Log entries: inputs, operator requests and decisions. This version reads every format that was
-//! ever written.
+//! Log entries: inputs, operator requests and decisions. This version reads every entry format that
+//! was ever written.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,8 @@ pub struct Entry {
     /// `seq` of the first entry of the batch. A batch is a series of inputs followed by the
     /// decisions on them.
     pub batch: u64,
-    /// When the batch was written. This is also the `now` of its decisions. It decreases only with
-    /// [`Event::ClockStepped`].
+    /// When the batch was written. Its decisions use this time as `now`. The time decreases only
+    /// with [`Event::ClockStepped`].
     pub at: Timestamp,
     pub by: Actor,
     /// Version of the decision logic in force. 0 in entries of format 1, which do not record it.
@@ -61,7 +61,7 @@ pub enum Event {
         #[serde(alias = "why")]
         reason: String,
     },
-    /// A node reported an inventory that differs from its last one.
+    /// A node reported an inventory that differs from its previous inventory.
     #[serde(alias = "seen")]
     InventoryReported {
         node: NodeId,
@@ -102,7 +102,7 @@ pub enum Event {
     #[serde(alias = "answered")]
     OrderStatusReported {
         node: NodeId,
-        /// Generation of the order.
+        /// Generation of the order, which identifies it on its node.
         generation: u64,
         #[serde(alias = "answer")]
         status: OrderStatus,

@@ -10,7 +10,7 @@ use super::state::{DisruptionSlot, FleetState, Node, NodePhase};
 pub struct Explanation {
     pub phase: NodePhase,
     pub rationale: Rationale,
-    /// The pending order. If none is pending, how the last one failed.
+    /// The pending order. If no order is pending, how the last order failed.
     pub order: Option<String>,
     /// Why an action that is due has to wait.
     pub deferred: Option<Rationale>,
@@ -18,8 +18,8 @@ pub struct Explanation {
     pub domain_faults: Vec<Reason>,
 }
 
-/// Why an action of the node waits. If it waits for a slot of a disruption budget, the nodes that
-/// use the budget now, and not those from when the wait began.
+/// Why an action of the node waits. If it waits for a slot of a disruption budget, the result names
+/// the nodes that use the budget now. The log names the nodes that used it when the wait began.
 pub fn current_deferral(state: &FleetState, node: &Node) -> Option<Rationale> {
     let recorded = node.phase.deferred()?;
     let slot = DisruptionSlot::from_reason(&recorded.reason);
@@ -27,8 +27,8 @@ pub fn current_deferral(state: &FleetState, node: &Node) -> Option<Rationale> {
     Some(current.unwrap_or_else(|| recorded.clone()))
 }
 
-/// Explains a node to a caller with this scope, who may see the node. Returns `None` if there is no
-/// such node.
+/// Explains a node to a caller with this scope. The caller must have checked that the scope
+/// includes the node. Returns `None` if there is no such node.
 pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
     let order = node.orders.pending().map(|pending| {
@@ -36,7 +36,7 @@ pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explan
         let order = node.describe_order(&pending.order.kind);
         format!("{order} (order {}, {status})", pending.order.generation)
     });
-    // A caller who waits for an order needs to see that the last one failed.
+    // A caller who waits for an order needs to see that the last order failed.
     let inconclusive = node.verification.inconclusive().map(|last| last.level);
     let failed = node.orders.failures().map(|last| {
         let is_inconclusive =

@@ -93,8 +93,8 @@ name!(
     "site, row, rack, PDU, switch or NVLink domain"
 );
 
-/// Location and owner of a node. If a field is not set, it is unknown, and the node is in no domain
-/// of that kind.
+/// Location and owner of a node. If a field is not set, its value is unknown, and the node is in no
+/// domain of that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Location {
@@ -175,8 +175,8 @@ impl Location {
     }
 }
 
-/// A set of nodes that a limit applies to, or that can fail together. Written as `fleet` or
-/// `rack:r1`.
+/// A set of nodes that a limit applies to, or that can fail together. Its text form is `fleet` or,
+/// for example, `rack:r1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Domain {

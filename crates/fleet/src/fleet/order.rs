@@ -12,7 +12,7 @@ use super::reason::{Reason, bounded};
 use crate::health::GpuUuid;
 
 /// An order. A node has at most one order at a time. The agent refuses an order whose generation is
-/// not higher than its last.
+/// not higher than that of the last order it got.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
@@ -25,7 +25,7 @@ pub struct Order {
     /// The boot in which the order is valid, if the order must not run after a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
-    /// Deadline to start the order and to report its final status.
+    /// The order has to start and report its final status before this time.
     pub lease_until: Timestamp,
     /// Why the order was issued. The agent passes it on to the scheduler and to the node's log.
     #[serde(deserialize_with = "reason_or_sentence")]
@@ -58,7 +58,7 @@ fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::E
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderKind {
-    /// Cordon the node, with Farrier as the owner of the cordon.
+    /// Cordon the node, and record Farrier as the owner of the cordon.
     Cordon,
     /// Wait until running work has ended or moved.
     Drain {
@@ -155,7 +155,7 @@ impl OrderKind {
         }
     }
 
-    /// Whether the order changes more of the node than its cordon.
+    /// Whether the order changes anything on the node other than its cordon.
     pub fn changes(&self) -> bool {
         self.spec().effect != Effect::Observe
     }
@@ -175,8 +175,8 @@ impl OrderKind {
     }
 }
 
-/// Properties of a kind of order. A new kind needs a variant and a row here, and an executor in the
-/// table of the agent.
+/// Properties of a kind of order. A new kind of order needs a variant and a row here, and an
+/// executor in the agent's table of executors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderSpec {
     /// The stable code, as in JSON.
@@ -184,15 +184,15 @@ pub struct OrderSpec {
     pub effect: Effect,
     pub origin: OrderOrigin,
     pub node: NodeUse,
-    /// Time that the order may take, in addition to the lease of its pool.
+    /// Time that the order may take, in addition to the pool's `lease_s`.
     pub work_s: u32,
     /// The verification level that the result of the order counts as.
     pub verifies: Option<VerificationLevel>,
     /// Whether the node uploads a file before it reports the result.
     pub has_artifact: bool,
     /// Whether the order can run for long without changing the node. If so, an operator-requested
-    /// order that can run on any node supersedes it. The controller issues the superseded order
-    /// again afterwards.
+    /// order that can run on any node may supersede this order. The controller issues the
+    /// superseded order again afterwards.
     pub yields: bool,
 }
 

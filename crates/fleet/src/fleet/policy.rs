@@ -1,5 +1,5 @@
-//! The policy: what the controller may decide alone, how fast, and for how many nodes at once. The
-//! defaults are conservative.
+//! The policy: which decisions the controller may make without a person, how fast, and for how many
+//! nodes at once. The defaults are conservative.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,13 @@ use crate::notify::NotificationPolicy;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// How many nodes the controller may keep out of service at once, by kind of domain. A node has
-    /// to satisfy the budgets of all its domains.
+    /// How many nodes the controller may keep out of service at once, by kind of domain. The
+    /// budgets of all domains of a node apply to the node.
     #[serde(alias = "breakers")]
     pub disruption_budgets: BTreeMap<DomainKind, DisruptionBudget>,
-    /// Share of the domain's nodes that have to take work, rounded down, by kind of domain. Counts
-    /// every node that takes no work, whatever took it out of service.
+    /// Share of the domain's nodes that have to take work, by kind of domain. The number of nodes
+    /// is rounded down. Every node that takes no work counts as missing, whatever took it out of
+    /// service.
     pub capacity_floors: BTreeMap<DomainKind, f64>,
     /// Applies to pools without an entry in `pools`.
     pub pools_default: PoolPolicy,
@@ -28,7 +29,7 @@ pub struct Policy {
     pub common_cause: CommonCausePolicy,
     /// When a node counts as a lemon.
     pub lemon: LemonPolicy,
-    /// Systemd units whose restart repairs a finding, by finding code.
+    /// Systemd units by finding code. A restart of the unit repairs findings with this code.
     pub services: BTreeMap<String, String>,
     /// Who is notified of what.
     #[serde(skip_serializing_if = "NotificationPolicy::is_empty")]
@@ -36,8 +37,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How long the end of a domain fault matters: the longer of the time that findings may take to
-    /// clear, and the window in which symptoms are counted.
+    /// How long a domain fault still matters after its end. This is the longer of two times: the
+    /// time that findings may take to clear, and the window in which symptoms are counted.
     pub fn recovery_s(&self) -> u32 {
         let pools = self.pools.values().chain([&self.pools_default]);
         pools.map(|pool| pool.settle_s).fold(self.common_cause.window_s, u32::max)
@@ -66,10 +67,11 @@ impl Default for Policy {
                 (DomainKind::Rack, share(0.5)),
                 (DomainKind::Nvlink, share(0.5)),
             ]),
-            // If more than half of the nodes take no work, the nodes themselves are hardly the
-            // cause. Kubernetes stops evicting for the same reason when 55 % of a zone are not
-            // ready (`--unhealthy-zone-threshold`). Racks and switches have no floor: they are
-            // emptied for maintenance, and a faulty node there must still leave service.
+            // If more than half of the nodes take no work, the cause is hardly in the nodes
+            // themselves. Kubernetes stops evictions for the same reason when 55 % of the nodes in
+            // a zone are not ready (`--unhealthy-zone-threshold`). Racks and switches have no
+            // floor, because they are emptied for maintenance, and a faulty node in them must still
+            // leave service.
             capacity_floors: BTreeMap::from([(DomainKind::Fleet, 0.5), (DomainKind::Pool, 0.5)]),
             pools_default: PoolPolicy::default(),
             pools: BTreeMap::new(),
@@ -81,7 +83,7 @@ impl Default for Policy {
     }
 }
 
-/// A share of the members, rounded down.
+/// A share of the members. The number of nodes is rounded down.
 fn share_of(share: f64, members: u32) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -96,7 +98,7 @@ fn share_of(share: f64, members: u32) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisruptionBudget {
-    /// Share of the domain's nodes, rounded down, but at least one node.
+    /// Share of the domain's nodes. The number of nodes is rounded down, but is at least one.
     pub share: f64,
     /// Absolute limit. The lower of the two limits applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +138,7 @@ pub struct PoolPolicy {
     /// How long a drain waits for running work to end.
     #[serde(alias = "drain_wait_s")]
     pub drain_timeout_s: u32,
-    /// How long heartbeats may be missing before the node is quarantined.
+    /// How long heartbeats of a node may be missing before the node is quarantined.
     #[serde(alias = "silent_s")]
     pub heartbeat_timeout_s: u32,
     /// How long a node may stay suspect before it is quarantined.
@@ -145,15 +147,15 @@ pub struct PoolPolicy {
     /// How long a coverage gap may last before the node is suspect. `None` means forever.
     pub coverage_gap_timeout_s: Option<u32>,
     /// Whether `suspect_timeout_s` also applies to a node that is suspect only because of a
-    /// coverage gap. Otherwise it keeps running work, because a missing reading is no fault.
+    /// coverage gap. If not, the node keeps taking work, because a missing reading is no fault.
     pub coverage_gap_quarantines: bool,
     /// How long findings may take to clear after a repair.
     pub settle_s: u32,
     /// How long an order may take until its final status is reported. Drains and other long orders
     /// add their own time.
     pub lease_s: u32,
-    /// Maximum attempts of a failing order. Also the maximum runs of the same repair until the node
-    /// is in service again.
+    /// Maximum number of attempts of a failing order. This is also the maximum number of runs of
+    /// the same repair before the node is in service again.
     #[serde(alias = "tries")]
     pub max_attempts: u32,
     /// Delay before the first retry. It doubles with each failure.
@@ -163,8 +165,8 @@ pub struct PoolPolicy {
     #[serde(alias = "prove")]
     pub required_verifications: Vec<VerificationLevel>,
     /// Whether joining nodes are cordoned until they are verified. This is meant for pools whose
-    /// nodes come up empty. Otherwise a joining node keeps taking work, so that installing agents
-    /// on a busy fleet cordons nothing.
+    /// nodes have no work when they enrol. Otherwise a joining node keeps taking work, so that
+    /// installing agents on a busy fleet cordons nothing.
     pub cordon_joining: bool,
 }
 
@@ -208,7 +210,7 @@ impl Default for CommonCausePolicy {
     }
 }
 
-/// When a node fails too often to be repaired again.
+/// When a node has failed so often that orders no longer repair it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LemonPolicy {
@@ -226,7 +228,7 @@ impl Default for LemonPolicy {
 }
 
 impl PoolPolicy {
-    /// The lease of an order, including the time that its work takes.
+    /// The lease of an order: `lease_s`, and the time that the order needs for its work.
     pub fn lease_for(&self, what: &OrderKind) -> u32 {
         self.lease_s.saturating_add(what.spec().work_s)
     }

@@ -8,7 +8,7 @@ use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {expected}")]
 pub struct PolicyError {
-    /// The field, such as `pools.train.heartbeat_timeout_s`.
+    /// Name of the field, such as `pools.train.heartbeat_timeout_s`.
     pub at: String,
     /// What was expected and what was found.
     pub expected: String,
@@ -37,7 +37,7 @@ impl Policy {
         for (name, policy) in &self.pools {
             pool(&format!("pools.{name}"), policy)?;
         }
-        // One node cannot show a common cause.
+        // A common cause needs at least two nodes.
         number("common_cause.nodes", self.common_cause.nodes, 2, 1_000_000)?;
         share("common_cause.share", self.common_cause.share)?;
         number("common_cause.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;

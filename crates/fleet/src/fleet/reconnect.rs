@@ -1,4 +1,4 @@
-//! Reconnect limits that agents and the server share.
+//! Limits on reconnections that agents and the server share.
 
 /// Longest time, in seconds, that an agent waits between two connection attempts.
 ///
@@ -12,8 +12,8 @@ pub const RECONNECT_WAIT_MAX_S: u32 = 30;
 /// longest wait of an agent. Otherwise a server restart would make healthy nodes suspect.
 pub const HEARTBEAT_TIMEOUT_MIN_S: u32 = 3 * RECONNECT_WAIT_MAX_S;
 
-/// Seconds over which the agents of a fleet spread their first connection attempt after they lost
-/// their session.
+/// Number of seconds over which the agents of a fleet spread their first connection attempts after
+/// they lost their sessions.
 ///
 /// A TLS handshake costs about a millisecond of one core, so 1,000 agents per second keep one core
 /// busy.

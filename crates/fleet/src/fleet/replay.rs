@@ -1,5 +1,5 @@
-//! Replays the log. For batches that this version of the logic decided, the same inputs must lead
-//! to the same decisions and state.
+//! Replays the log. If this version of the decision logic decided a batch, the same inputs must
+//! lead to the same decisions and the same state again.
 
 use std::collections::BTreeSet;
 
@@ -43,13 +43,14 @@ impl Replay {
         Self { state, ..self }
     }
 
-    /// The number of entries in batches that another version of the logic decided. They are
-    /// applied, but not decided again.
+    /// The number of entries in batches that another version of the logic decided. The replay
+    /// applies these entries, but does not decide on their inputs again.
     pub fn not_rederived(&self) -> u64 {
         self.not_rederived
     }
 
-    /// Takes the next entry. The decisions of a batch are compared when the batch is complete.
+    /// Applies the next entry. The decisions of a batch are compared when all its entries have been
+    /// read.
     pub fn apply(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
         let starts_batch = self.batch.first().is_some_and(|first| first.batch != entry.batch);
         if starts_batch {

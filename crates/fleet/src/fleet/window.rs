@@ -1,4 +1,5 @@
-//! Weekly repair windows of a pool. They are in UTC, so that a replay decides the same everywhere.
+//! Weekly repair windows of a pool. Times are in UTC, so that a replay gives the same decisions on
+//! every machine.
 
 use std::fmt;
 
@@ -60,7 +61,8 @@ pub(super) fn opens(windows: &[Window], now: Timestamp) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
     let today = now.to_zoned(TimeZone::UTC).date();
     for window in windows {
-        // Yesterday's window may still be open. Every window opens within the next seven days.
+        // A window that opened yesterday may still be open. Every window opens within the next
+        // seven days.
         for ahead in -1..=7_i64 {
             let Ok(day) = today.checked_add(SignedDuration::from_hours(24 * ahead)) else {
                 continue;

@@ -28,6 +28,7 @@ pub struct Finding {
     pub kind: FindingKind,
     pub severity: Severity,
     /// Severity before a configuration override. `None` without an override. Checkpoint requests
+    /// use this severity, because an override is only meant to change alerts.
     /// use it, because an override is only meant to change alerts.
     #[serde(rename = "own_severity", default, skip_serializing_if = "Option::is_none")]
     pub default_severity: Option<Severity>,
@@ -39,8 +40,8 @@ pub struct Finding {
     pub remedy: Option<String>,
     /// The action of the rule, before the action of the driver takes precedence.
     pub rule_action: Action,
-    /// Where the action comes from. The recovery action of the driver takes precedence over that of
-    /// the rule.
+    /// Where the action comes from. If the driver requests a recovery action, it takes precedence
+    /// over the action of the rule.
     pub action_by: ActionBy,
     /// The observations that the finding is based on, newest last.
     pub evidence: Vec<Evidence>,
@@ -57,7 +58,7 @@ pub struct Finding {
     pub last_in: Option<InBoot>,
     /// How often the finding happened or was detected again.
     pub count: u64,
-    /// What would clear it.
+    /// What would clear the finding.
     #[serde(rename = "clears")]
     pub clears_when: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,9 +88,9 @@ pub fn ends_work(kind: FindingKind, severity: Severity, action: Action) -> bool 
     kind == FindingKind::Fault && severity >= Severity::Critical && action >= Action::ResetGpu
 }
 
-/// Fixed size of a finding: times, numbers, subject and field names.
+/// Fixed size of a finding in the estimate: times, numbers, subject and field names.
 const FINDING_BYTES: usize = 512;
-/// Fixed size of a piece of evidence.
+/// Fixed size of a piece of evidence in the estimate.
 const EVIDENCE_BYTES: usize = 256;
 
 /// Length of a text in JSON, without the quotation marks.
@@ -143,7 +144,7 @@ pub enum Evidence {
         value: Reading<f64>,
         /// The limit that the rule compared the value with.
         limit: f64,
-        /// Details that the number lacks, such as the call that is stuck.
+        /// Details of the value that its number does not show, such as the call that is stuck.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
         at: Timestamp,
@@ -162,8 +163,8 @@ pub enum Evidence {
         process: Option<String>,
         at: Timestamp,
     },
-    /// An Xid that NVML reported, but that is not in the kernel log. Journals of version 1 store it
-    /// as `kernel`.
+    /// An Xid that NVML reported, but that is not in the kernel log. In journals of version 1, the
+    /// code of this variant is `kernel`.
     Nvml {
         xid: NvmlXid,
         /// Text of the decoded event.
@@ -179,7 +180,8 @@ impl Evidence {
         let optional = |text: &Option<String>| text.as_deref().map_or(0, json_bytes);
         let texts = match self {
             Self::Signal { text, measure, value, note, .. } => {
-                // In JSON, the error has field names beside its text, so double its size.
+                // In JSON, an error has field names in addition to its text, so the size of the
+                // text is doubled.
                 let unreadable = value.why_unreadable().map(ToString::to_string);
                 let unreadable = unreadable.map_or(0, |text| 2 * json_bytes(&text));
                 json_bytes(text) + json_bytes(measure) + unreadable + optional(note)
@@ -202,7 +204,7 @@ pub struct Cleared {
     pub reason: String,
 }
 
-/// A change of a finding. It has the new content of the finding.
+/// A change of a finding. Each variant has the new content of the finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {

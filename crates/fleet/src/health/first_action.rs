@@ -1,5 +1,5 @@
-//! What to do first about the open findings of one component: several findings of a component are
-//! mostly one problem, and the advice of one of them is enough.
+//! What to do first about the open findings of one component. Several findings about a component
+//! mostly have one cause, so the advice of one finding is enough.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ pub struct FirstAction {
     pub text: String,
     /// The source of the action: the rule, or the driver.
     pub action_by: ActionBy,
-    /// The finding that the action comes from.
+    /// ID of the finding that the action comes from.
     pub finding: u64,
 }
 
@@ -33,16 +33,18 @@ impl FirstAction {
     }
 }
 
-/// Sorts findings in the order that `farrier decode` uses: first the driver's own request, then the
-/// strongest action among the most severe findings, then the oldest finding. So a reset is never
-/// the first action for a GPU that fell off the bus, where a reset cannot work.
+/// Sorts findings in the same order as `farrier decode`. A finding whose action the driver requests
+/// comes first. The other findings are sorted by severity, then by the strength of their action,
+/// then by age. A reset is therefore never the first action for a GPU that fell off the bus, where
+/// a reset cannot work.
 pub fn rank(finding: &Finding) -> (bool, Reverse<(Severity, Action)>, u64) {
     let by_rule = finding.action_by == ActionBy::Rule;
     (by_rule, Reverse((finding.severity, finding.action)), finding.id)
 }
 
-/// The text of the remedy. If the action comes from the rule, it is the rule's remedy. If the
-/// driver requests the action, it is the remedy of the rule about the driver's recovery action.
+/// The text of the remedy. If the action comes from the rule, the remedy of that finding is used.
+/// If the driver requests the action, the remedy comes from the finding about the driver's recovery
+/// action.
 fn remedy<'f>(first: &'f Finding, ranked: &[&'f Finding]) -> Option<&'f str> {
     let by_driver = |finding: &&&Finding| finding.code.starts_with("gpu.recovery-");
     let source = match first.action_by {

@@ -17,7 +17,7 @@ use super::signal::Signal;
 /// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Milliseconds since the node started. Negative for observations from before the start.
+    /// Milliseconds since the node started. Negative for observations from before that start.
     pub steady_ms: i64,
     pub wall: Timestamp,
 }
@@ -31,8 +31,8 @@ pub struct GpuUuid(pub String);
 const UNKNOWN_UUID_PREFIX: &str = "unknown, GPU ";
 
 impl GpuUuid {
-    /// Placeholder for the UUID of a GPU that never answered. Only its index is known, and only
-    /// while indices stay the same.
+    /// Placeholder for the UUID of a GPU that never answered. Only the index of the GPU is known.
+    /// The placeholder identifies the GPU only while the indices do not change.
     pub fn placeholder(index: u32) -> Self {
         Self(format!("{UNKNOWN_UUID_PREFIX}{index}"))
     }
@@ -94,15 +94,15 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A value of a signal. Absent means that the subject does not have the signal. Unreadable means
-/// that the value is unknown now.
+/// A value of a signal. `Absent` means that the subject does not have the signal. `Unreadable`
+/// means that the value is unknown now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub subject: Subject,
     pub signal: Signal,
     pub reading: Reading<f64>,
-    /// Details that the number lacks, such as the call that is stuck. Findings that are based on
-    /// the value show them.
+    /// Details of the value that its number does not show, such as the call that is stuck. Findings
+    /// that are based on the value show these details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -145,16 +145,16 @@ pub enum EventSource {
 pub struct KernelEvent {
     pub event: decode::DecodedEvent,
     pub source: EventSource,
-    /// The boot in which the event was logged. It separates repeats within a boot from repeats
-    /// after a reboot.
+    /// The boot in which the event was logged. With it, repeats within a boot can be told from
+    /// repeats after a reboot.
     pub boot: String,
     /// When the event happened. Lines from the ring buffer may be older than the batch.
     pub at: Moment,
 }
 
 impl KernelEvent {
-    /// Makes an event of an Xid that NVML reported. `pci` is the address of its GPU, if NVML knows
-    /// it.
+    /// Creates an event for an Xid that NVML reported. `pci` is the address of the GPU, if NVML
+    /// knows the address.
     pub fn from_nvml(
         facts: &XidFacts,
         xid: NvmlXid,
@@ -167,7 +167,7 @@ impl KernelEvent {
         Self { event, source: EventSource::Nvml(xid), boot, at }
     }
 
-    /// The GPU, if the source names it by more than its address.
+    /// The GPU, if the source of the event identifies it by more than its address.
     pub fn gpu(&self) -> Option<&GpuUuid> {
         match &self.source {
             EventSource::KernelLog { .. } => None,
@@ -179,7 +179,7 @@ impl KernelEvent {
 /// A problem that a node check found. It stays open until a later check no longer reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckItem {
-    /// The code of the check itself, such as `module-not-loaded-version`.
+    /// The code that the node check gives the problem, such as `module-not-loaded-version`.
     pub code: String,
     pub severity: Severity,
     pub action: Action,

@@ -15,8 +15,8 @@ use super::rules::RuleOverride;
 use super::signal::{Scope, Signal};
 use parse::{ClauseToml, LimitToml};
 
-/// A rule. It has clauses over signals (`when`) or a pattern of kernel events (`on`). A rule with
-/// neither stands for the results of node checks.
+/// A rule. It has either clauses, which are conditions on signals (`when`), or a pattern of kernel
+/// events (`on`). A rule with neither stands for the results of node checks.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -31,7 +31,7 @@ pub struct Rule {
     pub action: Option<Action>,
     /// What the finding means and what to do. `None` if the text comes from the event or check.
     pub text: Option<String>,
-    /// A more specific remedy than the action. It is shown first.
+    /// A more specific remedy than the action. Output shows it before the action's own text.
     pub remedy: Option<String>,
     /// All clauses must hold.
     #[serde(default)]
@@ -39,31 +39,31 @@ pub struct Rule {
     /// How long the clauses must hold without a break before a finding opens.
     #[serde(default)]
     pub for_s: u32,
-    /// How long a clause must be false without a break before the finding clears.
+    /// How long at least one clause must be false without a break before the finding clears.
     #[serde(default = "clear_for_s")]
     pub clear_for_s: u32,
     /// Kernel events to count.
     pub on: Option<EventPattern>,
-    /// Whether the finding stays open until the node reboots, the driver is reloaded, the counters
-    /// of the GPU restart, or the driver withdraws its recovery action.
+    /// Whether the finding stays open until one of these events: the node reboots, the driver is
+    /// reloaded, the counters of the GPU restart, or the driver withdraws its recovery action.
     #[serde(default)]
     pub until_recovery: bool,
-    /// A finding of another rule on the same subject that reports the same fault and more. While it
-    /// is open, it suppresses the finding of this rule.
+    /// A finding of another rule that reports the same fault on the same subject, and more. While
+    /// that finding is open, it suppresses the finding of this rule.
     pub suppressed_by: Option<SuppressedBy>,
-    /// The rule applies only to GPUs whose name contains one of these. Empty means all GPUs.
+    /// The rule applies only to GPUs whose name contains one of these texts. Empty means all GPUs.
     #[serde(default)]
     pub models: Vec<String>,
-    /// The rule does not apply to GPUs whose name contains one of these.
+    /// The rule does not apply to GPUs whose name contains one of these texts.
     #[serde(default)]
     pub except_models: Vec<String>,
-    /// Severity that the configuration sets. It takes precedence.
+    /// Severity that the configuration sets. It takes precedence over `severity`.
     #[serde(skip)]
     pub severity_override: Option<Severity>,
-    /// Overrides in the configuration for single events, by code such as `xid.95`.
+    /// Overrides in the configuration for single events. The key is a code such as `xid.95`.
     #[serde(skip)]
     pub event_overrides: BTreeMap<String, RuleOverride>,
-    /// Where the rule comes from.
+    /// The source of the rule, such as an NVIDIA document.
     pub origin: Origin,
     /// How to trigger the rule on a simulated node.
     pub case: Case,
@@ -73,7 +73,7 @@ fn fault() -> FindingKind {
     FindingKind::Fault
 }
 
-/// One minute: six readings of the ten-second tier.
+/// One minute, because signals that are read every ten seconds have six values then.
 fn clear_for_s() -> u32 {
     60
 }
@@ -84,8 +84,8 @@ impl Rule {
         self.when.first().map(|clause| clause.signal.scope())
     }
 
-    /// Whether the rule counts occurrences in a window, and does not check a current state. Its
-    /// condition becomes false when the window has passed.
+    /// Whether the rule counts occurrences in a window instead of checking a current state. The
+    /// condition of such a rule becomes false when the window has passed.
     pub fn is_windowed(&self) -> bool {
         let looks_back = |clause: &Clause| match clause.measure {
             Measure::Last | Measure::Mean { .. } => false,
@@ -131,9 +131,9 @@ impl Rule {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuppressedBy {
-    /// Code of its rule.
+    /// Code of the suppressing finding's rule.
     pub code: String,
-    /// Detail of the finding.
+    /// Detail of the suppressing finding.
     pub detail: String,
 }
 
@@ -152,7 +152,7 @@ pub struct Clause {
     pub clear: Option<f64>,
 }
 
-/// A statistic of a signal. It is compared with the limit.
+/// A statistic of a signal. A clause compares it with the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The latest value.
@@ -163,8 +163,8 @@ pub enum Measure {
     Increase { over_s: u32 },
     /// Growth of a counter per second, over a window.
     Rate { over_s: u32 },
-    /// Number of windows, in the last `over_s` seconds, in which a counter grew by more than
-    /// `each_above`.
+    /// Number of windows in which a counter grew by more than `each_above`. The windows of
+    /// `window_s` seconds are counted over the last `over_s` seconds.
     Windows { over_s: u32, window_s: u32, each_above: u32 },
     /// How often a flag fell from 1 to 0 in a window.
     Falls { over_s: u32 },
@@ -236,7 +236,7 @@ impl Comparison {
     }
 }
 
-/// The compared values are integers, so no wider tolerance is needed.
+/// Compares integers that are stored as floats, so no wider tolerance is needed.
 fn is_equal(value: f64, limit: f64) -> bool {
     (value - limit).abs() < f64::EPSILON
 }
@@ -251,15 +251,15 @@ pub enum Limit {
         /// Factor by which the value is multiplied.
         times: f64,
     },
-    /// The median of the same measure over the other subjects for which the other clauses of the
-    /// rule hold.
+    /// The median of the same measure over other subjects. Only subjects for which the other
+    /// clauses of the rule hold count.
     Peers {
         /// Factor by which the median is multiplied.
         times: f64,
     },
 }
 
-/// Fewest other subjects that give a meaningful median.
+/// Fewest other subjects for which a median is meaningful.
 pub const PEERS_MIN: usize = 3;
 
 /// Kernel events to count. All conditions must hold.
@@ -292,7 +292,7 @@ pub struct EventPattern {
     /// Minimum number of different boots.
     #[serde(default)]
     pub distinct_boots: u32,
-    /// The finding clears after this long without another event.
+    /// Length of the quiet period: the finding clears after this long without another event.
     #[serde(default = "clear_after_s")]
     pub clear_after_s: u32,
 }
@@ -318,7 +318,7 @@ fn once() -> u32 {
     1
 }
 
-/// One hour: within it, jobs commonly restart and meet the fault again.
+/// One hour, because jobs commonly restart within an hour and meet the fault again.
 fn clear_after_s() -> u32 {
     3600
 }

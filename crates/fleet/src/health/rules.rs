@@ -10,7 +10,7 @@ use super::finding::{Action, Severity};
 use super::rule::{EventPattern, Limit, Measure, Rule, Same};
 use super::signal::Behaviour;
 
-/// The embedded rules, one file per subject. `build.rs` lists the files.
+/// The embedded rules, in one file per topic. `build.rs` lists the files.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rule_files.rs"));
 
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +87,8 @@ impl Rules {
         Ok(Self { rules })
     }
 
-    /// The embedded rules with overrides. Returns all errors, and not only the first.
+    /// The embedded rules with overrides. If there are errors, returns all of them, and not only
+    /// the first.
     pub fn configured(overrides: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         let mut rules = Self::embedded().map_err(|err| vec![err])?;
         // Disabled rules are removed last, so that overrides of their events can still be resolved.
@@ -127,8 +128,8 @@ impl Rules {
                     && is_quantity(clause.signal.behaviour()) =>
             {
                 clause.limit = Limit::Number(limit);
-                // A clear limit that was chosen for the old limit may be on the wrong side of the
-                // new one.
+                // The clear limit was chosen for the old limit, so it may be on the wrong side of
+                // the new limit.
                 clause.clear = None;
                 Ok(())
             }
@@ -146,8 +147,8 @@ impl Rules {
         Some((index, format!("{prefix}.{number}")))
     }
 
-    /// The rule that a configuration names, by its own code or by the code of one of its events,
-    /// such as `gpu.xid.95`.
+    /// The rule that a code in the configuration names. The code is that of the rule, or that of
+    /// one of its events, such as `gpu.xid.95`.
     pub fn resolve(&self, code: &str) -> Option<&Rule> {
         self.get(code).or_else(|| self.resolve_event(code).map(|(index, _)| self.at(index)))
     }
@@ -171,8 +172,8 @@ impl Rules {
     }
 }
 
-/// The prefix before the number in the codes of a rule's events, if all events have the same
-/// prefix.
+/// The text before the number in the codes of a rule's events. `None` if the pattern does not imply
+/// one prefix.
 fn event_prefix(pattern: &EventPattern) -> Option<&'static str> {
     match pattern.kinds.as_slice() {
         [Kind::Xid] if pattern.codes.is_empty() => Some("xid"),
@@ -200,7 +201,8 @@ fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
     Ok(toml::from_str::<File>(text).map_err(parse_error)?.rule)
 }
 
-/// Whether the signal can be compared with any limit. A flag that is compared with 5 never matches.
+/// Whether any limit is meaningful for the signal. For example, a flag that is compared with 5
+/// never matches.
 fn is_quantity(behaviour: Behaviour) -> bool {
     matches!(behaviour, Behaviour::Gauge | Behaviour::Counter)
 }
@@ -272,7 +274,8 @@ fn clause_error(clause: &super::rule::Clause) -> Option<String> {
     None
 }
 
-/// The journal stores repeats of an event at this interval (`engine::events`).
+/// The shortest permitted `merge_s`. The journal stores repeats of an event at this interval
+/// (`engine::events`).
 const MERGE_S_MIN: u32 = 60;
 
 fn pattern_error(pattern: &super::rule::EventPattern) -> Option<String> {

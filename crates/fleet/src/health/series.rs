@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use super::rule::Measure;
 
-/// Default number of buckets in a window. The length of the window is then off by at most a
-/// thirtieth.
+/// Default number of buckets in a window. With this number, the length of the window is wrong by at
+/// most a thirtieth.
 const BUCKETS: u32 = 30;
 
-/// Stands for the growth from a rate of zero, because JSON cannot represent infinity.
+/// Represents the growth from a rate of zero. The growth is infinite, and JSON cannot represent
+/// infinity.
 const GROWTH_MAX: f64 = 1e9;
 
 /// The history of one signal for one clause of a rule.
@@ -48,7 +49,7 @@ impl Series {
         }
     }
 
-    /// Adds a value. If a counter fell, it was reset, and its whole new value is growth.
+    /// Adds a value. If a counter fell, it was reset, so its whole new value counts as growth.
     pub(super) fn push(&mut self, at_ms: i64, value: f64) {
         let before = self.last.replace((at_ms, value));
         if before.is_none() {
@@ -131,8 +132,8 @@ impl Series {
         if self.last.is_some() { now_ms - self.first_ms } else { 0 }
     }
 
-    /// Share of the growth over a gap that counts in the window of a rate. After a gap, all growth
-    /// arrives at once, but part of it happened before the window.
+    /// After a gap, all growth of a counter arrives at once, but part of it happened before the
+    /// window. Returns the share of the growth that counts in the window.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
     fn counted_share(&self, gap_ms: i64) -> f64 {
         let window_ms = match self.measure {

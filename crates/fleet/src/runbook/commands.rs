@@ -1,4 +1,4 @@
-//! The first commands of a page, from `runbooks/commands.toml`.
+//! The commands that a runbook page lists first, from `runbooks/commands.toml`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ const FILE: &str = include_str!("../../runbooks/commands.toml");
 #[serde(deny_unknown_fields)]
 pub struct FirstCommand {
     pub run: String,
-    /// What its output shows.
+    /// What the output of the command shows.
     pub shows: String,
 }
 
@@ -41,7 +41,8 @@ impl FirstCommands {
         Ok(Self { subjects: file.subject })
     }
 
-    /// The commands of the subject with the longest prefix of this code. Empty without a match.
+    /// The commands of the subject whose prefix of this code is longest. Empty if no prefix
+    /// matches.
     pub(super) fn for_code(&self, code: &str) -> Vec<FirstCommand> {
         let matching = |subject: &SubjectCommands| {
             let prefixes = subject.prefix.iter().filter(|prefix| is_prefix(prefix, code));
@@ -55,7 +56,8 @@ impl FirstCommands {
     }
 }
 
-/// `xid.7` is no prefix of `xid.79`: the number of an Xid has to match as a whole.
+/// Whether the prefix matches the code. The number of an Xid has to match as a whole: `xid.7` is no
+/// prefix of `xid.79`.
 fn is_prefix(prefix: &str, code: &str) -> bool {
     let is_xid = prefix.starts_with("xid.") && prefix != "xid.";
     if is_xid { prefix == code } else { code.starts_with(prefix) }

@@ -1,5 +1,5 @@
-//! Runbook pages: for each rule and each Xid, what a finding means, what opens it, the first
-//! commands, what Farrier does by itself, and when to replace the part.
+//! Runbook pages, one for each rule and each Xid. A page says what a finding means, what opens the
+//! finding, which commands to run first, what Farrier does by itself, and when to replace the part.
 //!
 //! ```text
 //! Rule or Xid record ─┬─ meaning, severity, action, source
@@ -32,9 +32,9 @@ pub struct Runbook {
     /// Code of a rule, such as `gpu.lost`, or an Xid, such as `xid.79`.
     pub code: String,
     pub title: String,
-    /// `None` if each event or check has its own.
+    /// `None` if each event or check has its own severity.
     pub severity: Option<Severity>,
-    /// `None` if each event or check has its own.
+    /// `None` if each event or check has its own action.
     pub action: Option<Action>,
     pub meaning: String,
     /// The condition that opens the finding.
@@ -56,7 +56,7 @@ pub struct RunbookSources<'a> {
 }
 
 impl RunbookSources<'_> {
-    /// The codes of all pages: the rules, then the Xids in use.
+    /// The codes of all pages: the codes of the rules, then the codes of the Xids in use.
     pub fn codes(&self) -> Vec<String> {
         let rules = self.rules.iter().map(|rule| rule.code.clone());
         let named = self.facts.xids.xid.iter().filter(|xid| xid.name.is_some());
@@ -72,8 +72,8 @@ impl RunbookSources<'_> {
         self.facts.xids.by_code(number).map(|xid| self.xid_page(xid))
     }
 
-    /// Code of the page for an event in a kernel log: the page of its Xid, or of the rule that a
-    /// single such event fires. `None` if there is neither.
+    /// Code of the page for an event in a kernel log. This is the page of the event's Xid, or the
+    /// page of the rule that fires on a single such event. `None` if there is neither.
     pub fn event_page(&self, event: &DecodedEvent) -> Option<String> {
         if event.kind == Kind::Xid
             && let Some(xid) = event.xid.and_then(|xid| self.facts.xids.by_code(xid))
@@ -142,7 +142,7 @@ pub fn xid_code(xid: u32) -> String {
     format!("xid.{xid}")
 }
 
-/// Code of the page for a finding. A finding of a known Xid has the page of that Xid.
+/// Code of the page for a finding. A finding about a known Xid has the page of that Xid.
 pub fn page_code(facts: &FactSet, finding_code: &str, detail: &str) -> String {
     if finding_code != XID_RULE {
         return finding_code.to_owned();

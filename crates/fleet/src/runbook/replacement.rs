@@ -25,7 +25,8 @@ pub(super) fn for_rule(action: Option<Action>) -> Vec<String> {
     vec![advice.to_owned()]
 }
 
-/// Adds the rules that count repeats of this Xid and ask for a replacement or an inspection.
+/// Returns the advice on replacement for an Xid. It includes the rules that count repeats of this
+/// Xid and ask for a replacement or an inspection.
 pub(super) fn for_xid(xid: &Xid, code: &str, rules: &Rules) -> Vec<String> {
     let mut advice = for_rule(Some(xid.action));
     let counting = rules.iter().filter_map(|rule| Some((rule, rule.on.as_ref()?)));

@@ -21,7 +21,7 @@ pub struct GpuInfo {
     pub memory_bytes: u64,
 }
 
-/// A GPU buffer, by the backend's id.
+/// A GPU buffer, identified by an id of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceBuffer {
     pub(super) id: usize,
@@ -119,7 +119,8 @@ pub enum GemmPrecision {
 }
 
 impl GemmPrecision {
-    /// Why GPUs of this compute capability cannot use this precision with any software.
+    /// Returns why GPUs of this compute capability cannot use this precision, whatever software is
+    /// installed. `None` if they can use it.
     pub(super) fn unsupported_on(self, capability: (i32, i32)) -> Option<UnsupportedGemm> {
         let (needed, why) = match self {
             Self::Fp8 => ((8, 9), "this GPU does not support FP8"),
@@ -176,7 +177,8 @@ pub enum Work {
     /// Copies from the first buffer to the second with a kernel. The size of the smaller buffer
     /// sets the number of bytes.
     Copy(DeviceBuffer, DeviceBuffer),
-    /// Like `Copy`, but with the copy engine. One buffer may be on a peer.
+    /// Like `Copy`, but with the copy engine. One buffer may be on a peer, which is another GPU
+    /// that this GPU can access directly.
     CopyByEngine(DeviceBuffer, DeviceBuffer),
     CopyToGpu(HostBuffer, DeviceBuffer),
     CopyToHost(DeviceBuffer, HostBuffer),
@@ -221,7 +223,7 @@ pub trait GpuBackend {
     fn free(&mut self, buffer: DeviceBuffer) -> Result<(), CudaError>;
     fn allocate_host(&mut self, bytes: u64) -> Result<HostBuffer, CudaError>;
     fn free_host(&mut self, buffer: HostBuffer) -> Result<(), CudaError>;
-    /// Names of the GPUs that this one can access directly.
+    /// Names of the peers, which are the GPUs that this GPU can access directly.
     fn peers(&self) -> Vec<String>;
     /// Allocates memory on a peer.
     fn allocate_peer(&mut self, peer: usize, bytes: u64) -> Result<DeviceBuffer, CudaError>;

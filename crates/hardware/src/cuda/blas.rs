@@ -156,8 +156,8 @@ fn types(precision: GemmPrecision) -> (c_int, c_int, c_int, c_int) {
 }
 
 impl Blas {
-    /// The first library that loads and passes `trial`. The trial is needed because a library that
-    /// is newer than the driver loads but does not work.
+    /// Returns the first library that loads and passes `trial`. The trial is needed because a
+    /// library that is newer than the driver loads but does not work.
     pub(super) fn load(
         trial: impl Fn(&Self) -> Result<(), CudaError>,
     ) -> Result<Self, BlasUnavailable> {

@@ -3,7 +3,7 @@
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-/// Why the GPU could not be given work.
+/// Why an operation on the GPU failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     /// No driver is installed, or the container lacks it.
@@ -22,7 +22,7 @@ pub enum CudaError {
     },
     #[error("no GPU {index}: CUDA finds {count}")]
     NoSuchGpu { index: usize, count: usize },
-    /// Other processes hold the memory, or more was requested than exists.
+    /// Other processes use the memory, or the request is larger than the GPU's memory.
     #[error("not enough free GPU memory")]
     OutOfMemory,
     /// The machine, its software or another process prevents the operation.

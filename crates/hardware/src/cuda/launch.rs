@@ -71,8 +71,8 @@ enum LaunchWork {
 
 impl LaunchWork {
     fn empty_timing(self, launches: u32) -> LaunchTiming {
-        // Kinds that synchronise each time use 100 items, which is enough for the clock and still
-        // short.
+        // Kinds of work that synchronise after each item use 100 items. That is long enough for the
+        // resolution of the clock and still short.
         let (name, what, pieces, waits) = match self {
             Self::Stream => ("stream", "a kernel launched on a stream", launches, false),
             Self::Graph => ("graph", "a kernel as a node of one graph", launches, false),
@@ -155,8 +155,8 @@ impl Bench {
         Ok(Self { stream, tick, counter, copied, graph, launches: plan.launches, launched: 0 })
     }
 
-    /// Runs the work once. Returns the seconds per item until it was submitted and until it was
-    /// done.
+    /// Runs the work once. Returns the seconds per item until the work was submitted and until it
+    /// was done.
     fn once(&mut self, work: LaunchWork, pieces: u32) -> Result<(f64, f64), CudaError> {
         self.stream.synchronize().context("wait for the GPU")?;
         let began = Instant::now();

@@ -136,8 +136,9 @@ pub(super) fn expected_first(precision: GemmPrecision, side: u64) -> (f64, f64) 
     products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()))
 }
 
-/// Tolerance for the first value. It is needed because the stored result and each partial sum are
-/// rounded. TF32 drops 13 bits of each input, and FP8 accumulation has fewer bits than float32.
+/// Tolerance for the first value. The test needs a tolerance, because the stored result and each
+/// partial sum are rounded. TF32 drops 13 bits of each input, and FP8 accumulation has fewer bits
+/// than float32.
 pub(super) fn tolerance(precision: GemmPrecision, expected: f64, size: f64) -> f64 {
     let (result_rounding, sum_rounding) = match precision {
         GemmPrecision::Bf16 => (1.0 / 256.0, 1e-5),

@@ -24,13 +24,14 @@ const EXTENDED: usize = 0x100;
 const HEADER_BYTES: usize = 64;
 /// Bytes of the configuration space.
 const SPACE_BYTES: usize = 4096;
-/// Maximum capabilities to visit, which ends a cyclic list: as many as fit if each has 8 bytes.
+/// Maximum capabilities to visit, so that a cyclic list ends. The space cannot hold more
+/// capabilities, because each has at least 8 bytes.
 const CAPABILITIES_MAX: usize = (SPACE_BYTES - EXTENDED) / 8;
 
-/// Where the bridges have their control registers.
+/// The offsets of the ACS control registers in the configuration spaces of the bridges.
 #[derive(Debug, Default)]
 pub(super) struct AcsRegisters {
-    /// By address of the bridge. `None` until a scan succeeds.
+    /// Offset by address of the bridge. `None` until a scan succeeds.
     controls: Option<BTreeMap<String, usize>>,
 }
 

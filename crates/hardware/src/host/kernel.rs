@@ -62,8 +62,9 @@ fn slow_governors(root: &Root) -> Reading<f64> {
     })
 }
 
-/// Absent if the kernel does not count it, as in most virtual machines and on Arm. Each processor
-/// of a package counts the throttling of the package, so the largest count is taken.
+/// How often the processors were throttled. Absent if the kernel does not count this, as in most
+/// virtual machines and on Arm. Each processor of a package counts the throttling of the package,
+/// so the largest count is taken.
 fn cpu_throttles(root: &Root) -> Reading<f64> {
     required(root.list(PROCESSORS), PROCESSORS).and_then(|names| {
         let (mut cores, mut package) = (None, 0);

@@ -40,8 +40,8 @@ pub struct Expectations {
     pub nics_ignored: Vec<String>,
 }
 
-/// Hardware seen so far. The next collector starts with it, so that a GPU that does not come back
-/// after a restart of the agent or the node is still reported as missing.
+/// Hardware seen so far. The next collector starts with this baseline, so that a GPU that does not
+/// come back after a restart of the agent or the node is still reported as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HardwareBaseline {
@@ -85,7 +85,7 @@ impl HostCollector {
         let same = before.nics_ignored == expectations.nics_ignored;
         let nics_most = if same { before.nics_most } else { 0 };
         // If fewer ports are expected than were used, some were removed on purpose. It is unknown
-        // which ones, so forget all of them.
+        // which ports were removed, so forget all used ports.
         let due = expectations.nics.is_none_or(|due| before.nics_used.len() <= due as usize);
         let nics_used = if due { before.nics_used.clone() } else { BTreeSet::new() };
         Self {
@@ -113,12 +113,13 @@ impl HostCollector {
         }
     }
 
-    /// Sets the PCI addresses of the GPUs. GPUs that are no longer listed are still looked for.
+    /// Sets the PCI addresses of the GPUs. The collector still looks for GPUs that are no longer
+    /// listed.
     pub fn set_inventory(&mut self, gpus: &[GpuIdentity]) {
         self.pci.set_inventory(gpus);
     }
 
-    /// Sets the processes with a GPU context. All threads are checked only for these processes.
+    /// Sets the processes with a GPU context. Only these processes have all their threads checked.
     pub fn set_gpu_processes(&mut self, pids: &[u32]) {
         self.threads.set_gpu_processes(pids);
     }
@@ -196,8 +197,8 @@ fn unexpected_content<T>(path: &str) -> Reading<T> {
     Reading::Unreadable(ReadError::malformed(format!("unexpected content in `{path}`")))
 }
 
-/// Turns `Absent` into `Unreadable`, because a file that every Linux has must not count as
-/// unsupported when it is missing.
+/// Turns `Absent` into `Unreadable`. Every Linux system has the file at `path`, so a missing file
+/// does not mean that the value is unsupported.
 fn required<T>(reading: Reading<T>, path: &str) -> Reading<T> {
     match reading {
         Reading::Absent => {

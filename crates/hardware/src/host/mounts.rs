@@ -20,8 +20,8 @@ const MOUNTS_OF_SELF: &str = "/proc/self/mountinfo";
 /// File systems that are always read-only.
 const READ_ONLY_BY_NATURE: [&str; 6] = ["squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs"];
 
-/// For each file system, by the device number of its superblock: whether it was writable when it
-/// was first seen.
+/// Whether a file system was writable when it was first seen. The key is the device number of its
+/// superblock.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     writable: BTreeMap<String, bool>,

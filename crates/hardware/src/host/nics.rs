@@ -112,7 +112,8 @@ enum LossSource {
     Carrier(String),
     /// The adapter's own counter.
     Adapter,
-    /// The reads of the agent, because nothing else counts. EFA has no counter.
+    /// The agent counts the losses that its own reads show, because there is no other counter. This
+    /// applies to EFA.
     Reads,
 }
 
@@ -145,8 +146,8 @@ struct SkippedCounter {
 }
 
 impl Nics {
-    /// `most` is the most active ports that an earlier collector saw at once. An expected count
-    /// overrides it.
+    /// `most` is the highest number of active ports that an earlier collector saw at once. An
+    /// expected count overrides `most`.
     pub(super) fn new(
         expected: Option<u32>,
         most: u32,
@@ -310,8 +311,8 @@ impl Port {
         samples.push(sample(name, Signal::NicActive, reading));
     }
 
-    /// How often the port lost its link. `downed` is the adapter's counter. The source stays the
-    /// same, because another one would have another count.
+    /// How often the port lost its link. `downed` is the adapter's counter. Later reads use the
+    /// same source, because another source would have another count.
     fn link_losses(&mut self, root: &Root, name: &PortName, downed: Reading<f64>) -> Reading<f64> {
         if self.loss_source.is_none() {
             let interface = carrier_file(root, name).filter(|_| self.class.network == "Ethernet");
@@ -379,8 +380,8 @@ fn dir((device, port): &PortName) -> String {
 }
 
 /// The file with the carrier losses of the port's network interface (Linux
-/// `Documentation/ABI/testing/sysfs-class-net`). `None` if the adapter has no or several interfaces,
-/// because then it is unknown which one belongs to the port.
+/// `Documentation/ABI/testing/sysfs-class-net`). `None` if the adapter has no or several
+/// interfaces, because then it is unknown which interface belongs to the port.
 fn carrier_file(root: &Root, name: &PortName) -> Option<String> {
     let dir = format!("{ADAPTERS}/{}/device/net", name.0);
     let interfaces = root.list(&dir).value().cloned()?;

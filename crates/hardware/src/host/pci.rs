@@ -31,8 +31,8 @@ pub(super) struct PciBus {
     /// Device kinds by address. The kind of a device does not change while it is present, so it is
     /// read only once.
     devices: BTreeMap<String, DeviceKind>,
-    /// GPUs by address. A GPU stays here when NVML no longer lists it, because then it is looked
-    /// for on the bus.
+    /// GPUs by address. A GPU that NVML no longer lists stays here, so that the collector still
+    /// looks for it on the bus.
     gpus: BTreeMap<String, GpuIdentity>,
     /// GPUs whose address is unknown.
     without_address: Vec<GpuUuid>,
@@ -125,8 +125,8 @@ impl PciBus {
         }
     }
 
-    /// Forgets GPUs from an earlier collector that are not at their old addresses, if no GPU is
-    /// missing: they were replaced or removed.
+    /// If no GPU is missing, forgets the GPUs from an earlier collector that are not at their old
+    /// addresses. Those GPUs were replaced or removed.
     fn drop_replaced(&mut self, none_is_missing: bool) {
         for gpu in std::mem::take(&mut self.remembered) {
             let Some(address) = address_of(&gpu) else { continue };

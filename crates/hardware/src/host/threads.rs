@@ -1,9 +1,10 @@
-//! Threads stuck in the kernel (state D), by what they wait for.
+//! Finds threads that are stuck in the kernel (state D), and what they wait for.
 //!
 //! A pass reads `/proc/*/stat`, and other files only for threads in state D. A thread counts as
-//! stuck if it was in D in two consecutive passes. A thread outside the driver must also have had
-//! no context switch in between, because a heavy disk writer is in D most of the time but makes
-//! progress. The driver polls with short sleeps, so its stuck threads do have context switches.
+//! stuck if it was in D in two consecutive passes. If the thread does not wait for the driver, it
+//! must also have had no context switch between the two passes, because a heavy disk writer is in D
+//! most of the time but makes progress. The driver polls with short sleeps, so its stuck threads do
+//! have context switches.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ use crate::root::Root;
 
 const PROCESSES: &str = "/proc";
 
-/// Maximum stuck threads recorded. With more, the node is lost and the exact number is irrelevant.
+/// Maximum stuck threads recorded. A node with more stuck threads cannot work, and the exact number
+/// is irrelevant.
 const STUCK_MAX: usize = 4096;
 
 /// A thread id with its start time, which distinguishes it from a later thread with the same id.
@@ -145,8 +147,9 @@ fn record_if_stuck(
     let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
     if waits == WaitsFor::Other {
-        // Read `stack` only if the name and the wait channel do not tell. Only root can read it,
-        // and the read waits for a lock that a process in `execve` holds.
+        // Read `stack` only if the name and the wait channel do not show what the thread waits for.
+        // Only root can read `stack`, and the read waits for a lock that a process in `execve`
+        // holds.
         let stack = text("stack").filter(|stack| !stack.is_empty());
         // The kernel shows 0 as the wait channel to unprivileged readers.
         let is_hidden = stack.is_none() && matches!(wait_channel.as_str(), "" | "0");

@@ -1,4 +1,5 @@
-//! Tracks which records were delivered, and how many are missing between two records.
+//! Tracks which records of the kernel log were delivered, and how many are missing between two
+//! records.
 
 use super::KernelLog;
 use super::record::{self, KmsgRecord};
@@ -6,7 +7,7 @@ use super::record::{self, KmsgRecord};
 /// Position in the log.
 #[derive(Debug)]
 pub(super) struct Cursor {
-    /// Records up to this sequence number were delivered before.
+    /// Records up to this sequence number are skipped, because they were already delivered.
     skip_to: Option<u64>,
     /// Sequence number of the last record delivered.
     last: Option<u64>,
@@ -27,8 +28,9 @@ impl Cursor {
         *self = Self { skip_to: None, last: None };
     }
 
-    /// Delivers a record unless it was delivered before. If records are missing before it, first
-    /// delivers their number. Ignores malformed input.
+    /// Passes a record to `sink`, unless the record was already delivered. If sequence numbers are
+    /// missing between the previous record and this record, first passes the number of lost records
+    /// to `sink`. Ignores malformed input.
     pub(super) fn deliver(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
         let Some(KmsgRecord { seq, since_boot_us, level, text }) = record::parse(bytes) else {
             return;

@@ -78,8 +78,8 @@ fn step(
             // The record at the read position was overwritten. The kernel moved on to the oldest
             // remaining record, whose sequence number tells how many are missing.
             (ErrorKind::Interrupted, _) | (_, Some(libc::EPIPE)) => Ok(Step::More),
-            // The record is larger than the buffer. The kernel moved on to the next one, so this
-            // one counts as lost.
+            // The record is larger than the buffer. The kernel moved on to the next record, so this
+            // record counts as lost.
             (_, Some(libc::EINVAL)) if buffer.len() < RECORD_BYTES_MAX => {
                 buffer.resize(buffer.len() * 2, 0);
                 Ok(Step::More)

@@ -14,7 +14,7 @@ use super::wait::FileWatch;
 /// Polling interval if inotify is unavailable. A line must become a finding within 50 ms, and
 /// polling may use 20 ms of that time.
 const FILE_POLL: Duration = Duration::from_millis(20);
-/// Polling interval with inotify. It is needed because some file systems do not report every
+/// Polling interval with inotify. Polling is needed because some file systems do not report every
 /// change.
 const INOTIFY_POLL: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
@@ -64,8 +64,8 @@ pub(super) fn follow(
             return Ok(());
         }
         if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
-            // The file was replaced by one at least as long, so this is the same log with more
-            // records.
+            // The file was replaced by a file that is at least as long, so the new file is the same
+            // log with more records.
             return Ok(());
         }
         if now.len() == position {

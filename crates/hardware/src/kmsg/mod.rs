@@ -97,8 +97,8 @@ enum LogError {
     Read { path: PathBuf, err: io::Error },
 }
 
-/// Reads the log until `stop` is set. If the sink blocks, records wait in the kernel's ring buffer
-/// and may be overwritten.
+/// Reads the log until `stop` is set, and passes every event to `sink`. If `sink` blocks, records
+/// wait in the kernel's ring buffer and may be overwritten.
 pub fn run(settings: &KmsgSettings, stop: &AtomicBool, sink: &mut dyn FnMut(KernelLog)) {
     run_with_pulse(settings, stop, &|| (), sink);
 }
@@ -156,7 +156,7 @@ fn follow(
 }
 
 /// The current log as `dmesg` prints it, one line per record: the newest records that fit into
-/// `bytes_max`, and the number of bytes dropped before them.
+/// `bytes_max`, and the number of bytes of older records that were dropped.
 pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     let log = open(&prefix.join("dev/kmsg"))?;
     let (mut lines, mut bytes, mut dropped) = (VecDeque::new(), 0, 0);
@@ -178,7 +178,8 @@ pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     Ok((Vec::from(lines).concat(), dropped))
 }
 
-/// The matching lines that are now in the log. If there are too many, only the newest ones.
+/// The matching lines that are now in the log. If there are too many, returns only the newest
+/// lines.
 pub(crate) fn lines(log: &File, matches: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
     let mut lines = VecDeque::new();
     let mut collect = |event| {

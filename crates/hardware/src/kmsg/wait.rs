@@ -29,8 +29,8 @@ pub(super) struct FileWatch {
 }
 
 impl FileWatch {
-    /// Watches the file that is now at a path. If the file is replaced, it is unlinked, which
-    /// inotify reports as an attribute change.
+    /// Watches the file that is now at a path. A replaced file is unlinked, which inotify reports
+    /// as an attribute change.
     pub(super) fn watch(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the call takes no pointer.

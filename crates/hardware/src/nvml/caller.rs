@@ -1,5 +1,5 @@
-//! Calls into NVML. Each function is looked up when it is called, because an older library lacks
-//! some functions, which must not affect the others.
+//! Calls into NVML. Each function is looked up when it is called. An older library lacks some
+//! functions, and this must not affect calls of the functions that it has.
 
 use std::borrow::Cow;
 use std::error::Error;

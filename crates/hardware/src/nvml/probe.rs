@@ -1,4 +1,4 @@
-//! The parent of the child process that reads NVML once.
+//! Runs a child process that reads NVML once, and returns its result.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,7 @@ pub enum ProbeMessage {
     Answer(NvmlReading),
 }
 
-/// Maximum size of the output. For 1,024 devices it has about 2 MB.
+/// Maximum size of the output. The output for 1,024 devices has about 2 MB.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 
 /// How long to wait for a killed child to exit. A child stuck in the driver never exits.

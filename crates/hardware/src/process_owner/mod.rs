@@ -74,8 +74,8 @@ impl fmt::Display for OwnerKind {
 }
 
 /// Determines the owner of a process. The command line is in the memory of the process, and reading
-/// it needs a lock that a thread stuck in the driver may hold. So it is left out if any thread is
-/// stuck. Callers should call this once, when the process appears.
+/// it needs a lock that a thread stuck in the driver may hold. So the command line is left out if
+/// any thread is stuck. Call this function only once per process, when the process appears.
 pub fn process_owner(root: &Root, pid: u32) -> ProcessOwner {
     let dir = format!("/proc/{pid}");
     let name = root.trimmed(&format!("{dir}/comm"));

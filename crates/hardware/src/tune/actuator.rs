@@ -1,4 +1,4 @@
-//! The actuator reads and changes settings. A plan reaches a node only through it.
+//! The actuator reads and changes settings. A plan changes a node only through the actuator.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -211,7 +211,7 @@ impl SettingActuator for NodeSettingActuator {
     ) -> Result<(), SettingActuatorError> {
         let part = match target {
             Target::File { path } => Some(path.as_str()),
-            // If the root is not this machine, these are changed by replacing a file.
+            // If the root is not this machine, these targets are changed by replacing a file.
             Target::Kernel { path } if self.commands.is_none() => Some(path.as_str()),
             Target::Hold { .. } if self.commands.is_none() => Some("/var/lib/dpkg/status"),
             _ => None,

@@ -1,4 +1,5 @@
-//! `applied.json`: the profile that was last applied to a node. Drift detection compares with it.
+//! `applied.json`: the profile that was last applied to a node. Drift detection compares the node
+//! with this profile.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,8 +18,8 @@ const FILE: &str = "applied.json";
 
 /// State directory of this file and the journal.
 ///
-/// Root owns it, because `revert` writes values from it into `/etc`. It is not the agent's state
-/// directory, which belongs to the agent's user.
+/// Root owns the directory, because `revert` writes values from its files into `/etc`. It is not
+/// the agent's state directory, which belongs to the agent's user.
 pub const STATE_DIR: &str = "/var/lib/farrier-tune";
 
 /// Maximum size of the file. A profile has a few kilobytes.
@@ -89,8 +90,8 @@ impl AppliedProfile {
         Ok(Self { profile, unverified })
     }
 
-    /// Modification time of the file. `None` if no profile is stored. It changes when a profile is
-    /// applied again.
+    /// Modification time of the file. `None` if no profile is stored. The modification time changes
+    /// when a profile is applied again.
     pub fn modified_at(dir: &Path) -> Option<SystemTime> {
         fs::metadata(dir.join(FILE)).and_then(|meta| meta.modified()).ok()
     }

@@ -145,8 +145,9 @@ fn cleanup_directories(
     folders
 }
 
-/// Records the old values of possible side effects. They are recorded before the change itself, so
-/// that they are reverted after it. Returns a reason if a value cannot be read.
+/// Records the old values of possible side effects. The journal has them before the change itself,
+/// because a revert goes backwards and has to restore them after it has reverted the change.
+/// Returns a reason if a value cannot be read.
 fn record_side_effects(
     profile: &str,
     change: &PlannedChange,

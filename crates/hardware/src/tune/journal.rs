@@ -88,7 +88,8 @@ pub(super) enum JournalEntry {
     Begun(OpenChange),
     /// The change was made as requested.
     Ended { number: u64 },
-    /// The change was accepted, but the resulting value differs, because GPUs round some values.
+    /// The change was accepted, but the resulting value is not the requested value, because GPUs
+    /// round some values.
     Made { number: u64, now: Value },
     /// The change was not made. This was verified by reading the value.
     Failed { number: u64, why: String },
@@ -261,7 +262,7 @@ impl TuneJournal {
         self.open.iter_mut().find(|change| change.number == number)
     }
 
-    /// Appends an entry. It is on disk when this returns.
+    /// Appends an entry. The entry is on disk when this function returns.
     pub(super) fn write(
         &mut self,
         at: Timestamp,

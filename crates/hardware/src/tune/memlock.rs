@@ -16,8 +16,8 @@ pub(super) fn read(root: &Root) -> MemlockReadings {
     MemlockReadings { limits: limits(root), services: services(root) }
 }
 
-/// The files of `pam_limits` in the order in which it reads them: `limits.conf`, then the files of
-/// `limits.d` by name (limits.conf(5)).
+/// The files that `pam_limits` reads, in its order: `limits.conf`, then the files of `limits.d` by
+/// name (limits.conf(5)).
 fn limits(root: &Root) -> Reading<Vec<ConfigFile>> {
     let names = match root.list(LIMITS_DIR) {
         Reading::Value(names) => names,
@@ -54,7 +54,7 @@ fn service_files(root: &Root, unit: &str) -> Reading<Vec<ConfigFile>> {
         // A masked service does not start.
         return Reading::Absent;
     }
-    // A drop-in hides one of the same name in a later directory (systemd.unit(5)).
+    // A drop-in hides a drop-in of the same name in a later directory (systemd.unit(5)).
     let mut drop_ins: BTreeMap<String, String> = BTreeMap::new();
     for dir in UNIT_DIRS {
         let dir = format!("{dir}/{unit}.d");

@@ -1,5 +1,5 @@
-//! Ownership and permission checks for files that revert acts on. Without them, another user could
-//! plant a journal and so change files as root.
+//! Ownership and permission checks for files that revert acts on. Without these checks, another
+//! user could write a journal, and a revert by root would change files as that journal says.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;

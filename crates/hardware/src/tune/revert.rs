@@ -31,7 +31,7 @@ pub fn revert(
     let mut lost: Option<String> = None;
     for change in changes {
         // An older change of the same target would restore the value from before both changes. Skip
-        // it if the newer change was not reverted.
+        // the older change if the newer change was not reverted.
         let newer = reverted
             .iter()
             .any(|newer| newer.change.target == change.target && !newer.outcome.is_back());
@@ -124,7 +124,7 @@ fn one(
 }
 
 /// Whether the value comes from the change. A service is changed in two steps, so it may have the
-/// result of only one of them.
+/// result of only one step.
 fn is_ours(now: &Value, change: &OpenChange) -> bool {
     match (now, &change.old, &change.new) {
         (

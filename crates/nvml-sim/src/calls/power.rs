@@ -64,8 +64,8 @@ device_calls! {
     nvmlDeviceGetPowerMizerMode_v1(modes: OutPtr<[u32; 3]>) |_gpu| modes.put([0, 0, 7]);
 }
 
-/// Fails with `code`, or with `VERSION_MISMATCH` if the struct version is wrong, which a real GPU
-/// checks first.
+/// Fails with `VERSION_MISMATCH` if the struct version is wrong, which a real GPU checks first.
+/// Otherwise fails with `code`.
 fn only_version(
     info: OutPtr<VersionOnly>,
     version: u32,

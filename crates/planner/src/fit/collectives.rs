@@ -24,7 +24,8 @@ pub struct LinkFit {
     pub count: usize,
 }
 
-/// Messages of a training step are at least this large; below, NCCL uses other protocols.
+/// Messages of a training step are at least this large. For smaller messages, NCCL uses other
+/// protocols.
 const MIN_BYTES: f64 = 3e7;
 
 /// Fits the cost model to collectives over a link with the given bandwidth per direction.

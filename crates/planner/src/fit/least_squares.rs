@@ -48,8 +48,8 @@ fn jacobian(at: &[f64], errors: &[f64], residuals: impl Fn(&[f64]) -> Vec<f64>) 
         .collect()
 }
 
-/// Cauchy loss: the square of this grows only logarithmically beyond `limit`, so that outliers that
-/// the model does not cover have little influence.
+/// Cauchy loss. The square of the result grows only logarithmically beyond `limit`, so that
+/// outliers that the model does not cover have little influence.
 pub fn robust(deviations: f64, limit: f64) -> f64 {
     let scaled = deviations / limit;
     limit * (1.0 + scaled * scaled).ln().sqrt().copysign(scaled)

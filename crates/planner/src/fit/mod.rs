@@ -14,14 +14,15 @@ use crate::published::PublishedRun;
 use crate::step_time;
 use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
-/// Standard deviation of the error of a row that states its whole configuration.
+/// A row is a published run. The model's error for rows that state their whole configuration has
+/// this standard deviation.
 const ROW_SPREAD: f64 = 0.035;
-/// Standard deviation of the error of a row that does not state its whole configuration, or that
-/// trains a `MoE` model: the kernels of `MoE` models change from release to release.
+/// The same for rows that do not state their whole configuration, and for rows that train a `MoE`
+/// model, because the kernels of `MoE` models change from release to release.
 const INCOMPLETE_ROW_SPREAD: f64 = 0.10;
 
-/// Residuals beyond this many standard deviations are down-weighted: they come from something the
-/// model does not cover.
+/// Residuals beyond this many standard deviations get less weight, because something that the model
+/// does not cover causes them.
 const ROBUST_LIMIT: f64 = 2.0;
 
 /// Logarithm of estimated over measured step time.
@@ -72,8 +73,9 @@ fn row_spread(row: &PublishedRun) -> f64 {
     }
 }
 
-/// Group of near-duplicate rows for cross-validation: the same model shape (under any name), GPU,
-/// precision and cluster size (to the nearest power of two).
+/// Name of a row's group for cross-validation. The rows of a group are near-duplicates: they have
+/// the same model shape (under any name), GPU, precision and cluster size (to the nearest power of
+/// two).
 pub fn group(row: &PublishedRun) -> String {
     let model = &row.run.model;
     format!(
@@ -107,8 +109,8 @@ impl PredictionError {
     }
 }
 
-/// Prediction error of each row in `test`, by a fit to `training` without the row's group. `start`,
-/// the fit to all rows, is the initial guess of every fit.
+/// Returns the prediction error of each row in `test`. The coefficients for a row are fitted to the
+/// rows in `training` that are not in the row's group. `start` is the initial guess of every fit.
 pub fn leave_group_out(
     training: &[PublishedRun],
     test: &[&PublishedRun],

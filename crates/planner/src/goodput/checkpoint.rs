@@ -12,8 +12,9 @@ pub enum CheckpointKind {
     Synchronous,
     /// Training stalls for the copy to host memory; storage is written in the background.
     Asynchronous,
-    /// Training stalls for the copy to host memory; a peer holds a replica. The loss of one node is
-    /// restored from the peer, larger losses from storage, which is written in the background.
+    /// Training stalls for the copy to host memory; a peer holds a replica. After the loss of one
+    /// node, the run restores from the peer. After a larger loss, the run restores from storage,
+    /// which is written in the background.
     InMemory,
 }
 
@@ -78,7 +79,7 @@ impl Checkpoint {
             // Measured bandwidth of PCIe 4 x16, which Ampere has. Later generations are faster.
             host_bytes_per_s: 26e9,
             // One 200 Gbit/s port per GPU, the default of Ampere. Later generations have faster
-            // ones.
+            // ports.
             network_bytes_per_s: 25e9,
             // Failures that can affect more than a node: 35 of Llama 3's 419 interruptions were of
             // switches and cables (arXiv:2407.21783, table 5). This is an upper bound: many such

@@ -83,7 +83,7 @@ fn recovery(timing: &RunTiming) -> (f64, f64) {
     )
 }
 
-/// Share of the work kept by in-memory checkpoints that storage keeps too.
+/// Of the work that in-memory checkpoints keep, the share that storage keeps too.
 fn kept_by_storage(
     timing: &RunTiming,
     storage_tier: &StorageTier,
@@ -99,8 +99,8 @@ fn kept_by_storage(
         return 1.0;
     }
     let per_work_s = fallback * timing.failures_per_s / kept;
-    // In-memory checkpoints keep work in whole intervals. For every interval, the probability is
-    // the same that no fallback occurs before the next one is kept.
+    // In-memory checkpoints keep work in whole intervals. The probability that no fallback occurs
+    // before the next interval is kept is the same for every interval.
     let every = storage_every(timing, storage_tier, interval_s);
     let log_chance = (per_work_s * interval_s).ln_1p();
     let kept_intervals = per_work_s * interval_s * every / (log_chance * every).exp_m1();

@@ -40,7 +40,7 @@ pub struct RecoveryTimes {
 impl Default for RecoveryTimes {
     fn default() -> Self {
         // Restart and warm-up take 5 min together, the low end of Meta's start times (5 to 20 min,
-        // arXiv:2410.21680). The split between the two is our guess.
+        // arXiv:2410.21680). How the 5 min are divided between the two is a guess.
         Self { restart_s: 180.0, load_s: None, warm_up_s: 120.0 }
     }
 }
@@ -53,15 +53,15 @@ pub struct Spares {
     pub nodes: Option<u32>,
     /// Mean time until a failed node is back.
     pub repair_h: f64,
-    /// Share of failures that take a node out; the others need only a restart.
+    /// Share of failures that take a node out of service. Other failures need only a restart.
     pub repair_share: f64,
 }
 
 impl Default for Spares {
     fn default() -> Self {
         // About 78 % of Llama 3's interruptions were confirmed or suspected hardware failures
-        // (arXiv:2407.21783, section 3.3.4). One day of repair is our guess: a reset takes minutes,
-        // a replacement takes days, and no mean has been published.
+        // (arXiv:2407.21783, section 3.3.4). One day of repair is a guess: a reset takes minutes, a
+        // replacement takes days, and no mean has been published.
         Self { nodes: None, repair_h: 24.0, repair_share: 0.78 }
     }
 }

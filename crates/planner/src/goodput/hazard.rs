@@ -30,10 +30,10 @@ impl Hazard {
     };
 
     /// A shared research cluster: RSC-1, 6.50 failures per 1,000 node-days.
-    // arXiv:2410.21680. The base rate is our estimate: jobs on 1,024 GPUs had an MTBF of 7.9 h,
-    // where the node failure rate alone gives 28.8 h. Jobs on 8 GPUs had an MTBF of about 47 days,
-    // so the base rate does not apply to them. Therefore the rate per GPU is capped at that of the
-    // 1,024-GPU jobs.
+    // arXiv:2410.21680. The base rate is an estimate of the Farrier project: jobs on 1,024 GPUs had
+    // an MTBF of 7.9 h, where the node failure rate alone gives 28.8 h. Jobs on 8 GPUs had an MTBF
+    // of about 47 days, so the base rate does not apply to them. Therefore the rate per GPU is
+    // capped at that of the 1,024-GPU jobs.
     pub const RESEARCH: Self = Self::research_cluster(RSC_1_PER_THOUSAND_NODE_DAYS);
 
     /// A calmer shared research cluster: RSC-2, 2.34 failures per 1,000 node-days.

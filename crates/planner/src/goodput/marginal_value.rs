@@ -27,8 +27,8 @@ pub struct MarginalValues {
 const MINUTE_S: f64 = 60.0;
 
 impl MarginalValues {
-    /// Values over a run that takes `productive_h` without losses, at `interval_s` or, without one,
-    /// at the best interval of each case.
+    /// Values over a run that takes `productive_h` without losses, at `interval_s`. If
+    /// `interval_s` is `None`, each case uses its best interval.
     pub(super) fn new(
         timing: &RunTiming,
         interval_s: Option<f64>,

@@ -26,7 +26,7 @@ pub struct NoProgress {
     pub max_gpus: Option<u32>,
 }
 
-/// A checkpoint interval that prevents progress where another does not.
+/// A checkpoint interval that prevents progress, although another interval would allow progress.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct WrongInterval {
     #[serde(rename = "given_s")]

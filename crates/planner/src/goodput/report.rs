@@ -48,9 +48,10 @@ pub struct GoodputReport {
     pub young_interval_s: f64,
     /// Daly's interval for the same stall; `null` if nothing fails.
     pub daly_interval_s: f64,
-    /// The best interval, if the run ends before it and therefore needs no checkpoint.
+    /// The best interval, if the run is shorter than the interval and therefore needs no
+    /// checkpoint.
     pub interval_beyond_run_s: Option<f64>,
-    /// Duration and cost at the requested interval, or else at the best one. `None` if the run
+    /// Duration and cost at the requested interval, or else at the best interval. `None` if the run
     /// makes no progress or no tokens were requested.
     pub run: Option<RunCost>,
     #[serde(rename = "no_headway")]
@@ -118,7 +119,8 @@ impl LostTime {
 }
 
 impl GoodputReport {
-    /// Full report of a run, at the requested interval too if there is one.
+    /// Full report of a run at the best interval and, if an interval was requested, also at that
+    /// interval.
     pub fn new(
         conditions: &Conditions,
         training: &Training,

@@ -48,7 +48,8 @@ struct SimulatedRun<'a> {
     /// Intervals between two writes to storage.
     storage_every: u64,
     in_storage: u64,
-    /// Position being written to storage, and the remaining training time until it is there.
+    /// Position being written to storage, and the remaining training time until the write is
+    /// complete.
     writing: Option<(u64, f64)>,
 }
 

@@ -1,10 +1,10 @@
 //! Waiting for nodes, and the number of spares that minimizes cost.
 //!
 //! A failed node returns after its repair. The run stops when more nodes are out than there are
-//! spares, and continues when one returns. While it is stopped nothing else fails, so the nodes out
-//! of service behave like the busy lines of Erlang's loss system: the probability that a failure
-//! finds no spare is Erlang B. This holds for any distribution of repair times with this mean. The
-//! wait itself, repair/(spares + 1), assumes exponentially distributed repair times.
+//! spares, and continues when a node returns. While it is stopped nothing else fails, so the nodes
+//! out of service behave like the busy lines of Erlang's loss system: the probability that a
+//! failure finds no spare is Erlang B. This holds for any distribution of repair times with this
+//! mean. The wait itself, repair/(spares + 1), assumes exponentially distributed repair times.
 
 use serde::Serialize;
 

@@ -27,7 +27,7 @@ pub(super) struct RunTiming {
 /// Storage behind in-memory checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct StorageTier {
-    /// Share of failures that need it.
+    /// Share of failures after which the run has to restore from storage.
     pub(super) share: f64,
     pub(super) write_s: f64,
     /// Like [`RunTiming::recovery_s`], for a restore from storage.

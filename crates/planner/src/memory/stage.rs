@@ -9,9 +9,9 @@ use crate::run::TrainingRun;
 pub(super) struct PipelineStage {
     pub(super) dense_blocks: u32,
     pub(super) expert_blocks: u32,
-    /// Whether it holds the embedding.
+    /// Whether the stage holds the embedding.
     pub(super) first: bool,
-    /// Whether it holds the output projection and the loss.
+    /// Whether the stage holds the output projection and the loss.
     pub(super) last: bool,
     /// Number of micro-batches whose activations are stored at once, for all layers of the stage.
     pub(super) in_flight: f64,
@@ -67,8 +67,8 @@ fn experts_before(model: &TransformerConfig, blocks: u32) -> u32 {
         .map_or(0, |experts| blocks.saturating_sub(experts.dense_layers) / experts.every.max(1))
 }
 
-/// Number of micro-batches whose activations are stored at once, for all layers of the stage. It is
-/// a fraction if they are stored for some layers only.
+/// Number of micro-batches whose activations are stored at once, for all layers of the stage. The
+/// number is a fraction if activations are stored for some layers only.
 fn in_flight(run: &TrainingRun, number: u32) -> f64 {
     let (pp, vp) = (f64::from(run.parallelism.pp.max(1)), f64::from(run.parallelism.vp.max(1)));
     let stages_left = pp - f64::from(number);

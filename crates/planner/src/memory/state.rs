@@ -116,9 +116,9 @@ impl ModelStates {
         states
     }
 
-    /// Unsharded buffers: the weights of the current layer and of the prefetched next one, the
-    /// embedding and output projection, which stay gathered, and the largest gradient before its
-    /// reduction.
+    /// Unsharded buffers: the weights of the current layer and of the prefetched next layer, the
+    /// weights of the embedding and the output projection (which stay gathered), and the largest
+    /// gradient before its reduction.
     fn unsharded(&self, stage: &PipelineStage, run: &TrainingRun, ends: f64) -> f64 {
         let block = |block: &BlockParams, blocks: u32| {
             if blocks == 0 { 0.0 } else { block.common + block.routed }

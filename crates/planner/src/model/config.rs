@@ -305,7 +305,7 @@ fn experts(
     let shared_width = fields.optional(&["shared_expert_intermediate_size"], 0, MAX_WIDTH)?;
     let shared_ffn = match shared_width {
         Some(width) => width,
-        // The one shared expert is as wide as a routed one.
+        // The one shared expert is as wide as a routed expert.
         None if family.is("llama4") => ffn,
         None => {
             let width = u64::from(shared_count) * u64::from(ffn);

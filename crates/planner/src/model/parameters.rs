@@ -151,7 +151,8 @@ fn attention(model: &TransformerConfig) -> f64 {
     }
 }
 
-/// An MTP layer: a layer like the last one, and a projection that joins its two input streams.
+/// An MTP layer: a layer like the last layer of the model, and a projection that joins its two
+/// input streams.
 fn mtp_block(model: &TransformerConfig, attention: f64, norms: f64, dense_ffn: f64) -> f64 {
     let hidden = f64::from(model.hidden);
     let feed_forward = model.experts.map_or(dense_ffn, |experts| {

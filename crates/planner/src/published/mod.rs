@@ -37,7 +37,7 @@ pub struct PublishedRun {
 pub struct RejectedRow {
     pub source: String,
     pub model: String,
-    /// Whether it states its whole configuration nevertheless.
+    /// Whether the row states its whole configuration, although it cannot be estimated.
     pub complete: bool,
     pub error: Box<RowError>,
 }

@@ -6,7 +6,8 @@ use crate::model::{
     Attention, AttentionWindow, Bias, Experts, Norm, ParameterCounts, TransformerConfig, builtin,
 };
 
-/// Upper limit of a count. It is far larger than in any model, so a larger number is a typo.
+/// Upper limit of a count. The limit is far above the counts of any model, so a larger number is a
+/// typo.
 const MAX: u32 = 1 << 24;
 
 /// The built-in model if it matches the row's columns, else a model from the columns.

@@ -46,8 +46,8 @@ fn is_half(scored: &ScoredRow) -> bool {
     matches!(scored.row.run.precision, Precision::Fp16 | Precision::Bf16)
 }
 
-/// Goals for dense models on Ampere and Hopper, and for all other rows. Each is followed by its
-/// subsets.
+/// Goals for dense models on Ampere and Hopper, and for all other rows. Each goal is followed by
+/// its subsets.
 const ACCURACY: [AccuracyGoal; 7] = [
     AccuracyGoal { name: "dense, Ampere and Hopper", is_part: false, ..DENSE },
     AccuracyGoal { name: "16-bit", has: |scored| (DENSE.has)(scored) && is_half(scored), ..DENSE },

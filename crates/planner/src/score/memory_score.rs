@@ -18,7 +18,7 @@ pub(super) struct MemoryScore<'a> {
     /// Complete rows predicted not to fit, by description: count, and largest ratio of need to
     /// capacity.
     oversized: BTreeMap<String, (usize, f64)>,
-    /// Whether one of them is a Megatron Bridge recipe with sharded weights.
+    /// Whether one of the oversized rows is a Megatron Bridge recipe with sharded weights.
     has_sharded_bridge: bool,
 }
 

@@ -176,12 +176,13 @@ impl SearchReport {
         &self.fitting
     }
 
-    /// The fastest config. Of equally fast ones, the one that needs the least memory.
+    /// The fastest config. If several configs are equally fast, the config that needs the least
+    /// memory.
     pub(super) fn fastest(&self) -> Option<Candidate> {
         self.fitting.iter().copied().min_by(order)
     }
 
-    /// Of the configs that do not fit, the one that needs the least memory.
+    /// Of the configs that do not fit, the config that needs the least memory.
     pub(super) fn leanest(&self) -> Option<(ParallelConfig, f64)> {
         self.oversized.iter().copied().min_by(|left, right| left.1.total_cmp(&right.1))
     }

@@ -5,7 +5,8 @@ use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::plan::default_framework;
 use crate::run::{Framework, TrainingRun};
 
-/// Values that the user pinned. The search varies those that are `None`, unless noted otherwise.
+/// Values that the user pinned. The search varies the values that are `None`, unless noted
+/// otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Constraints {
     pub tp: Option<u32>,

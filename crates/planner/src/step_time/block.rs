@@ -10,11 +10,11 @@ use crate::model::{
 use crate::parallelism::Sharding;
 use crate::run::{Framework, TrainingRun, TrainingTask};
 
-/// Estimated FLOPs of pointwise operations per element that they read or write. We counted 5 FLOPs
-/// per 2 elements for a norm (one element read, one written), 5 per 3 for a gated activation, and 1
-/// per 3 for a residual sum.
+/// Estimated FLOPs of pointwise operations per element that they read or write. This is an estimate
+/// from 5 FLOPs per 2 elements for a norm (one element read, one written), 5 per 3 for a gated
+/// activation, and 1 per 3 for a residual sum.
 const POINTWISE_FLOPS: f64 = 2.0;
-/// FLOPs of Adam per weight. We counted 3 for the first moment, 4 for the second moment, and 6 for
+/// FLOPs of Adam per weight. These are 3 for the first moment, 4 for the second moment, and 6 for
 /// the update (square root, division, weight decay).
 const ADAM_FLOPS: f64 = 13.0;
 

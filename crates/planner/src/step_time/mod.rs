@@ -184,8 +184,8 @@ fn bubble_passes(run: &TrainingRun) -> f64 {
     let stages = f64::from(run.parallelism.pp);
     match run.parallelism.schedule {
         Schedule::OneForwardOneBackward => (stages - 1.0) / f64::from(run.parallelism.vp.max(1)),
-        // ZB-H1 computes weight gradients during the bubble, which leaves a third of it. With
-        // frozen weights there are no weight gradients, so the whole bubble remains.
+        // ZB-H1 computes weight gradients during the bubble, so that a third of the bubble remains.
+        // With frozen weights there are no weight gradients, so the whole bubble remains.
         Schedule::ZeroBubble if run.task == TrainingTask::Full => (stages - 1.0) / 3.0,
         Schedule::ZeroBubble => stages - 1.0,
         // The bubble of DualPipe is (PP/2 − 1)(F&B + B − 3W), arXiv:2412.19437 Table 2. F&B is a

@@ -19,7 +19,7 @@ impl Knee {
         Self { rows, columns }
     }
 
-    /// Slowdown of a GEMM, relative to one that is large in every dimension.
+    /// Slowdown of a GEMM, relative to a GEMM that is large in every dimension.
     pub fn slowdown(self, rows: f64, columns: f64, depth: f64) -> f64 {
         (1.0 + self.rows / rows) * (1.0 + self.columns / columns) * (1.0 + self.columns / depth)
     }

@@ -23,22 +23,22 @@ use crate::clock::WallClock;
 use crate::log::Hash;
 use crate::run::log_path;
 
-/// The start of validity that an agent gets with its certificate is this long before the time of
-/// issue.
+/// An agent gets its certificate together with a start of validity. That start is this long before
+/// the time of issue.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
 /// 2026-01-01T00:00:00Z. Certificates of the authority and of nodes are valid from this time, and
-/// not from the time of issue. So they stay valid if the clock was ahead when they were issued. A
-/// clock that shows an earlier time is wrong, because no version of this program is that old.
+/// not from the time of issue. They therefore stay valid even if the clock was ahead when they were
+/// issued. A clock that shows an earlier time than this is wrong, because no version of this
+/// program is that old.
 const VALID_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
 /// Default validity of a node's certificate. A node renews its certificate after two thirds of this
 /// time. A node that was off until its certificate expired has to enrol again.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// How far the validity of the server's certificate reaches into the past and into the future, so
-/// that clients with clock skew accept it. The server issues itself a new certificate at each
-/// start, each week, and after a clock step. Some clients, such as Apple's, refuse a validity of
-/// more than 825 days.
+/// The server's certificate is valid for this long before and after its issue, so that clients with
+/// clock skew accept it. The server issues itself a new certificate at each start, each week, and
+/// after a clock step. Some clients, such as Apple's, refuse a validity of more than 825 days.
 const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// Validity of the authority. When it is replaced, every node has to enrol again.
+/// Validity of the authority. When the authority is replaced, every node has to enrol again.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 
 /// An authority needs both files.
@@ -58,10 +58,11 @@ pub enum AuthorityError {
         /// The expected content.
         what: &'static str,
     },
-    /// The files belong to two authorities.
+    /// The key and the certificate belong to two different authorities.
     #[error("`{}` is not the key of `{}`", key.display(), certificate.display())]
     KeyMismatch { key: PathBuf, certificate: PathBuf },
-    /// The authority is lost. A new one is not created, because no node or user would trust it.
+    /// The authority is lost. The server does not create a new authority, because no node or user
+    /// would trust it.
     #[error("`{}` has the log of a fleet, but lacks `ca.key` or `ca.pem`", .0.display())]
     Missing(PathBuf),
     /// With another authority, no node or user would trust the server.
@@ -107,9 +108,9 @@ impl PublicKeyData for Point<'_> {
 }
 
 impl Authority {
-    /// Opens the authority in the data directory, or creates it under a lock. A fleet has an
+    /// Opens the authority in the data directory, or creates it under a lock. A fleet gets its
     /// authority before its first log entry. If there is a log but no authority, the authority was
-    /// lost, and this fails: only [`Self::open_or_replace`] replaces it.
+    /// lost, and this function fails. Only [`Self::open_or_replace`] replaces the authority.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let is_whole = FILES.iter().all(|name| dir.join(name).exists());
         if log_path(dir).exists() && !is_whole {
@@ -119,8 +120,8 @@ impl Authority {
     }
 
     /// Like [`Self::open`], but replaces a lost authority. Every node then has to enrol again, and
-    /// every user has to log in again. A file that remains of the old authority gets the suffix
-    /// `.lost`.
+    /// every user has to log in again. If only one file of the old authority is left, the suffix
+    /// `.lost` is added to its name.
     pub fn open_or_replace(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         if FILES.iter().any(|name| !dir.join(name).exists()) {
             for name in FILES.iter().filter(|name| dir.join(name).exists()) {
@@ -142,15 +143,15 @@ impl Authority {
         lock.write(true).create(true).truncate(false).mode(0o600);
         let lock = lock.open(&lock_path).and_then(|lock| lock.lock().map(|()| lock));
         let _lock = lock.map_err(|err| AuthorityError::File { path: lock_path, err })?;
-        // Another process may have created the authority before this one had the lock.
+        // Another process may have created the authority before this process had the lock.
         match Self::read(&key_path, &path)? {
             Some(authority) => Ok(authority),
             None => Self::create(&key_path, &path, now),
         }
     }
 
-    /// Reads the files. The certificate is written last and read first, so if the certificate
-    /// exists, its key exists too.
+    /// Reads the files. If the certificate exists, its key exists too, because the certificate is
+    /// written last and read first.
     fn read(key_path: &Path, path: &Path) -> Result<Option<Self>, AuthorityError> {
         let text = |path: &Path| {
             fs::read_to_string(path)
@@ -221,9 +222,9 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        // Agents of earlier versions compute the time of renewal from the `not_before` that they
-        // get, so it is close to the time of issue. The certificate itself is valid from an earlier
-        // time.
+        // Agents of earlier versions compute the time of renewal from the `not_before` that the
+        // server sends them. That value is therefore close to the time of issue. The certificate
+        // itself is valid from an earlier time.
         let (not_before, not_after) = (now - BACKDATED, now + life);
         set_validity(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();

@@ -1,6 +1,6 @@
-//! Records of the changes in the access store. A change and its record are one transaction. The
-//! command line records its changes here too, because it must not write to the log of a running
-//! server. The server copies each record into the log once.
+//! Records of the changes in the access store. One transaction contains both a change and its
+//! record. The command line also records its changes here, because it must not write to the log of
+//! a running server. The server copies each record into the log once.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ pub struct AccessRecord {
 /// Prefix in the names of local users. User names of tokens have no colon.
 const LOCAL: &str = "local:";
 
-/// The local user who runs this program. Such a user needs no token, because they have access to
+/// The local user who runs this program. A local user needs no token, because they have access to
 /// the files.
 pub fn local() -> Actor {
     let uid = current_uid();
@@ -119,8 +119,8 @@ impl AccessStore {
         connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the last change"))
     }
 
-    /// Refuses a store that lacks changes that the log has. A store may have more changes than the
-    /// log: the server logs them later.
+    /// Fails if the log has changes that the store lacks. A store may have more changes than the
+    /// log, because the server logs them later.
     pub fn check_not_behind(&self, logged: u64) -> Result<(), AccessError> {
         let found = self.last_change()?;
         if found < logged { Err(AccessError::Behind { found, logged }) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Join tokens: which node may enrol under a name, and at which location.
+//! Join tokens. They decide which node may enrol under a name, and at which location.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Location, NodeId, Pool};
@@ -10,8 +10,8 @@ use super::changes::record_change;
 use super::store::{AccessError, AccessStore, failed, parse_location};
 use super::token::TokenDigest;
 
-/// Why a node may not join. All problems with a token give the same error, so that the error
-/// reveals nothing about existing tokens.
+/// Why a node may not join. All problems with a token give the same error, so that a caller cannot
+/// find out which tokens exist.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("the token is invalid: it is wrong, used up, expired, revoked or for another node")]
@@ -27,16 +27,17 @@ pub enum JoinError {
 pub struct Joined {
     /// The identity that the certificates of the node will have.
     pub identity: Identity,
-    /// The location that the token gives.
+    /// The location that the token assigns.
     pub location: Location,
-    /// How much of that location replaces the location of a node that is already enrolled.
+    /// How much of the token's location replaces the location of a node that is already enrolled.
     pub location_update: LocationUpdate,
 }
 
 /// What an enrolment changes in the location of a node that is already enrolled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocationUpdate {
-    /// Nothing: an earlier enrolment set the location, and an operator may have changed it since.
+    /// Nothing changes: an earlier enrolment set the location, and an operator may have changed it
+    /// since.
     Keep,
     /// Everything but the pool.
     WithinPool,
@@ -45,13 +46,14 @@ pub enum LocationUpdate {
 }
 
 impl AccessStore {
-    /// Redeems a token for a node and its key. `member_of` is the pool of a node that is already
-    /// enrolled.
+    /// Redeems a token for a node and its key. If the node is already enrolled, `member_of` is its
+    /// pool.
     ///
     /// A repeated request with the same key gets the same result, because the first reply may have
-    /// been lost. A request with another key gets the name of an enrolled node only with a token
-    /// for that node, or after a revocation. The token must also belong to the node's pool. The
-    /// exception is a token for that node whose creator has the whole fleet as scope.
+    /// been lost. A request with another key can get the name of an enrolled node in two cases: the
+    /// token is for exactly this node, or the node's certificates were revoked. In both cases, the
+    /// token must belong to the node's pool, except if it is for exactly this node and its creator
+    /// has the whole fleet as scope.
     pub fn join(
         &self,
         token: &TokenDigest,
@@ -75,12 +77,12 @@ struct Token {
     id: i64,
     location: Location,
     is_for_node: bool,
-    /// Whether the scope of its creator is the whole fleet.
+    /// Whether the scope of the token's creator is the whole fleet.
     is_fleet_wide: bool,
     uses_left: u32,
 }
 
-/// Finds a token that is valid for the node. It may be used up.
+/// Finds a token that is valid for the node. The token may be used up.
 fn find_token(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
@@ -93,7 +95,7 @@ fn find_token(
         let for_node: Option<String> = row.get(2)?;
         let is_other = for_node.as_deref().is_some_and(|name| name != node.as_str());
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
-        // If the location is malformed, the token is invalid: it would put nodes at the wrong
+        // A token with a malformed location is invalid, because it would put nodes at the wrong
         // location.
         let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
@@ -116,8 +118,8 @@ fn find_token(
 struct CurrentIdentity {
     generation: u64,
     is_revoked: bool,
-    /// Pool of the last enrolment. `None` after retirement, and in stores that earlier versions
-    /// wrote.
+    /// Pool of the last enrolment. `None` after retirement, and if an earlier version wrote the
+    /// store.
     pool: Option<Pool>,
 }
 
@@ -133,7 +135,7 @@ fn current(
     found.optional()
 }
 
-/// Reserves the name for a node of this pool until the node is retired.
+/// Reserves the name for a node in this pool. The reservation ends when the node is retired.
 fn reserve_name(
     transaction: &Transaction<'_>,
     node: &NodeId,
@@ -176,7 +178,7 @@ fn redeem(
         return Ok(Err(JoinError::Token));
     }
     let may_move = token.is_for_node && token.is_fleet_wide;
-    // An enrolment also reserves the name while the fleet does not have the node yet.
+    // An enrolment reserves the name even before the fleet has the node.
     let enrolled_in = current
         .as_ref()
         .filter(|identity| !identity.is_revoked)

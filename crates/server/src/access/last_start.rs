@@ -1,5 +1,6 @@
-//! The log and the certificate authority of the last start. They reveal when one data directory
-//! holds files of different servers, for example after a mixed-up restore.
+//! The log and the certificate authority with which the server last started. With them, the server
+//! detects that a data directory has files of different servers, for example after a mistake in a
+//! restore.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -35,7 +36,7 @@ impl AccessStore {
         recorded.map(drop).map_err(failed("record the start"))
     }
 
-    /// Clears the recorded log, because the server will start with another log.
+    /// Clears the recorded log, because the next start of the server is with another log.
     pub fn clear_log(&self) -> Result<(), AccessError> {
         clear_log(&self.connection()).map_err(failed("clear the recorded log"))
     }

@@ -1,5 +1,5 @@
-//! Access control: join tokens, certificates, user tokens and revocations. They are stored in the
-//! file `access`, beside the log in the data directory.
+//! Access control: join tokens, certificates, user tokens and revocations. The data directory
+//! stores them in the file `access`, next to the log.
 //!
 //! ```text
 //! farrier server token create ─> token (stored as a hash) ─> agent ─ Enrol ─> AccessStore::join
@@ -8,9 +8,9 @@
 //! farrier server user add ─────> user token with role and scope ─> AccessStore::user, per request
 //! ```
 //!
-//! Each change is one transaction with a record of it ([`AccessRecord`]), and the server copies the
-//! record into the log. The server refuses a store that lacks changes that the log has. Such a
-//! store can be rebuilt from the log ([`AccessStore::rebuild`]).
+//! One transaction contains both a change and its record ([`AccessRecord`]). The server copies the
+//! record into the log. If the store lacks a change that the log has, the server refuses the store.
+//! Such a store can be rebuilt from the log ([`AccessStore::rebuild`]).
 
 mod authority;
 mod changes;

@@ -1,12 +1,12 @@
-//! Serialises enrolment and retirement of each name, because whether a name is taken depends on
-//! both the fleet and the store.
+//! Locks for node names: enrolments and retirements of the same name run one after the other,
+//! because both the fleet and the store decide whether a name is taken.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use farrier_fleet::fleet::NodeId;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// More than the number of concurrent enrolments, so that two names rarely share a lock.
+/// This is more than the number of concurrent enrolments, so two names rarely share a lock.
 const LOCKS: usize = 64;
 
 #[derive(Debug)]

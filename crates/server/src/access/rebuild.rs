@@ -1,5 +1,5 @@
-//! Rebuilds a lost or outdated access store from the log by repeating the changes in the log. Only
-//! the lost store had the hashes of its tokens, so these tokens become invalid.
+//! Rebuilds a lost or outdated access store by repeating the changes in the log. The log has no
+//! hashes of tokens. Tokens that only the lost store had therefore become invalid.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
@@ -11,8 +11,8 @@ use super::last_start::clear_log;
 use super::store::{AccessError, AccessStore, failed};
 use crate::log::{Log, LogError};
 
-/// The generation after a revocation, if the log lacks the enrolment that was revoked. It is higher
-/// than any issued generation.
+/// The generation of a node after a revocation, if the log lacks the enrolment that was revoked.
+/// This generation is higher than any that was issued.
 const AFTER_UNKNOWN: u64 = 1 << 32;
 /// Entries per read.
 const PAGE: usize = 4096;
@@ -29,10 +29,10 @@ pub enum LostToken {
         location: Location,
         /// The only node that may use the token. `None` if any node may.
         node: Option<NodeId>,
-        /// Remaining uses.
+        /// How often the token may still be used.
         uses: u32,
-        /// Who created the token. The log does not have the creator's scope, which limits what a
-        /// token for one node may do.
+        /// Who created the token. The log does not have the scope of the creator. That scope limits
+        /// what a token for one node may do.
         by: Actor,
     },
 }
@@ -43,11 +43,11 @@ pub struct RebuildSummary {
     pub changes: u64,
     /// Nodes without a valid certificate.
     pub revoked: Vec<NodeId>,
-    /// Tokens that have to be created again, with their numbers.
+    /// Lost tokens with their numbers. They have to be created again.
     pub lost: Vec<(i64, LostToken)>,
 }
 
-/// The changes of the access store that the logs have, in order.
+/// The changes of the access store that these logs contain, in order.
 pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
     let mut changes = Vec::new();
     for log in logs {
@@ -68,7 +68,8 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
 }
 
 impl AccessStore {
-    /// Applies all changes that the log has and this store lacks, or none.
+    /// Applies all changes that the log has and this store lacks. Either all of them are applied,
+    /// or none.
     pub fn rebuild(
         &self,
         logged: &[AccessRecord],
@@ -103,7 +104,7 @@ impl AccessStore {
                 rebuilt.changes += 1;
             }
             rebuilt.revoked = revoked(&transaction)?;
-            // The store now belongs to this log, even if the server used another log with it
+            // The store now belongs to this log, even if the server used the store with another log
             // before.
             clear_log(&transaction)?;
             transaction.commit()?;

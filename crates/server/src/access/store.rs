@@ -18,11 +18,11 @@ use crate::log::sqlite::open_private;
 
 /// Version of the tables.
 const FORMAT: i64 = 4;
-/// `fsta`: tells an access store apart from other SQLite databases.
+/// `fsta`: distinguishes an access store from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
-/// `kind` separates join tokens from user tokens. A user token has a role and a scope. A join token
-/// has the scope of its creator.
+/// `kind` tells join tokens from user tokens. A user token has the role and the scope of its user.
+/// A join token has the scope of its creator.
 const TABLES: &str = "
 CREATE TABLE tokens (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT,
@@ -85,14 +85,16 @@ pub struct NewJoinToken {
     pub location: Location,
     /// The only node that may use the token. That node may use it even if it is already enrolled.
     pub node: Option<NodeId>,
-    /// Scope of the creator. A token can move a node between pools only if this is the whole fleet.
+    /// Scope of the creator. Only a token whose creator has the whole fleet as scope can move a
+    /// node to another pool.
     pub scope: Domain,
     pub expires: Timestamp,
     pub uses: u32,
 }
 
 impl NewJoinToken {
-    /// A token for one use in a pool, with the whole fleet as scope.
+    /// Creates a request for a token that can be used once, in a pool. Its scope is the whole
+    /// fleet.
     pub fn new(pool: Pool, expires: Timestamp) -> Self {
         Self {
             location: Location::in_pool(pool),
@@ -255,11 +257,11 @@ impl AccessStore {
         if exists { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
     }
 
-    /// Whether a certificate is valid: it belongs to the node's last enrolment and is not revoked.
+    /// Whether a certificate is valid: it belongs to the node's last enrolment and was not revoked.
     pub fn admits(&self, identity: &Identity) -> Result<bool, AccessError> {
         let oldest = self.oldest_admitted(&identity.node)?;
-        // If `oldest` is `None`, the authority signed this certificate for a node that the store
-        // does not have. The store is therefore from an older backup, and the certificate is
+        // If `oldest` is `None`, the authority has signed this certificate, but the store does not
+        // have the node. The store then comes from an older backup, and the certificate is
         // accepted.
         Ok(oldest.is_none_or(|generation| identity.generation >= generation))
     }

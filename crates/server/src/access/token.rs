@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 
-/// The kind of a token. It is the token's prefix, so that people and secret scanners recognise
-/// tokens.
+/// The kind of a token. It is also the prefix of the token's text, so that people and secret
+/// scanners recognise tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessTokenKind {
     Join,
@@ -24,11 +24,11 @@ impl AccessTokenKind {
     }
 }
 
-/// Longer texts are cut off here before they are hashed.
+/// Longer texts are cut to this length before they are hashed.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// A token in plain text. Its creator sees it once. It has no `Display`, and its `Debug` does not
-/// print it.
+/// A token in plain text. Only the creator of the token sees it, and only once. The type has no
+/// `Display`, and its `Debug` does not print the token.
 pub struct Secret(String);
 
 impl fmt::Debug for Secret {

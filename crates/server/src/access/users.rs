@@ -38,7 +38,7 @@ pub enum UserError {
 }
 
 impl NewUser {
-    /// Checks the name, which will appear in the log, and the scope.
+    /// Checks the scope and the name of the user. The name will appear in the log.
     pub fn new(
         name: &str,
         role: Role,
@@ -95,7 +95,7 @@ impl fmt::Display for TokenState {
 
 const COLUMNS: &str = "id, name, role, scope, expires_s, digest, made_s, revoked_s IS NOT NULL";
 
-/// Returns `None` if the row is malformed. Its token then counts as invalid.
+/// Returns `None` if the row is malformed. The token in that row then counts as invalid.
 fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let name: Option<String> = row.get(1)?;
     let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|text| text.parse().ok());

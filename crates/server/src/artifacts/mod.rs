@@ -1,5 +1,5 @@
-//! Artifacts: files that nodes send for orders. The server checks them against their hash and keeps
-//! them for a while.
+//! Artifacts: files that nodes upload to fulfil orders. The server checks the hash of each file and
+//! keeps the file for a limited time.
 //!
 //! ```text
 //! SendArtifact ─ receive (order pending? size, hash, disk space) ─> store ─> receipt

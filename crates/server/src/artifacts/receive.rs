@@ -25,14 +25,14 @@ use crate::space::DiskSpace;
 
 const CONCURRENT_MAX: usize = 8;
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
-/// Enough for 32 MiB over a link of 0.5 Mbit/s.
+/// This is enough time for 32 MiB over a link of 0.5 Mbit/s.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often the server checks whether the node may still send.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
-/// Maximum attempts to send the artifact of one order. Failed attempts count too: an agent whose
-/// attempts all fail makes about twenty within the lease of the order.
+/// Maximum number of attempts to send the artifact of one order, including failed attempts. An
+/// agent whose attempts all fail makes about twenty attempts within the lease of the order.
 const ATTEMPTS_MAX: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ impl From<Refusal> for Status {
             Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
             Refusal::NoOrder(_) | Refusal::TooOften => Self::failed_precondition(text),
             Refusal::Revoked => Self::permission_denied(text),
-            // The node may try again, because disk space may return while the order is pending.
+            // The node may try again: disk space may become free while the order is pending.
             Refusal::Store(err) => {
                 tracing::error!(%err, "failed to store an artifact");
                 Self::resource_exhausted(text)
@@ -98,11 +98,11 @@ pub(crate) struct ArtifactReceiver {
     slots: Arc<Semaphore>,
     senders: Arc<Mutex<Senders>>,
     numbers: AtomicU64,
-    /// Bytes of all uploads in progress. The disk must have room for them.
+    /// Total size of all uploads in progress. The disk must have room for all of them.
     expected_bytes: Arc<AtomicU64>,
 }
 
-/// Keyed by the node and by the log entry of its enrolment.
+/// The uploads of each node. The key is the node and the log entry of its enrolment.
 type Senders = BTreeMap<(NodeId, u64), NodeUploads>;
 
 #[derive(Debug, Default)]
@@ -177,8 +177,8 @@ impl ArtifactReceiver {
         DiskReservation { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
     }
 
-    /// Receives an artifact that a pending order of this node requests. The artifact is durable
-    /// when this returns. `is_admitted` returns true while the node's certificate is valid.
+    /// Receives an artifact that a pending order of this node requests. When this function returns,
+    /// the artifact is on disk. `is_admitted` returns true while the node's certificate is valid.
     pub(crate) async fn receive(
         &self,
         controller: &Controller,
@@ -251,7 +251,8 @@ impl ArtifactReceiver {
         Ok(())
     }
 
-    /// Spawns a writer on a blocking thread. It writes the chunks that are sent to it.
+    /// Spawns a writer on a blocking thread. The writer writes the chunks that it receives from the
+    /// channel.
     fn writer(
         &self,
         node: NodeId,
@@ -317,7 +318,7 @@ fn write(
     }
 }
 
-/// Reads parts. Each part has to arrive within the timeout.
+/// Reads the parts of an upload. Each part has to arrive within the timeout.
 struct PartReader<S>(S);
 
 impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
@@ -349,19 +350,19 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
             if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
                 return Err(Refusal::Bounds.into());
             }
-            // If the send fails, the writer has failed.
+            // A send fails only if the writer has failed.
             if chunks.send(WriterInput::Chunk(chunk)).await.is_err() {
                 break;
             }
         }
         check().await?;
-        // If the writer gets no `End`, as after an aborted stream, it discards the artifact.
+        // A writer that gets no `End`, such as after an aborted stream, discards the artifact.
         let _ = chunks.send(WriterInput::End).await;
         Ok(())
     }
 }
 
-/// Returns a record for the node's pending order, if that order requests an artifact.
+/// Returns a record for the artifact that the node's pending order requests, or a refusal.
 async fn requested_by(
     controller: &Controller,
     node: &NodeId,

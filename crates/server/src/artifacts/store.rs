@@ -1,6 +1,6 @@
-//! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin`
-//! beside it. The record is written last. Content without a record is invisible, and the next start
-//! deletes it.
+//! Artifacts on disk. `artifacts/node-NODE/GENERATION.json` is the record of an artifact. It
+//! describes the content, which is the file `GENERATION-SHA256.bin` in the same folder. The record
+//! is written last. Content without a record is invisible, and the next start deletes it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 const PER_NODE_MAX: usize = 4;
-/// Limit on the bytes of all artifacts. The oldest are deleted first.
+/// Limit on the bytes of all artifacts together. The oldest artifacts are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
 const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
 const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -31,16 +31,16 @@ pub(crate) struct ArtifactRecord {
     pub(crate) at: Timestamp,
     pub(crate) bytes: u64,
     pub(crate) sha256: String,
-    /// Log entry of the node's enrolment. A later node with the same name has another one.
+    /// Log entry of the node's enrolment. A later node with the same name has another log entry.
     pub(crate) first_seq: u64,
-    /// Location of the node when it sent the artifact. Only callers with that location in their
-    /// scope see the artifact.
+    /// Location of the node when it sent the artifact. A caller sees the artifact only if the
+    /// caller's scope includes this location.
     #[serde(alias = "place")]
     pub(crate) location: Location,
 }
 
 impl ArtifactRecord {
-    /// A record before any content is received.
+    /// Creates a record before any content is received.
     pub(crate) fn new(
         generation: u64,
         order: String,
@@ -154,10 +154,10 @@ impl ArtifactStore {
         fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
         // If this fails, the content has no record. The next upload of this node or the next start
-        // deletes it.
+        // deletes the content.
         write_record(&folder, record)?;
-        // The artifact is durable. If a deletion fails, the next upload or the daily deletion tries
-        // it again.
+        // The artifact is durable now. If the deletion of old content fails, the next upload or the
+        // daily deletion tries again.
         if let Err(err) = delete_orphans(&folder) {
             tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
         }
@@ -165,7 +165,8 @@ impl ArtifactStore {
         Ok(true)
     }
 
-    /// Deletes the artifacts of a retired node. `first_seq` is the log entry of its enrolment.
+    /// Deletes the artifacts of a retired node. `first_seq` is the log entry of the node's
+    /// enrolment.
     pub(crate) fn delete_node(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.insert(node.clone(), first_seq);
@@ -208,13 +209,13 @@ impl ArtifactStore {
     }
 
     fn folder(&self, node: &NodeId) -> PathBuf {
-        // The prefix keeps node names apart from other names, such as `incoming`.
+        // The prefix distinguishes the folders of nodes from other folders, such as `incoming`.
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes artifacts beyond the limits. `latest` is a folder and a record in it. This record
-    /// always stays, even if it looks like the oldest because the wall clock was set back. If a
-    /// deletion fails, the others continue. The caller holds the lock.
+    /// Deletes artifacts beyond the limits. `latest` is a folder and a record in it. This record is
+    /// never deleted, even if it looks like the oldest record because the wall clock was set back.
+    /// If a deletion fails, the others still run. The caller holds the lock.
     fn prune(&self, now: Timestamp, latest: Option<(&Path, &ArtifactRecord)>) {
         let log_failure = |folder: &Path, err: &io::Error| {
             tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
@@ -269,8 +270,8 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The records in a folder, newest first. They are sorted by the generation of their order, and not
-/// by time, because the wall clock may have been set back.
+/// The records in a folder, newest first. They are sorted by the generation of their order. The
+/// time would be misleading, because the wall clock may have been set back.
 fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -302,7 +303,7 @@ fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
 }
 
 /// Deletes content without a record. If a record is unreadable or from a newer version, its content
-/// stays.
+/// is kept.
 fn delete_orphans(folder: &Path) -> io::Result<()> {
     let records = records(folder)?;
     for entry in fs::read_dir(folder)? {
@@ -324,7 +325,7 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Deletes the record first, because content without a record is invisible.
+/// Deletes an artifact. The record is deleted first, because content without a record is invisible.
 fn delete(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     for name in [format!("{}.json", record.generation), record.content_name()] {
         match fs::remove_file(folder.join(name)) {

@@ -12,7 +12,8 @@ use farrier_fleet::notify::Mute;
 use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 
 /// Limit on the estimated bytes of a node's open findings. One report has at most
-/// [`LOGGED_BYTES_MAX`], so changes still fit after a full report of all open findings.
+/// [`LOGGED_BYTES_MAX`], so a node that sent a full report of all open findings can still add
+/// changes.
 const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,13 +24,13 @@ pub(crate) enum ReportAdmission {
     UnknownNode(NodeId),
     /// The node would have more open findings than one report can hold.
     TooManyFindings(NodeId),
-    /// The event changes no decision, and disk space is low.
+    /// The event affects no decision, and disk space is low.
     LowValue,
 }
 
-/// Whether a report affects no decision. Such a report changes no finding that is critical or
-/// affects service, and it does not change the boot, the GPUs or the driver of the node. A new text
-/// or count of a known finding affects no decision.
+/// Whether a report affects no decision. Such a report changes neither a critical finding nor a
+/// finding that affects service. It also does not change the boot, the GPUs or the driver of the
+/// node. A new text or count of a known finding affects no decision.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let matters =
         |finding: &Finding| finding.severity >= Severity::Critical || affects_service(finding);
@@ -38,8 +39,8 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
         Event::FindingsReported { changes, .. } => {
             !changes.iter().map(Change::finding).any(|change| {
                 let current = node.findings().get(&change.id);
-                // The current version of the finding counts too: it may have been more severe, or
-                // the change may clear it.
+                // The version of the finding before the change counts too, because it may have been
+                // more severe, or the change may clear it.
                 let counts = matters(change) || current.is_some_and(matters);
                 counts && !current.is_some_and(|current| same_decision(current, change))
             })
@@ -80,8 +81,8 @@ fn same_decision(one: &Finding, other: &Finding) -> bool {
         && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
 
-/// Classifies an input. Events that the server itself causes are always new. A request from an
-/// operator is new unless it is already in effect.
+/// Decides whether an input is new. Events that the server itself causes are always new. A request
+/// from an operator is new unless the requested effect is already there.
 pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> ReportAdmission {
     match event {
         Event::OperatorRequested { request } => return classify_request(state, by, request),
@@ -160,8 +161,8 @@ fn new_if(is_new: bool) -> ReportAdmission {
     if is_new { ReportAdmission::New } else { ReportAdmission::Duplicate }
 }
 
-/// Classifies a request from an operator. If the reply was lost, the operator may repeat the
-/// request: it then changes nothing.
+/// Decides whether a request from an operator is new. If the reply was lost, the operator may
+/// repeat the request. The repeated request then changes nothing.
 fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> ReportAdmission {
     let for_node = |id: &NodeId, is_new: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
         Some(node) => new_if(is_new(node)),
@@ -212,7 +213,7 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
     }
 }
 
-/// Whether the log has a later record from the same journal.
+/// Whether the log already has a later record from the same journal.
 fn is_older(node: &Node, record: &JournalPosition) -> bool {
     let last = node.reports.record().filter(|other| other.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)

@@ -1,6 +1,7 @@
-//! Schedules reports for the controller. Urgent reports go straight to the controller. Ordinary
-//! reports share a small part of its queue, and large reports go one at a time. A fatal finding
-//! therefore waits for one commit, and not for a flood of other reports.
+//! Schedules reports for the controller. An urgent report goes to the controller at once. Ordinary
+//! reports share a small part of the controller's queue, and only one large report is processed at
+//! a time. A fatal finding therefore waits for one commit at most, even if many other reports are
+//! queued.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum bytes of an urgent report. A finding has about a kilobyte.
 const URGENT_BYTES_MAX: usize = 16 << 10;
-/// A report is large from this size on. Decoding one takes milliseconds.
+/// A report of at least this size is large. Decoding a large report takes milliseconds.
 pub(crate) const LARGE_BYTES: usize = 64 << 10;
 /// Bytes of ordinary reports that may wait for the controller at once.
 const ORDINARY_BYTES_MAX: usize = 512 << 10;
@@ -21,7 +22,7 @@ pub(crate) struct ReportQueue {
     large: Arc<Semaphore>,
 }
 
-/// Held until the controller has committed the report.
+/// A permit to queue a report. It is held until the controller has committed the report.
 pub(crate) type QueuePermit = OwnedSemaphorePermit;
 
 impl Default for ReportQueue {
@@ -57,7 +58,7 @@ pub(crate) fn is_urgent(event: &Event, bytes: usize) -> bool {
             Event::FindingsReported { changes, .. } => {
                 changes.iter().any(|change| is_serious(change.finding()))
             }
-            // The first report of a session, or the first after throttling.
+            // This is the first report of a session, or the first report after throttling.
             Event::FindingsSnapshot { open, .. } => open.iter().any(is_serious),
             Event::OrderStatusReported { .. }
             | Event::CordonObserved { .. }

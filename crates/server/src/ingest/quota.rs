@@ -1,6 +1,7 @@
-//! Report quota: each node has a token bucket for log bytes and one for log entries. A message may
-//! overdraw a bucket, so that the largest allowed message passes. The server then stops reading
-//! from the node until the debt is paid. Meanwhile reports wait on the node, so nothing is lost.
+//! Report quota: each node has one token bucket for log bytes and one for log entries. A message
+//! may overdraw a bucket, so that even the largest permitted message is accepted. The server then
+//! stops reading from the node until the bucket has recovered. The node keeps its reports in the
+//! meantime, so nothing is lost.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use farrier_wire::limits::MESSAGE_BYTES_MAX;
 pub struct ReportQuota {
     pub bytes_per_s: f64,
     pub entries_per_s: f64,
-    /// Size of a burst, in seconds of the sustained rate.
+    /// Size of a burst: the amount that the sustained rate gives in this many seconds.
     pub burst_s: f64,
 }
 
@@ -22,19 +23,19 @@ impl Default for ReportQuota {
     }
 }
 
-/// Rate limit for urgent reports. They skip the queue, so without a limit a node that calls
-/// every report fatal would always skip it.
+/// Rate limit for urgent reports. Urgent reports do not wait in the queue of ordinary reports.
+/// Without a limit, a node that declares every report fatal would never wait.
 const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
 /// A throttled node resumes when its buckets have this many seconds of quota.
 const RESUME_S: f64 = 1.0;
 const ROUNDING_S: f64 = 1e-6;
-/// A node counts as within its quota again when it has not exceeded the quota for this long.
+/// A node counts as within its quota again if it has not exceeded the quota for this long.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Bucket {
     quota: ReportQuota,
-    /// Remaining quota for bytes and entries, in seconds.
+    /// Remaining quota for bytes and entries, in seconds of the sustained rate.
     left_s: (f64, f64),
     at: Instant,
 }
@@ -98,7 +99,7 @@ impl NodeQuota {
         self.reports.charge(entries, bytes, now);
     }
 
-    /// How long to stop reading from the node. `None` if it is within its quota.
+    /// How long to stop reading from the node. `None` if the node is within its quota.
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
         self.is_exceeded = if self.is_exceeded {
             self.reports.deficit_s(RESUME_S, now) > ROUNDING_S
@@ -112,8 +113,8 @@ impl NodeQuota {
         Some(Duration::from_secs_f64(self.reports.deficit_s(RESUME_S, now).max(0.001)))
     }
 
-    /// Size up to which all open findings are requested after throttling: half a second of quota,
-    /// so that the report does not throttle the node again.
+    /// After throttling, the server asks for all open findings only if their size is at most this.
+    /// The value is half a second of quota, so that the report does not cause throttling again.
     pub(crate) fn resync_bytes_max(&self) -> f64 {
         self.reports.quota.bytes_per_s / 2.0
     }

@@ -1,5 +1,5 @@
-//! One node's session: limits what the node reports, compares it with the state, and acknowledges
-//! it when it is durable.
+//! The session of one node. It limits the node's reports, compares each report with the state, and
+//! acknowledges the report when it is durable.
 
 mod end;
 mod reports;
@@ -43,7 +43,7 @@ const MISSED_INTERVALS_MAX: u32 = 6;
 /// The expiry of a certificate is checked at least this often, because the clock may be corrected.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Shared by all sessions.
+/// The parts of the server that all sessions share.
 #[derive(Debug)]
 pub(crate) struct SessionContext {
     pub(crate) controller: Controller,
@@ -56,8 +56,8 @@ pub(crate) struct SessionContext {
 }
 
 impl SessionContext {
-    /// Whether a certificate was revoked. Returns false if the access store is unreadable: a
-    /// failing disk must not disconnect the whole fleet.
+    /// Whether a certificate was revoked. Returns false if the access store is unreadable, because
+    /// a disk failure must not disconnect the whole fleet.
     fn refuses(&self, identity: &Identity) -> bool {
         self.store.admits(identity).is_ok_and(|admits| !admits)
     }
@@ -65,7 +65,7 @@ impl SessionContext {
 
 pub(crate) type Outbound = mpsc::Sender<Box<OutboundMessage>>;
 
-/// Boxed in the channel, because a channel allocates room for 32 messages at once.
+/// A message to the node. It is boxed, because a channel allocates room for 32 messages at once.
 pub(crate) type OutboundMessage = Result<ServerMessage, Status>;
 
 /// Serves a session until it ends.
@@ -101,7 +101,7 @@ pub(crate) async fn serve(
             };
             let run = async {
                 // The certificate may have been revoked after the TLS handshake and before this
-                // session was registered. Such a revocation could not disconnect the session.
+                // session was registered. That revocation could not disconnect the session.
                 if certificate
                     .as_ref()
                     .is_some_and(|certificate| context.refuses(&certificate.identity))
@@ -187,35 +187,37 @@ struct Session<'d> {
     quota: Arc<Mutex<NodeQuota>>,
     /// Whether reports wait for the quota.
     is_throttled: bool,
-    /// Number of change messages in flight to skip. The node sent them before the server asked for
-    /// all open findings, and the report of all open findings will include them.
+    /// Number of change messages in flight that the server skips. The node sent them before the
+    /// server asked for all open findings. The report of all open findings will include these
+    /// changes.
     changes_to_skip: usize,
     /// Size of the last report of all open findings.
     snapshot_bytes: usize,
     logged: Logged,
-    /// Whether a report was not logged because disk space is low. When there is space again, the
-    /// server asks for all open findings.
+    /// Whether a report was not logged because disk space was low. When there is enough space
+    /// again, the server asks for all open findings.
     is_refused: bool,
     /// An inventory that was not logged because disk space is low.
     refused_inventory: Option<Box<NodeInventory>>,
     out: &'d Outbound,
-    /// The node's journal. `last` is its last record that is durable in the log.
+    /// ID of the node's journal. `last` is the last record of the journal that is durable in the
+    /// log.
     journal: String,
     last: Option<u64>,
-    /// Shares the copy in the fleet state.
+    /// The node's inventory. The pointer is shared with the fleet state.
     inventory: Option<Arc<NodeInventory>>,
     /// Generation of the last order sent in this session.
     last_sent_order: u64,
 }
 
-/// Conditions of a node's reports that are in effect according to the log.
+/// Problems of a node's reports that the log has as current.
 #[derive(Debug, Clone, Copy, Default)]
 struct Logged {
     is_over_quota: bool,
     is_unreadable: bool,
 }
 
-/// What the fleet state has about a node that opens a session.
+/// What the fleet state knows about a node when the node opens a session.
 struct NodeRecord {
     record: Option<JournalPosition>,
     inventory: Option<Arc<NodeInventory>>,
@@ -224,7 +226,8 @@ struct NodeRecord {
     logged: Logged,
     /// Generation of the last order.
     generation: u64,
-    /// Depends on the size of the fleet.
+    /// Seconds over which agents spread their reconnections. The value depends on the size of the
+    /// fleet.
     reconnect_spread_s: u32,
 }
 
@@ -261,8 +264,8 @@ impl Session<'_> {
                     Box::pin(self.handle(message?)).await?;
                 }
                 () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
-                // The server reads nothing while the node is throttled, so this is how it detects a
-                // closed connection.
+                // The server reads nothing while the node is throttled. It therefore needs this
+                // branch to detect a closed connection.
                 () = self.out.closed(), if wait.is_some() => return Err(SessionEnd::ClosedByNode),
                 Some(order) = orders.recv() => Box::pin(self.order(&order)).await?,
             }
@@ -308,12 +311,12 @@ impl Session<'_> {
         .await?;
         let is_back = self.context.sessions.mark_accepted(&self.node, &self.last_seen)
             || node_record.is_disconnected;
-        // Like every report, the events of a hello wait for the quota. A restored heartbeat does
+        // The events of a hello wait for the quota, like every report. A restored heartbeat does
         // not wait.
         if !is_back {
             self.wait_for_quota().await?;
         }
-        // Submit this first, because the events that follow may lead to an order.
+        // Submit this first, because the next events may lead to an order.
         if last_order > node_record.generation {
             tracing::warn!(node = %self.node, last_order, issued = node_record.generation, "the node had orders that are not in the log: the log is from an older backup, and later decisions, revocations and approvals are lost");
             let node = self.node.clone();
@@ -346,8 +349,8 @@ impl Session<'_> {
         if let Some(order) = self.context.controller.read(pending).await? {
             self.order(&order).await?;
         }
-        // The node may have nothing new to report although its findings are readable now. Ask for
-        // them.
+        // The node may have nothing new to report, although its findings are readable now.
+        // Therefore ask for all open findings.
         if self.logged.is_unreadable {
             self.send(server_message::What::Resync(proto::Resync {})).await?;
         }

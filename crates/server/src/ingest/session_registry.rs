@@ -1,5 +1,5 @@
-//! The session registry: which nodes are connected, and when each was last seen. Recording a
-//! heartbeat costs one atomic store.
+//! The session registry: it records which nodes are connected, and when each node was last seen.
+//! Recording a heartbeat costs one atomic store.
 
 mod connection;
 
@@ -15,12 +15,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::quota::{NodeQuota, ReportQuota};
 
-/// Maximum orders that wait per session. A node normally has one at a time.
+/// Maximum number of orders in the queue of a session. A node normally has one order at a time.
 const ORDERS_MAX: usize = 4;
 
-/// A heartbeat counts as lost after the heartbeat timeout divided by this number. The node then
-/// becomes suspect before the timeout ends, which leaves time to detect a common cause, such as a
-/// switch.
+/// A heartbeat counts as lost after the heartbeat timeout divided by this number. The node becomes
+/// suspect then. The rest of the timeout leaves time to detect a common cause, such as a switch.
 const HEARTBEAT_LOST_DIVISOR: u32 = 3;
 
 /// Why the server ends a session.
@@ -33,7 +32,8 @@ pub(crate) enum DisconnectReason {
     Retired,
     /// The node does not read its messages.
     Slow,
-    /// Leases use the server's clock. The node gets the new time when it opens a new session.
+    /// The wall clock was stepped, and leases use the server's clock. The node gets the new time
+    /// when it opens a new session.
     ClockStepped,
     Stopping,
 }
@@ -43,9 +43,10 @@ pub(crate) struct LastSeen {
     /// When the last message arrived, in milliseconds since the server started.
     last_message_ms: AtomicU64,
     /// The last time at which the server could not observe the node, in milliseconds since the
-    /// server started. If this is later than the last message, the heartbeat timeout starts here.
+    /// server started. If this time is later than the last message, the heartbeat timeout starts at
+    /// this time.
     observed_ms: AtomicU64,
-    /// Whether the log has a lost heartbeat for the node.
+    /// Whether the log says that the node's heartbeat is lost.
     is_heartbeat_lost: AtomicBool,
     /// Whether reports from the node wait for quota or disk space.
     is_delayed: AtomicBool,
@@ -89,7 +90,7 @@ pub(crate) struct RegisteredSession {
     pub(crate) number: u64,
     pub(crate) last_seen: Arc<LastSeen>,
     pub(crate) quota: Arc<Mutex<NodeQuota>>,
-    /// Boxed, because a channel allocates room for 32 orders up front.
+    /// Boxed, because a channel allocates room for 32 orders at once.
     pub(crate) orders: mpsc::Receiver<Box<Order>>,
     pub(crate) disconnect: oneshot::Receiver<DisconnectReason>,
 }
@@ -134,7 +135,8 @@ impl SessionRegistry {
         })
     }
 
-    /// Restarts the heartbeat timeout. The server calls this while it does not read from the node.
+    /// Restarts the heartbeat timeout. The server calls this function while it does not read from
+    /// the node.
     pub(crate) fn skip_heartbeats(&self, last_seen: &LastSeen) {
         last_seen.observed_ms.store(self.uptime_ms(), Ordering::Relaxed);
     }
@@ -163,8 +165,8 @@ impl SessionRegistry {
         self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a session of a node. Disconnects an earlier session of this node: its connection
-    /// is half open, or the node's key was copied.
+    /// Registers a session of a node. Disconnects an earlier session of this node: either its
+    /// connection is half open, or another machine has a copy of the node's key.
     pub(crate) fn register(&self, node: &NodeId, generation: Option<u64>) -> RegisteredSession {
         let (order, orders) = mpsc::channel(ORDERS_MAX);
         let (disconnect, disconnected) = oneshot::channel();
@@ -180,7 +182,7 @@ impl SessionRegistry {
     }
 
     /// Marks the hello from the node as accepted. A refused hello does not count as a heartbeat.
-    /// Returns whether the log has a lost heartbeat for the node, or is about to have one.
+    /// Returns whether the log says that the node's heartbeat is lost, or is about to say so.
     #[must_use]
     pub(crate) fn mark_accepted(&self, node: &NodeId, last_seen: &LastSeen) -> bool {
         if let Some(session) = self.by_node().get_mut(node) {
@@ -190,7 +192,7 @@ impl SessionRegistry {
         self.record_message(last_seen)
     }
 
-    /// Removes a session. Keeps when the node was last seen.
+    /// Removes a session. The time at which the node was last seen is kept.
     pub(crate) fn deregister(&self, node: &NodeId, number: u64) {
         if let Some(session) = self.by_node().get_mut(node) {
             session.stream.take_if(|stream| stream.number == number);
@@ -239,9 +241,9 @@ impl SessionRegistry {
                 Event::AccessChanged {
                     change: AccessChange::CertificateRevoked { node }, ..
                 } => {
-                    // Revoked sessions are disconnected before this entry is logged. If a session
-                    // is open now, the node has enrolled again, and its next message restores its
-                    // heartbeat.
+                    // The sessions of a revoked node are disconnected before this entry is logged.
+                    // If a session is open now, the node has enrolled again, and the node's next
+                    // message restores its heartbeat.
                     let by_node = self.by_node();
                     if let Some(session) =
                         by_node.get(node).filter(|session| session.stream.is_some())
@@ -283,7 +285,7 @@ impl SessionRegistry {
         self.by_node().values().filter(|session| session.stream.is_some()).count()
     }
 
-    /// Extends all heartbeat timeouts, because the server could not observe any node for this long.
+    /// Extends all heartbeat timeouts by the time in which the server could not observe any node.
     pub(crate) fn extend_timeouts(&self, by: Duration) {
         let (uptime_ms, by_ms) =
             (self.uptime_ms(), u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
@@ -293,7 +295,8 @@ impl SessionRegistry {
         }
     }
 
-    /// Returns an event for each node whose heartbeat is lost, unless the log already has it.
+    /// Returns an event for each node whose heartbeat is lost, unless the log already has that
+    /// event.
     ///
     /// The controller blocks on this call, so it has to be fast in a large fleet. For nodes that
     /// were seen recently, which are nearly all nodes, it reads only `last_seen`.
@@ -321,8 +324,8 @@ impl SessionRegistry {
             if idle_ms > timeout_ms(state.policy.for_pool(&node.location.pool).heartbeat_timeout_s)
             {
                 last_seen.is_heartbeat_lost.store(true, Ordering::Relaxed);
-                // `since` is when the idle time began. The remaining heartbeat timeout counts from
-                // there.
+                // `since` is the time at which the node was last observed. The remaining heartbeat
+                // timeout counts from this time.
                 let ago = SignedDuration::from_millis(idle_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 losses.push(Event::HeartbeatLost { node: id.clone(), since });

@@ -1,5 +1,6 @@
-//! Accepts a log that differs from the acknowledged log, if an operator asks for it. An example is
-//! an older copy that was restored on purpose.
+//! Accepts a log that differs from the acknowledged log. An entry is acknowledged once the server
+//! has confirmed it to its sender. An operator accepts such a log, for example, after restoring an
+//! older copy on purpose.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ pub struct Accepted {
     pub end: RecordedHead,
 }
 
-/// Accepts the log at `path`, if its entries are intact. Removes the snapshot files, because they
+/// Accepts the log at `path` if its entries are intact. Removes the snapshot files, because they
 /// may belong to another log. No server may be running.
 pub fn accept(path: &Path) -> Result<Result<Accepted, IntegrityError>, LogError> {
     let log = SqliteLog::open_to_read(path)?;

@@ -17,16 +17,16 @@ const PAGE_ENTRIES: usize = 4096;
 pub enum Archived {
     Moved {
         from: u64,
-        /// The last archived entry, and the log's new anchor.
+        /// The last archived entry, which is also the new anchor of the log.
         through: Anchor,
     },
-    /// No entry is old enough.
+    /// No entry is old enough to be archived.
     Nothing,
 }
 
 /// Moves entries that are older than `before` into a new file. The archive is complete and synced
-/// before the log is truncated, so a crash between the two leaves the entries in both files. A
-/// server may be running.
+/// before the log is truncated. After a crash between these two steps, both files have the entries.
+/// A server may be running meanwhile.
 pub fn archive(
     log: &mut dyn Log,
     before: Timestamp,
@@ -66,16 +66,16 @@ pub fn sync(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The last entry of the last batch before `time`. A batch holds the inputs of one commit and the
-/// decisions on them, and is never split.
+/// The last entry of the last batch before `time`. A batch consists of the inputs of one commit and
+/// the decisions on these inputs. It is never split.
 fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> {
     let (begin, end) = (log.anchor()?.seq, log.head()?.seq);
     let at = |seq: u64| -> Result<_, LogError> {
         let found = log.read(seq - 1, 1)?.into_iter().next().filter(|stored| stored.seq == seq);
         found.map(|stored| stored.entry()).transpose()
     };
-    // After the clock was stepped back, later entries may have earlier times. This therefore scans
-    // up to the first entry that is not older, and does not bisect.
+    // If the clock was stepped back, later entries may have earlier times. A bisection would
+    // therefore be wrong, so the scan goes up to the first entry that is not older than `time`.
     let mut older = begin;
     'pages: while older < end {
         let page = log.read(older, PAGE_ENTRIES)?;
@@ -94,7 +94,7 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
     Ok((last > begin).then_some(last))
 }
 
-/// Checks that each log continues the one before it. [`verify`] checks the entries of each log.
+/// Checks that each log continues the previous log. [`verify`] checks the entries of each log.
 pub fn check_joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
     for pair in logs.windows(2) {
         let [before, after] = pair else { continue };

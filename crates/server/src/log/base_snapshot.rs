@@ -1,5 +1,5 @@
-//! The state that a log starts from, encoded as a header line with the format version and a JSON
-//! object.
+//! The state with which a log starts. It is encoded as a header line with the format version,
+//! followed by a JSON object.
 
 use farrier_fleet::fleet::FleetState;
 use rusqlite::{Connection, params};
@@ -7,20 +7,21 @@ use rusqlite::{Connection, params};
 use super::{Hash, LogError, Snapshot};
 
 const HEADER: &[u8] = b"farrier state 5\n";
-/// Written before nodes recorded how urgent their condition is, and whether they were held.
+/// The format before nodes recorded how urgent their condition is, and whether they were held.
 const HEADER_V4: &[u8] = b"farrier state 4\n";
-/// Differs from version 4 only in field names, which deserialisation accepts as aliases.
+/// This format differs from version 4 only in field names. Deserialisation accepts the old names as
+/// aliases.
 const HEADER_V3: &[u8] = b"farrier state 3\n";
-/// Written before the fields of a node were grouped.
+/// The format before the fields of a node were grouped.
 const HEADER_V2: &[u8] = b"farrier state 2\n";
-/// Written before nodes recorded when they first entered service, and when reasons were still
-/// sentences.
+/// The format before nodes recorded when they first entered service. Reasons were still sentences
+/// then.
 const HEADER_V1: &[u8] = b"farrier state 1\n";
 /// The part of the header that all versions share. States older than version 1 have no header.
 const HEADER_PREFIX: &[u8] = b"farrier state ";
 
-/// An encoded state. Encoding takes seconds for a large fleet, so it happens before the transaction
-/// starts.
+/// An encoded state. Encoding a large fleet takes seconds, so the state is encoded before the
+/// transaction starts.
 pub(super) struct BaseSnapshot<'b> {
     at: &'b Snapshot,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The hash chain.
+//! The hash chain: the hash of each entry also covers all entries before it.
 
 use std::fmt;
 

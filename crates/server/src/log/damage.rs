@@ -1,5 +1,5 @@
-//! Damage to the log's database that is found while the server runs. Readers report it, and the
-//! writer then stops.
+//! Damage to the log's database that is found while the server runs. A reader reports the damage,
+//! and the writer then stops.
 
 use std::sync::Arc;
 

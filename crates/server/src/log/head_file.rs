@@ -1,10 +1,11 @@
-//! `log-head`: the last acknowledged entry, in its own file. A log that lost its WAL, or an older
-//! copy of the log, is just a shorter log to SQLite. This file shows that entries are missing.
-//!
+//! `log-head`: the last acknowledged entry, in a separate file. If the log lost its WAL, or is an
+//! older copy, SQLite sees only a shorter log and reports no error. This file shows that entries
+//! are missing.
 //! The file is written after entries are durable and before they are acknowledged. After a crash it
-//! may lack the last entries of the log, which were then never acknowledged, but it is never ahead
-//! of the log. Writes alternate between two slots in two blocks, so a torn write leaves the other
-//! slot intact.
+//! The file is written after entries are durable and before they are acknowledged. After a crash,
+//! the file may be behind the log: the entries that it lacks were never acknowledged. It is never
+//! ahead of the log. Writes alternate between two slots in two blocks, so a torn write leaves the
+//! other slot intact.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -57,16 +58,16 @@ pub fn head_path(log: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The recorded head of the log at `log`. `None` if there is no head file: backups and archives
-/// have none.
+/// The recorded head of the log at `log`. `None` if there is no head file, which is normal for
+/// backups and archives.
 pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
     let path = head_path(log);
     match File::open(&path) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(LogError::Head { path, err }),
         Ok(file) => match slots(&file) {
-            // The file is created with its first slot written. If no slot is intact, the file was
-            // blanked or truncated.
+            // A new file always has its first slot written. If no slot is intact, the file was
+            // overwritten or truncated.
             Ok([first, second]) => match first.max(second) {
                 None => Err(LogError::HeadUnreadable(path)),
                 head => Ok(head),
@@ -89,7 +90,7 @@ fn slots(file: &File) -> io::Result<[Option<RecordedHead>; 2]> {
     Ok([slot(0)?, slot(1)?])
 }
 
-/// Replaces the recorded head, even by an earlier one.
+/// Replaces the recorded head. The new head may also be an earlier one.
 pub fn replace_head(log: &Path, head: &RecordedHead) -> Result<(), LogError> {
     let path = head_path(log);
     let temporary = path.with_extension("part");
@@ -115,8 +116,8 @@ pub(super) struct HeadFile {
 }
 
 impl HeadFile {
-    /// Opens the head file beside `log`. If there is none, creates it with `first`. A rename puts
-    /// the new file in place, so it always has an intact slot.
+    /// Opens the head file of the log at `log`. If there is no head file, creates it with `first`.
+    /// The new file is put in place by a rename, so it always has an intact slot.
     pub(super) fn open(log: &Path, first: &RecordedHead) -> Result<Self, LogError> {
         let path = head_path(log);
         if !path.exists() {
@@ -133,7 +134,7 @@ impl HeadFile {
         }
     }
 
-    /// Records a durable head. The record is synced when this returns.
+    /// Records a durable head. When this function returns, the record is on disk.
     pub(super) fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let text = head.text();
         let written = self

@@ -1,4 +1,4 @@
-//! SQLite's own consistency check. It reads every page, so a timeout ends it on large logs.
+//! The consistency check of SQLite. It reads every page, so on large logs a timeout interrupts it.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,8 +8,8 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::LogError;
 
-/// The check is interrupted after this time. The pages checked by then are the header, the schema,
-/// and the entries from the first on.
+/// The check is interrupted after this time. By then, it has read at least the header and the
+/// schema, and the entries beginning with the first one.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const INTERRUPT_RETRY: Duration = Duration::from_millis(10);
@@ -28,7 +28,7 @@ pub(super) fn check(connection: &Connection) -> Result<Integrity, LogError> {
     let (done, waited) = mpsc::channel::<()>();
     let watch = move || {
         // The loop ends when the sender is dropped. It repeats the interrupt, because SQLite
-        // ignores one that arrives between two statements.
+        // ignores an interrupt that arrives between two statements.
         let mut timeout = CHECK_TIMEOUT;
         while waited.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
             interrupt.interrupt();

@@ -30,7 +30,7 @@ pub struct Head {
     /// Number of the last entry; 0 for an empty log.
     pub seq: u64,
     pub hash: Hash,
-    /// Fencing epoch: writers with an older epoch are refused.
+    /// Fencing epoch. A writer with an older epoch is refused.
     pub epoch: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct Appended {
     pub entry_bytes: Vec<usize>,
 }
 
-/// The point before a log's first entry: genesis, or the last archived entry.
+/// The point before the first entry of a log: the genesis hash, or the last archived entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
     /// 0 if no entry was archived.
@@ -71,7 +71,7 @@ impl Stored {
     }
 }
 
-/// A saved state, from which folding can start.
+/// A saved state. Entries after it are applied to it, so older entries need not be read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     pub state: FleetState,
@@ -79,16 +79,17 @@ pub struct Snapshot {
     pub hash: Hash,
 }
 
-/// An append-only log with one writer at a time, fenced by epochs.
+/// An append-only log. It has one writer at a time, which is fenced by epochs.
 pub trait Log {
     fn head(&self) -> Result<Head, LogError>;
 
     fn anchor(&self) -> Result<Anchor, LogError>;
 
-    /// Becomes the writer. Returns the new epoch.
+    /// Makes this process the writer. Returns the new epoch.
     fn take_over(&mut self) -> Result<u64, LogError>;
 
-    /// Appends all entries after `head`, or none. They are durable when this returns.
+    /// Appends either all entries after `head`, or none of them. When this function returns, the
+    /// entries are durable.
     fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError>;
 
     /// Up to `limit` entries after `seq`, in order.
@@ -97,7 +98,7 @@ pub trait Log {
     /// A snapshot writer that can run concurrently with appends.
     fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send>;
 
-    /// Writes a snapshot, and may remove older ones.
+    /// Writes a snapshot. Older snapshots may be removed.
     fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), LogError> {
         self.snapshot_writer().write(snapshot)
     }
@@ -108,26 +109,26 @@ pub trait Log {
     /// The state at the anchor. Entries after the anchor are applied to it.
     fn base_state(&self) -> Result<FleetState, LogError>;
 
-    /// Makes `begin` the base snapshot and removes the entries that it contains.
+    /// Makes `begin` the base snapshot, and removes the entries that `begin` contains.
     fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError>;
 
-    /// The last acknowledged head. `None` if there is no head file, as beside a backup.
+    /// The last acknowledged head. `None` if there is no head file, which is normal for a backup.
     fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError>;
 
-    /// Records a durable head. The record is synced when this returns.
+    /// Records a durable head. When this function returns, the record is on disk.
     fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError>;
 
     /// Checks the database before anything is written to it.
     fn check_integrity(&self) -> Result<Integrity, LogError>;
 
-    /// Deletes entries up to the anchor. A crash during [`Log::truncate`] may leave them behind.
-    /// Readers do not see them.
+    /// Deletes entries up to the anchor. Such entries are left if a crash interrupted
+    /// [`Log::truncate`]. Readers do not see them.
     fn delete_truncated(&mut self) -> Result<(), LogError>;
 }
 
-/// Writes snapshots, on any thread. A write takes seconds for a large fleet.
+/// Writes snapshots on any thread. Writing the snapshot of a large fleet takes seconds.
 pub trait SnapshotWriter {
-    /// Writes a snapshot, and may remove older ones.
+    /// Writes a snapshot. Older snapshots may be removed.
     fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
 }
 
@@ -192,13 +193,13 @@ pub enum LogError {
         "the log ends at entry {found}, but entry {recorded} was acknowledged: its end is missing"
     )]
     Truncated { recorded: u64, found: u64 },
-    #[error("entry {0} of the log is not the acknowledged one: this is another log")]
+    #[error("entry {0} of the log is not the entry that was acknowledged: this is another log")]
     Replaced(u64),
     #[error(
         "the snapshot at entry {snapshot} does not belong to this log, which ends at entry {found}"
     )]
     OlderThanSnapshot { snapshot: u64, found: u64 },
-    /// The read panicked, or the server is stopping.
+    /// The thread that read the log panicked, or the server is stopping.
     #[error("a read of the log did not complete")]
     ReadUnfinished,
     #[error("failed to use `{}`", path.display())]
@@ -221,7 +222,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Whether the log is incomplete, or is another log than the log that this server wrote.
+    /// Whether the log is incomplete, or is not the log that this server wrote.
     pub fn is_loss(&self) -> bool {
         matches!(
             self,
@@ -232,7 +233,7 @@ impl LogError {
         )
     }
 
-    /// Whether the database is corrupt. The server then appends nothing more to it.
+    /// Whether the database is corrupt. The server appends nothing more to a corrupt database.
     pub fn is_damage(&self) -> bool {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match self {

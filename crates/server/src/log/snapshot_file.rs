@@ -1,6 +1,6 @@
-//! Snapshot files beside the log: a header line with the version and the chain hash, the state as
-//! JSON, and a line with a digest of both. A file that is truncated, changed or of another version
-//! is ignored, because the same state can be folded from the log.
+//! Snapshot files next to the log. A file consists of a header line with the version and the chain
+//! hash, the state as JSON, and a line with a digest of both. A file that is truncated, changed or
+//! of another version is ignored, because the state can also be computed from the log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -22,7 +22,7 @@ pub(super) struct SnapshotFile {
     newest: PathBuf,
     /// The previous snapshot, in case the newest is damaged.
     before: PathBuf,
-    /// A new snapshot is written here, and then renamed.
+    /// A new snapshot is first written to this path, and then renamed.
     part: PathBuf,
 }
 
@@ -82,8 +82,8 @@ impl SnapshotFile {
         Ok(())
     }
 
-    /// Writes to a temporary file, syncs it and renames it, so that a crash leaves no partial
-    /// snapshot.
+    /// Writes to a temporary file, syncs that file and renames it. A crash therefore leaves no
+    /// partial snapshot.
     fn replace(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;

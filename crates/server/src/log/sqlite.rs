@@ -1,6 +1,6 @@
-//! The log in one SQLite file. Each append is a transaction in WAL mode with full sync, so it
-//! survives a crash. SQLite has one writer at a time, and an append must not wait until a
-//! snapshot of hundreds of megabytes is written. Snapshots are therefore separate files.
+//! The log in one SQLite file. Each append is a transaction in WAL mode with full sync, so the
+//! entries survive a crash. Snapshots are separate files: SQLite has one writer at a time, and an
+//! append must not wait until a snapshot of hundreds of megabytes is written.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ use super::{
 pub(super) const FORMAT: i64 = 2;
 /// Version 1 has no anchor table. Its logs have all entries.
 const FORMAT_WITHOUT_ANCHOR: i64 = 1;
-/// Entries deleted per transaction. A transaction takes about ten milliseconds, and appends wait
-/// for it.
+/// Number of entries that one transaction deletes. A transaction takes about ten milliseconds, and
+/// appends wait until it has ended.
 const DELETE_BATCH: u64 = 2048;
-/// `fstl`: tells a log apart from other SQLite databases.
+/// `fstl`: distinguishes a log from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
 const TABLES: &str = "
@@ -45,7 +45,7 @@ CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NU
 pub struct SqliteLog {
     path: PathBuf,
     connection: Connection,
-    /// The head file. Opened when the first head is recorded.
+    /// The head file. It is opened when the first head is recorded.
     acknowledged: Option<HeadFile>,
 }
 
@@ -77,7 +77,7 @@ impl SqliteLog {
         if self.has_tables()? {
             self.check_format()?;
         } else if let Some(recorded) = self.recorded_head()?.filter(|head| head.seq > 0) {
-            // There was a log here. What remains is a log without its WAL, or an empty file.
+            // There was a log here before. What remains is an empty file, or a log without its WAL.
             return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }
         let busy = std::time::Duration::from_secs(10);
@@ -128,7 +128,7 @@ impl SqliteLog {
         Ok(log)
     }
 
-    /// Inserts stored entries, all or none.
+    /// Inserts either all stored entries, or none of them.
     pub(super) fn insert_all(&mut self, entries: &[Stored]) -> Result<(), LogError> {
         let put = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
@@ -155,17 +155,17 @@ impl SqliteLog {
     }
 }
 
-/// Opens a database with mode 0600. SQLite applies that mode to its side files too.
+/// Opens a database with mode 0600. SQLite uses the same mode for its side files.
 pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
     make_private(path);
-    // If SQLite created the file, its mode would come from the umask, and SQLite would follow a
-    // dangling symlink.
+    // SQLite must not create the file. Otherwise the mode of the file would come from the umask,
+    // and SQLite would follow a dangling symlink.
     let flags = OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE);
     Connection::open_with_flags(path, flags)
 }
 
-/// Creates an empty file with mode 0600, unless the file exists. If that fails, SQLite reports the
-/// reason when it opens the file.
+/// Creates an empty file with mode 0600, unless the file exists. If the creation fails, SQLite
+/// reports the reason when it opens the file.
 fn make_private(path: &Path) {
     let mut open = std::fs::OpenOptions::new();
     let _ = open.write(true).create_new(true).mode(0o600).open(path);
@@ -175,8 +175,8 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
-/// The bytes of a column. A value that is not bytes or text becomes empty, and its hash then does
-/// not match.
+/// The bytes of a column. A value that is neither bytes nor text becomes empty, and the hash of an
+/// empty value does not match.
 fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
@@ -193,7 +193,8 @@ fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT epoch FROM writer", [], |row| row.get(0))
 }
 
-/// The last entry after the anchor. Entries up to the anchor may not be deleted yet.
+/// The last entry after the anchor. Entries up to the anchor may still be in the table, because
+/// their deletion takes time.
 fn last(connection: &Connection, anchor: u64) -> rusqlite::Result<Option<(u64, Hash)>> {
     let query = "SELECT seq, hash FROM entries WHERE seq > ?1 ORDER BY seq DESC LIMIT 1";
     connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_column(row, 1)?))).optional()
@@ -214,7 +215,7 @@ fn read_head(connection: &Connection) -> rusqlite::Result<Head> {
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
-/// Refuses a writer that is fenced, or whose head is not the end of the log.
+/// Refuses a writer that is fenced, or that has not seen the end of the log.
 fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
     let now = read_head(transaction).map_err(failed("read the end of the log"))?;
     if now.epoch != head.epoch {
@@ -228,7 +229,7 @@ fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
 
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
-        // One transaction, because an archiver may move the anchor between two reads.
+        // Both reads are in one transaction, because an archiver may move the anchor between them.
         let read = || read_head(&*self.connection.unchecked_transaction()?);
         read().map_err(failed("read the end of the log"))
     }
@@ -287,8 +288,8 @@ impl Log for SqliteLog {
             let Some(first) = first else { return Ok(()) };
             let some = params![first + DELETE_BATCH, through];
             self.connection.execute(delete, some).map_err(failed(what))?;
-            // SQLite's lock is not fair. A sleep as long as the delete leaves half of the time to
-            // the server.
+            // SQLite's lock is not fair. The pause is as long as the deletion, so the server can
+            // use half of the time.
             thread::sleep(start.elapsed());
         }
     }

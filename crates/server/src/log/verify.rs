@@ -15,10 +15,11 @@ pub enum IntegrityError {
     Duplicate(u64),
     #[error("entry {seq} is unreadable: {why}")]
     Unreadable { seq: u64, why: String },
-    /// Acknowledged entries are missing at the end of the log.
-    #[error("it ends at entry {found}, but entry {recorded} was acknowledged")]
+    /// Acknowledged entries are missing at the end of the log. An entry is acknowledged once the
+    /// server has confirmed it to its sender.
+    #[error("the log ends at entry {found}, but entry {recorded} was acknowledged")]
     Truncated { recorded: u64, found: u64 },
-    #[error("entry {0} is not the acknowledged one")]
+    #[error("entry {0} is not the entry that was acknowledged")]
     Replaced(u64),
     #[error("the snapshot at entry {0} does not belong to this log")]
     Snapshot(u64),
@@ -27,14 +28,15 @@ pub enum IntegrityError {
 /// Verifies all entries. Returns the head or the first error. While this runs, a server may append
 /// entries, and old entries may be archived.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
-    // Read these before the entries. The log can only grow in the meantime, so neither can be ahead
-    // of it.
+    // Read the recorded head and the snapshot before the entries. The log only grows in the
+    // meantime, so neither the head nor the snapshot can be ahead of the entries.
     let recorded = log.recorded_head()?;
     let snapshot = log.latest_snapshot()?;
     verify_against(log, recorded, snapshot)
 }
 
-/// Verifies the entries only. Does not detect that acknowledged entries are missing at the end.
+/// Verifies only the entries. Does not detect that acknowledged entries are missing at the end of
+/// the log.
 pub fn verify_entries(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
     verify_against(log, None, None)
 }
@@ -59,16 +61,16 @@ fn verify_against(
     if let Some(error) = check_head(seq, hash) {
         return Ok(Err(error));
     }
-    // The entry after which a page was empty although the log was longer. A second empty page there
-    // means that entries are missing.
+    // The entry after which a read returned no entries, although the log was longer. If a second
+    // read at this entry returns none either, entries are missing.
     let mut ended = None;
     let head = loop {
         let page = log.read(seq, PAGE_ENTRIES)?;
         if page.first().is_none_or(|stored| stored.seq != seq + 1) {
             let begin = log.anchor()?;
             if begin.seq > seq {
-                // The next entries were archived. Archiving verified them before it truncated the
-                // log.
+                // The next entries were archived. The archive command verified these entries before
+                // it truncated the log.
                 Anchor { seq, hash } = begin;
                 continue;
             }
@@ -93,7 +95,7 @@ fn verify_against(
     if let Some(recorded) = recorded.filter(|head| head.seq > seq) {
         return Ok(Err(IntegrityError::Truncated { recorded: recorded.seq, found: seq }));
     }
-    // A snapshot from after the log's end contains entries that the log lacks.
+    // If a snapshot was taken after the end of the log, it contains entries that the log lacks.
     if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.state.seq > seq) {
         return Ok(Err(IntegrityError::Snapshot(snapshot.state.seq)));
     }
@@ -104,7 +106,7 @@ fn verify_against(
     }
 }
 
-/// Checks that an entry follows entry `after`, whose chain hash is `hash`.
+/// Checks that an entry directly follows entry `after`. `hash` is the chain hash of entry `after`.
 fn check_entry(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
     let seq = stored.seq;
     if seq != after + 1 {

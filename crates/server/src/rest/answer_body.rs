@@ -1,9 +1,9 @@
-//! The body of an answer. It holds the slot of its request until it is sent, so that unread answers
-//! are limited, too.
+//! The body of an answer. It holds the request's slot until the body is sent. The limit on slots
+//! therefore also covers answers that clients do not read.
 //!
 //! A connection takes a whole chunk even if the client's window is tiny, so chunks are small.
-//! HTTP/2 does not poll a body while the window is closed, so a separate task detects a client that
-//! does not read, and drops the rest of the body after [`READ_TIMEOUT`].
+//! HTTP/2 does not poll a body while the window is closed. A separate task therefore detects a
+//! client that does not read, and drops the rest of the body after [`READ_TIMEOUT`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,19 +17,19 @@ use tokio::time::Instant;
 use super::limits::{READ_TIMEOUT, StreamSlot};
 use crate::serve::ActiveRequest;
 
-/// Size of the chunks that the connection gets. For a client with a window of one byte, this much
-/// of an answer can stay in memory without a slot.
+/// Size of the chunks that the connection gets. If the client's window is one byte, this much of an
+/// answer can stay in memory after the slot was released.
 const CHUNK_BYTES: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(super) enum AnswerContent {
     Whole(Bytes),
-    /// Produced by a writer while the body is sent.
+    /// A writer produces the content while the body is sent.
     Written(mpsc::Receiver<Bytes>),
 }
 
-/// What a request holds until its answer is sent: a slot among the answers or streams of its token,
-/// and the activity of its connection.
+/// What a request holds until its answer is sent: a slot of its token for answers or streams, and
+/// the activity of its connection.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerHold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
@@ -108,7 +108,8 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// A body without a hold is small and belongs to no token. It is not watched.
+    /// Creates a body. A body without a hold is small and belongs to no token, so no task watches
+    /// it.
     pub(super) fn new(content: AnswerContent, hold: Option<AnswerHold>) -> Self {
         let is_watched = hold.is_some();
         let unsent =
@@ -120,7 +121,7 @@ impl AnswerBody {
     }
 }
 
-/// Drops the rest of the body if its client does not read.
+/// Drops the rest of the body if the client does not read it.
 async fn drop_when_stalled(state: Arc<Mutex<BodyState>>) {
     loop {
         let Some(last_read) = check_stalled(&mut locked(&state)) else { return };
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
-            // Read just before the timeout.
+            // The client reads just before the timeout.
             tokio::time::sleep(READ_TIMEOUT.mul_f64(0.9)).await;
             assert_eq!(slots.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();

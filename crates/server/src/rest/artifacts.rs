@@ -57,8 +57,8 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
                 }
             }
         };
-        // If the token becomes invalid, the download ends early. The reader notices, because bytes
-        // are missing.
+        // If the token becomes invalid, the download ends early. The client notices this, because
+        // bytes are missing.
         tokio::select! {
             () = write => {}
             _ = call.token_invalidated() => {}
@@ -84,13 +84,14 @@ fn send_chunks(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
     }
 }
 
-/// Deletes the artifacts of a retired node. If that fails, they stay hidden until they expire.
+/// Deletes the artifacts of a retired node. If the deletion fails, they stay hidden until they
+/// expire.
 pub(super) async fn delete(call: &Call, node: NodeId, first_seq: u64) {
     let _ = with_store(call, move |store| store.delete_node(&node, first_seq)).await;
 }
 
-/// Returns the node in the path, if the caller's scope includes it, and the log entry of its
-/// enrolment.
+/// Returns the node that the path names, and the log entry of its enrolment. Fails if the caller's
+/// scope does not include the node.
 async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();

@@ -1,4 +1,4 @@
-//! Request bodies: parses them strictly, and drains those that were not read.
+//! Request bodies. Parses bodies strictly, and drains bodies that were not read.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Resul
     Ok(read)
 }
 
-/// Whether structs are given as objects. serde would also accept an array with the values in field
-/// order.
+/// Whether structs are given as objects. serde would also accept arrays that have the values in the
+/// order of the fields.
 fn has_fields(input: &Value, canonical: &Value) -> bool {
     match (input, canonical) {
         (Value::Array(_), Value::Object(_)) => false,

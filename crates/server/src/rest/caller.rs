@@ -10,7 +10,8 @@ use crate::access::{TokenDigest, User};
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(super) user: User,
-    /// Used during long answers to check again that the token is still valid.
+    /// Digest of the caller's token. Long answers use it to check again whether the token is still
+    /// valid.
     pub(super) digest: TokenDigest,
 }
 

@@ -1,6 +1,6 @@
-//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. Nodes report the
-//! names, and so determine the number of combinations. The verdicts are therefore computed on a
-//! blocking thread and for one request at a time.
+//! Compatibility verdicts for a GPU, a driver and a framework, cached for a day. The number of
+//! combinations depends on the names that nodes report. The verdicts are therefore computed on a
+//! blocking thread, and for one request at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::failure::Failure;
 use super::nodes::count;
 
-/// Limit on the cached verdicts, of about a kilobyte each. When it is reached, the cache is
-/// cleared.
+/// Limit on the number of cached verdicts. A verdict takes about a kilobyte. When the limit is
+/// reached, the cache is cleared.
 const CACHED_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ pub(super) struct VerdictCache {
     cached: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
 }
 
-/// One request at a time holds the lock.
+/// The cache. The request that holds the lock is the only one that computes verdicts.
 pub(super) type SharedVerdictCache = Arc<Mutex<VerdictCache>>;
 
 /// Runs CPU-bound work on a blocking thread for the request that holds the lock.
@@ -49,7 +49,7 @@ pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
     mut turn: OwnedMutexGuard<S>,
     work: impl FnOnce(&mut S) -> T + Send + 'static,
 ) -> Result<(OwnedMutexGuard<S>, T), Failure> {
-    // The thread keeps the lock. If the caller is cancelled, the next caller therefore still waits
+    // The thread keeps the lock. Even if the caller is cancelled, the next caller therefore waits
     // until the work is done.
     let done = tokio::task::spawn_blocking(move || {
         let done = work(&mut turn);

@@ -1,4 +1,4 @@
-//! The log, one page at a time.
+//! Returns the log, one page at a time.
 
 use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::{Entry, NodeId};
@@ -15,11 +15,11 @@ const PAGE: usize = 100;
 const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Entries per read.
 const STEP_ENTRIES: u64 = 1000;
-/// Reads per page. If entries are large, each read returns only about
+/// Maximum number of reads per page. If entries are large, each read returns only about
 /// [`crate::log_tail::READ_BYTES_MAX`] bytes.
 const READS_MAX: usize = 64;
-/// Entries scanned per page. A page may have fewer events than asked for. It says where to
-/// continue.
+/// Maximum number of entries that are scanned for a page. A page may therefore have fewer events
+/// than the request asked for. The page says where to continue.
 const SCANNED_MAX: u64 = 20_000;
 
 #[derive(Debug, Clone)]
@@ -48,8 +48,8 @@ impl EventFilter {
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
-        // Filter before the redaction, because the redaction has to ask the controller for the
-        // fleet state.
+        // Filter before the redaction. The redaction is more expensive, because it reads the fleet
+        // state from the controller.
         entries.retain(|entry| self.matches(entry));
         let visible = redact::visible_entries(&app.controller, caller, entries).await?;
         visible.iter().map(row).collect()
@@ -75,8 +75,8 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
     })
 }
 
-/// Lists the log. With `after`, oldest first. Otherwise newest first, backwards from `before` or
-/// from the end.
+/// Lists the log. With `after`, the oldest event comes first. Otherwise the newest comes first, and
+/// the list goes backwards from `before` or from the end.
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (after, before) = (call.query.number("after"), call.query.number("before"));
     if after.is_some() && before.is_some() {
@@ -109,8 +109,8 @@ impl PageBuilder {
         self.events.len() >= self.limit || self.bytes >= PAGE_BYTES_MAX
     }
 
-    /// Adds rows until the page is full. If not all fit, returns the number of the last row that
-    /// did.
+    /// Adds rows until the page is full. If some rows do not fit, returns the number of the last
+    /// row that did.
     fn extend(&mut self, rows: Vec<EventRow>) -> Option<u64> {
         self.reads += 1;
         for row in rows {
@@ -142,7 +142,7 @@ async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<Ev
         let read = call.app.tail.read(at, entry_count(to - at)).await;
         let mut entries = read.map_err(|err| internal_error(&err))?;
         // If entries were archived in the meantime, the log returns later entries instead. Remove
-        // these.
+        // these later entries.
         entries.retain(|entry| entry.seq <= to);
         at = entries.last().map_or(to, |entry| entry.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;

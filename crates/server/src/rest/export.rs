@@ -1,5 +1,5 @@
-//! Exports the nodes or the log as JSON lines, at the reader's pace. The export has only what the
-//! caller may see.
+//! Exports the nodes or the log as JSON lines, as fast as the client reads. The export contains
+//! only what the caller may see.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
         let write = async {
             if exports_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
         };
-        // Check the token also while the export waits for the reader or the disk.
+        // While the export waits for the client or the disk, the token is checked too.
         let written = tokio::select! {
             written = write => written,
             failure = call.token_invalidated() => Err(Stop::Failed(failure)),
         };
-        // A problem in the last line tells the reader that the export is incomplete.
+        // A problem in the last line tells the client that the export is incomplete.
         if let Err(Stop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;
         }
@@ -46,7 +46,7 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) enum Stop {
-    /// The reader is gone or does not read.
+    /// The client has disconnected or does not read.
     Reader,
     Failed(Failure),
 }

@@ -1,5 +1,5 @@
-//! The domains in which a caller has nodes, counted in one pass over batches of nodes. Scanning all
-//! nodes for each domain would block the controller.
+//! Counts the domains in which a caller has nodes, in one pass over batches of nodes. A separate
+//! scan for each domain would block the controller for too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// An extent for which no node was read.
+    /// Creates an extent without reading any node.
     pub(super) fn uncounted(caller: &Caller) -> Self {
         Self { scope: caller.scope().clone(), counts: BTreeMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Failed requests: RFC 9457 problems with a hint. They reveal nothing about the server's
+//! Failed requests: RFC 9457 problems with a hint. The problems reveal nothing about the server's
 //! internals.
 
 use farrier_wire::rest::{HintCode, Problem};
@@ -55,8 +55,8 @@ impl Failure {
         self
     }
 
-    /// Wrong, expired and revoked tokens get the same answer, so that it reveals nothing about
-    /// existing tokens.
+    /// Wrong, expired and revoked tokens get the same answer, so that a caller cannot find out
+    /// which tokens exist.
     pub(super) fn unauthenticated() -> Self {
         Self::new(
             401,
@@ -158,7 +158,7 @@ impl From<AuditError> for Failure {
     }
 }
 
-/// Logs the error with its cause. The caller sees neither.
+/// Logs the error with its cause. The caller sees neither of them.
 pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
     Failure::internal_error()

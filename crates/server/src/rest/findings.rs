@@ -1,4 +1,4 @@
-//! Open findings: lists of them, and groups of those that have one cause.
+//! Open findings: lists of findings, and groups of findings that have one cause.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -64,7 +64,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
         pagination::nodes(&call.app.controller, call.caller()?, range, limit, visit).await?;
     let has_more = findings.len() > limit;
     findings.truncate(limit);
-    // Not in the visit, which takes the controller's time.
+    // This is not done in the visit, because the visit runs on the controller's thread.
     for row in &mut findings {
         row.runbook = Some(runbook(&row.finding));
     }

@@ -12,7 +12,7 @@ use super::failure::Failure;
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long the reader of an answer may read nothing.
+/// How long a client may read nothing of an answer.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the token of a stream, an export or a download is checked.
 pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -20,12 +20,13 @@ pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const PATH_BYTES_MAX: usize = 4096;
 /// Maximum concurrent answers per token.
 const CONCURRENT_MAX: usize = 16;
-/// Maximum concurrent streams and exports per token. They last long, so they do not count as
-/// concurrent answers.
+/// Maximum concurrent streams and exports per token. Streams and exports last long, so they do not
+/// count as concurrent answers.
 const STREAMS_PER_TOKEN_MAX: usize = 16;
 /// Maximum concurrent streams and exports of all tokens together.
 const STREAMS_MAX: usize = 1024;
-/// Maximum tokens whose usage is tracked. At the limit, the least recently used token is dropped.
+/// Maximum number of tokens whose usage is tracked. At this limit, the least recently used token is
+/// no longer tracked.
 const TOKENS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +50,7 @@ struct TokenUsage {
     streams: Arc<Semaphore>,
 }
 
-/// The slot of a stream. It takes one slot of its token and one of the server.
+/// The slot of a stream. It consists of a slot of the token and a slot of the server.
 #[derive(Debug)]
 pub(super) struct StreamSlot {
     _of_token: OwnedSemaphorePermit,

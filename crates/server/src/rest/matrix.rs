@@ -1,13 +1,13 @@
 //! The compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure.
-//! Unknown combinations have rows, too.
+//! Unknown combinations also have rows.
 //!
 //! ```text
 //! nodes ─ tally_node: at most GPU_NAMES_MAX names ─> Tally ─ blocking thread ─> rows by GPUs
 //!         and FRAMEWORKS_MAX frameworks              each combination once      at most ROWS_MAX
 //! ```
 //!
-//! The nodes' reports determine how much there is to collect and evaluate. The server therefore
-//! does this for one request at a time.
+//! The size of the work depends on what nodes report. The server therefore does the work for one
+//! request at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,16 +27,17 @@ use super::failure::Failure;
 use super::reply::{Reply, json_bytes};
 use super::{Call, pagination};
 
-/// Distinct GPU names that are counted per node. A real node has one or two.
+/// Maximum number of distinct GPU names that are counted per node. A real node has one or two.
 const GPU_NAMES_MAX: usize = 16;
-/// Frameworks that are checked per row. The jobs of one node use a few, in one or two versions
-/// each.
+/// Maximum number of frameworks that are checked per row. The jobs of one node use a few
+/// frameworks, and one or two versions of each.
 const FRAMEWORKS_MAX: usize = 32;
-/// Rows per answer. With the other limits, one request checks at most 16,500 combinations.
+/// Maximum number of rows per answer. Together with the other limits, a request checks at most
+/// 16,500 combinations.
 const ROWS_MAX: usize = 500;
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// Time to check all rows. It is less than half of the answer timeout, so that a request that waits
-/// for another one still completes.
+/// Maximum time to check all rows. It is less than half of the answer timeout, so that a request
+/// that has to wait for another request still completes.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,14 +46,14 @@ struct Key {
     driver: Option<String>,
     cuda: Option<String>,
     frameworks: Arc<[String]>,
-    /// Number of frameworks beyond [`FRAMEWORKS_MAX`].
+    /// Number of frameworks that are not listed because of [`FRAMEWORKS_MAX`].
     more_frameworks: usize,
 }
 
 #[derive(Debug)]
 struct NodeTally {
     rows: Vec<(Key, u32)>,
-    /// Number of GPUs whose names are beyond [`GPU_NAMES_MAX`].
+    /// Number of GPUs whose names are not listed because of [`GPU_NAMES_MAX`].
     more_gpus: u32,
 }
 
@@ -118,7 +119,8 @@ impl Tally {
         self
     }
 
-    /// Evaluates rows until a limit on number, bytes or time is reached. Counts the remaining rows.
+    /// Evaluates rows until a limit on their number, their bytes or the time is reached. Counts the
+    /// remaining rows.
     fn evaluate(
         self,
         facts: &FactSet,
@@ -194,7 +196,7 @@ fn row(
     reasons.sort();
     reasons.dedup();
     if key.more_frameworks > 0 {
-        // A framework that was not checked has not passed.
+        // A framework that was not checked must not count as ok.
         verdict = verdict.max(Some(Verdict::Unknown));
         reasons.push(format!(
             "{} more frameworks are not checked: the limit is {FRAMEWORKS_MAX} per row",

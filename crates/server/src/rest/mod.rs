@@ -7,8 +7,8 @@
 //!                                                                        └─ LogTail ─> SSE, export
 //! ```
 //!
-//! Each handler has an entry in one table ([`routes`]). The OpenAPI document is generated from that
-//! table. Each handler limits its answer to the caller's scope ([`caller`]), and redacts log
+//! Each handler has an entry in the table of [`routes`]. The OpenAPI document is generated from
+//! this table. Each handler limits its answer to the caller's scope ([`caller`]), and redacts log
 //! entries ([`redact`]).
 
 mod answer_body;
@@ -123,11 +123,11 @@ pub(crate) struct Rest {
     answered: Arc<[AtomicU64; 6]>,
     health: Arc<health::Health>,
     verdicts: SharedVerdictCache,
-    /// The turn to fold the log into a report.
+    /// A lock: only one request at a time computes a report from the log.
     reports: Arc<Semaphore>,
 }
 
-/// One request, for its handler.
+/// One request, as its handler sees it.
 struct Call {
     app: Arc<AppState>,
     rest: Rest,
@@ -137,13 +137,13 @@ struct Call {
     query: Params,
     headers: HeaderMap,
     body: Bytes,
-    /// A slot among the answers of the token. The body of the answer shares it. A stream exchanges
-    /// it for a stream slot.
+    /// A slot of the token for an answer. The body of the answer shares the slot. If the answer is
+    /// a stream, the slot is exchanged for a stream slot.
     hold: Option<AnswerHold>,
 }
 
 impl Call {
-    /// Returns the caller. Every route that needs a permission has one.
+    /// Returns the caller. A request has a caller if its route needs a permission.
     fn caller(&self) -> Result<&Caller, Failure> {
         self.caller.as_ref().ok_or_else(Failure::unauthenticated)
     }
@@ -258,7 +258,7 @@ impl Rest {
         answer.map_err(|_| Failure::overloaded())?
     }
 
-    /// Identifies the caller by the bearer token.
+    /// Identifies the caller by means of the bearer token.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(first), None) = (values.next(), values.next()) else {
@@ -299,16 +299,16 @@ impl Rest {
     }
 }
 
-/// Runs a change of several stores until it is complete, even if the client disconnects or the
-/// request times out.
+/// Completes a change that concerns several stores, even if the client disconnects or the request
+/// times out.
 async fn run_to_completion(
     change: impl Future<Output = Result<Reply, Failure>> + Send + 'static,
 ) -> Result<Reply, Failure> {
     tokio::spawn(change).await.map_err(|_| Failure::stopping())?
 }
 
-/// Discards the body of a route that accepts none. Does not wait for the body if the route needs no
-/// token.
+/// Discards the body of a request to a route that accepts none. Does not wait for the body if the
+/// route needs no token.
 async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
     if route.permission.is_none() {
         return Ok(Bytes::new());

@@ -1,4 +1,5 @@
-//! Filters of node lists. Different filters combine with AND, the values of one filter with OR.
+//! Filters of node lists. A node has to pass all filters. It passes a filter if it matches one of
+//! the filter's values.
 
 use std::str::FromStr;
 
@@ -12,7 +13,7 @@ use super::caller::Caller;
 use super::failure::Failure;
 use super::query::Params;
 
-/// Selects nodes whose value is unknown, in the filters `gpu` and `driver`.
+/// Value of the filters `gpu` and `driver` that selects nodes whose GPU or driver is unknown.
 const UNKNOWN: &str = "unknown";
 
 /// The filters of a request. An empty list selects every node.
@@ -113,7 +114,8 @@ fn finding_has_code(finding: &Finding, wanted: &str) -> bool {
         || (wanted.starts_with("xid.") && finding.detail == event_detail(wanted))
 }
 
-/// Whether a version is `wanted` or one of its releases: 580 and 580.95 select 580.95.05.
+/// Whether a version equals `wanted` or begins with its components. For example, 580 and 580.95
+/// both select 580.95.05.
 fn is_version_prefix(wanted: &str, version: &str) -> bool {
     let rest = version.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

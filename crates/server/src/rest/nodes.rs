@@ -186,7 +186,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     }
 }
 
-/// What the agent of a node cannot read. `None` if it is unknown.
+/// What the agent of a node cannot read. `None` if the coverage is unknown.
 fn coverage_gaps(node: &Node) -> Option<Vec<CoverageGapView>> {
     node.coverage().count()?;
     let view = |gap: &NodeCoverageGap| CoverageGapView {
@@ -229,7 +229,7 @@ fn requested_order_view(caller: &Caller, result: &RequestedOrderResult) -> Reque
     }
 }
 
-/// Problems of a node besides the reason for its phase.
+/// Problems of a node other than the reason for its phase.
 fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
     let lost_heartbeat = lost_since.map(|since| format!("no heartbeat since {since:.0}"));

@@ -38,7 +38,7 @@ pub(super) async fn nodes<T: Send + 'static>(
 pub(super) struct Batches<'c, T> {
     controller: &'c Controller,
     caller: &'c Caller,
-    /// The names that are left. `None` at the end.
+    /// The range of names that were not visited yet. `None` at the end.
     range: Option<(Bound<NodeId>, Bound<NodeId>)>,
     visit: Visit<T>,
 }

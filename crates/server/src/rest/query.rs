@@ -159,7 +159,7 @@ impl Params {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The values of a list. Empty if it is not given.
+    /// The values of a list. Empty if the request does not have the parameter.
     pub(super) fn values(&self, name: &str) -> impl Iterator<Item = &str> {
         self.text(name).into_iter().flat_map(|text| text.split(','))
     }
@@ -168,7 +168,7 @@ impl Params {
         self.text(name)?.parse().ok()
     }
 
-    /// Parses a parameter. Returns `None` if it is not given.
+    /// Parses a parameter. Returns `None` if the request does not have the parameter.
     pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failure>
     where
         T::Err: std::fmt::Display,
@@ -208,7 +208,7 @@ fn decoded(text: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// A domain as it is written in a body or a query.
+/// A domain in the form in which bodies and queries have it.
 pub(super) fn domain_text(domain: &Domain) -> String {
     String::from(domain.clone())
 }

@@ -1,4 +1,4 @@
-//! Parses requests without a fleet, for fuzzing.
+//! Parses requests without handling them, for fuzzing.
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
@@ -49,8 +49,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        // The fuzz target `rest` covers the same, but this runs with every build. Nothing may
-        // panic.
+        // The fuzz target `rest` tests the same, but this test runs with every build. Parsing must
+        // never panic.
         #[test]
         fn no_request_panics(
             path in "(/api/v1/(nodes|findings|events|tokens|freezes|policy)?)?[ -~]{0,20}",

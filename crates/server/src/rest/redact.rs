@@ -1,5 +1,5 @@
-//! Redacts the log for a caller. The caller sees only events about their nodes. In an event about
-//! several nodes, they see only their own.
+//! Redacts the log for a caller. The caller sees only events about nodes in their scope. If an
+//! event names several nodes, the caller sees only the names of these nodes.
 //!
 //! Visibility depends on the current location of a node: if that location is in the caller's scope,
 //! the caller sees the node's history since its enrolment. Retired nodes have no location. Only
@@ -40,7 +40,7 @@ pub(super) async fn visible_entries(
     Ok(visible.await?)
 }
 
-/// Whether the domains of the caller's nodes decide if the event is visible.
+/// Whether the visibility of the event depends on the domains of the caller's nodes.
 fn depends_on_extent(event: &Event) -> bool {
     matches!(
         event,
@@ -58,7 +58,8 @@ fn depends_on_extent(event: &Event) -> bool {
 struct Redactor<'s> {
     state: &'s FleetState,
     caller: &'s Caller,
-    /// Counted only if the visibility of an entry depends on it.
+    /// The domains of the caller's nodes. They are counted only if the visibility of an entry
+    /// depends on them.
     extent: &'s Extent,
 }
 
@@ -109,15 +110,15 @@ impl Redactor<'_> {
         is_seen.then_some(entry)
     }
 
-    /// Whether the caller may see an entry about this node. An entry from before the enrolment is
-    /// about an earlier node with the same name, which may have had another owner.
+    /// Whether the caller may see an entry about this node. An entry from before the node's
+    /// enrolment is about an earlier node with the same name, which may have had another owner.
     fn is_visible(&self, id: &NodeId, seq: u64) -> bool {
         let node = self.state.nodes.get(id);
         node.is_some_and(|node| self.caller.sees(&node.location) && seq >= node.first_seq)
     }
 }
 
-/// The policy without the pools of others.
+/// The policy without pools that are not the caller's.
 pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     // Receivers are people and URLs of the operators of the fleet.

@@ -24,8 +24,8 @@ pub(super) const GZIP: &str = "application/gzip";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Chunks that may wait for a reader, each of about [`crate::log_tail::READ_BYTES_MAX`] bytes. The
-/// rest stays on disk.
+/// Number of chunks that may wait for a client. A chunk has about
+/// [`crate::log_tail::READ_BYTES_MAX`] bytes. All later content stays on disk.
 const PIECES_MAX: usize = 2;
 
 pub(super) struct Reply {
@@ -34,7 +34,8 @@ pub(super) struct Reply {
     content: AnswerContent,
     /// The slot of a stream. It replaces the answer slot.
     stream_slot: Option<Arc<StreamSlot>>,
-    /// Length of a stream, if it is known. It lets a reader detect that the stream was truncated.
+    /// Length of a stream, if it is known. With the length, a client can detect that the stream was
+    /// truncated.
     length: Option<u64>,
 }
 
@@ -71,7 +72,7 @@ impl Reply {
         Self { length: Some(bytes), ..self }
     }
 
-    /// Makes the response. Its body keeps `hold` until it is sent.
+    /// Creates the response. Its body keeps `hold` until the body is sent.
     pub(super) fn into_response(self, hold: Option<AnswerHold>) -> Response<Body> {
         let hold = hold.map(|hold| match self.stream_slot {
             Some(slot) => hold.with_stream_slot(slot),
@@ -106,7 +107,7 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
     }
 
     let mut count = Count(0);
-    // If the value cannot be serialised, it is not sent either.
+    // A value that cannot be serialised is not sent, so its size does not matter.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }

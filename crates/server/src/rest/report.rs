@@ -1,7 +1,7 @@
-//! The fleet report: the loss ledger over the whole log, of what the caller may see.
-//!
-//! Folding the log of a large fleet takes longer than an answer may take to begin. The report is
-//! therefore streamed like an export: its line follows when it is done, or a problem if it fails.
+//! The fleet report: the loss ledger over the whole log. It contains only what the caller may see.
+//! Computing the report of a large fleet takes longer than the timeout for the start of an answer.
+//! The answer is therefore streamed, like an export. When the report is done, it follows as one
+//! line. If it fails, a problem follows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
     let slot = Arc::new(call.stream_slot()?);
     let (out, reply) = Reply::stream(reply::LINES, &slot);
     tokio::spawn(async move {
-        // Check the token also while the log is folded.
+        // While the report is computed, the token is checked too.
         let written = tokio::select! {
             written = write(&call, spec, &out) => written,
             failure = call.token_invalidated() => Err(Stop::Failed(failure)),
@@ -48,7 +48,7 @@ pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
 }
 
 async fn write(call: &Call, mut spec: LedgerSpec, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
-    // A fold keeps a core busy, so the server folds one log at a time.
+    // Computing a report keeps a core busy, so the server computes one report at a time.
     let turn = Arc::clone(&call.rest.reports).acquire_owned().await;
     let turn = turn.map_err(|_| Failure::internal_error())?;
     spec.visible = visible_nodes(call).await?;
@@ -59,8 +59,8 @@ async fn write(call: &Call, mut spec: LedgerSpec, out: &mpsc::Sender<Bytes>) -> 
     send(out, &[report]).await
 }
 
-/// The nodes that the caller may see, with the entry of their enrolment: an earlier node with the
-/// same name may have had another owner. `None` if the caller sees every node.
+/// The nodes that the caller may see, each with the log entry of its enrolment, because an earlier
+/// node with the same name may have had another owner. `None` if the caller sees every node.
 async fn visible_nodes(call: &Call) -> Result<Option<BTreeMap<NodeId, u64>>, Failure> {
     let caller = call.caller()?;
     if caller.is_fleet_wide() {

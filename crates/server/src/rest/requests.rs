@@ -1,5 +1,5 @@
-//! Operator requests. Each is logged with the caller's name before it is answered. A repeated
-//! request has no effect.
+//! Operator requests. Each request is logged with the caller's name before it is answered.
+//! Repeating a request has no effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::order::{NodeUse, OrderKind};
@@ -21,7 +21,8 @@ use super::{Call, artifacts, run_to_completion, similar};
 
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// Returns the node in the path, if the caller's scope includes it and `refuse` returns nothing.
+/// Returns the node that the path names. Fails if the caller's scope does not include the node, or
+/// if `refuse` returns a failure.
 async fn node(
     call: &Call,
     refuse: impl FnOnce(&Node) -> Option<Failure> + Send + 'static,
@@ -52,8 +53,8 @@ fn always_allowed(_: &Node) -> Option<Failure> {
     None
 }
 
-/// Refuses a node that accepts jobs: a job that starts during the test would run out of memory and
-/// make the GPU look slow.
+/// Refuses a node that accepts jobs. A job that starts during the test would run out of memory, and
+/// would make the GPU look slow.
 fn accepts_jobs(node: &Node) -> Option<Failure> {
     let is_schedulable = node.phase().in_service() || node.phase() == NodePhase::Joining;
     is_schedulable.then(|| {
@@ -62,8 +63,8 @@ fn accepts_jobs(node: &Node) -> Option<Failure> {
     })
 }
 
-/// Refuses a node whose certificates were revoked: it cannot connect, so an order would wait until
-/// its lease expires.
+/// Refuses a node whose certificates were revoked. Such a node cannot connect, so an order would
+/// only wait until its lease expires.
 fn certificate_revoked(node: &Node) -> Option<Failure> {
     node.liveness.certificate_revoked_at().map(|at| {
         let text = format!("its certificates were revoked at {at:.0}, so no order can reach it");
@@ -108,8 +109,8 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
 }
 
-/// Refuses an approval if no repair waits for one, because a later repair would then run without
-/// waiting.
+/// Refuses an approval if no repair waits for one. Otherwise a later repair would run without
+/// waiting for an approval.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let refuse = |node: &Node| {
@@ -146,7 +147,8 @@ pub(super) async fn order(call: Call, kind: OrderKind) -> Result<Reply, Failure>
     requested_order(call, kind).await
 }
 
-/// A node has at most one operator-requested order at a time. There is no queue.
+/// Requests an order. A node has at most one operator-requested order at a time, and there is no
+/// queue.
 async fn requested_order(call: Call, kind: OrderKind) -> Result<Reply, Failure> {
     let requested = kind.clone();
     let needs_idle = kind.spec().node == NodeUse::Idle;
@@ -173,7 +175,8 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     run_to_completion(async move {
         let RetireRequest { reason } = call.body()?;
         let (node, caller) = (call.path.node()?, call.caller()?.clone());
-        // The lock is held until the name is free, so that no node enrols under it in the meantime.
+        // The lock is held until the name is free. No node can enrol under this name in the
+        // meantime.
         let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
         let visible = call.app.controller.read(move |state| {
@@ -195,8 +198,9 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     .await
 }
 
-/// Frees the name of a node that is already retired, because an earlier retirement failed halfway.
-/// The location of such a node is unknown, so its pool has to be in the caller's scope.
+/// Frees the name of a node that is already retired. This completes a retirement that failed before
+/// the name was freed. The location of such a node is unknown, so its pool has to be in the
+/// caller's scope.
 async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let name = node.clone();
@@ -212,8 +216,8 @@ async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     }
 }
 
-/// Requires the whole fleet as scope. Racks and switches are shared, so a node's location affects
-/// the nodes of other tenants.
+/// Sets the location of a node. The caller needs the whole fleet as scope: racks and switches are
+/// shared, so the location of a node affects nodes of other tenants.
 pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let LocationRequest { pool, tenant, site, rack, leaf, nvlink, spine, row, pdu } =
@@ -223,7 +227,7 @@ pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     submit(&call, Event::LocationChanged { node, location }).await
 }
 
-/// Checks that all nodes of the domain are in the caller's scope, because a freeze affects all of
+/// Checks that the caller's scope includes all nodes of the domain, because a freeze affects all of
 /// them.
 pub(super) async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let caller = call.caller()?;
@@ -317,8 +321,8 @@ pub(super) async fn unfreeze(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Unfreeze { domain }).await
 }
 
-/// Like a freeze, this affects all nodes of the domain, so all of them have to be in the caller's
-/// scope.
+/// Reports that a domain was repaired. As with a freeze, all nodes of the domain are affected, so
+/// the caller's scope has to include all of them.
 pub(super) async fn domain_repaired(call: Call) -> Result<Reply, Failure> {
     let DomainRepairedRequest { domain, repair } = call.body()?;
     check_owned(&call, &domain).await?;

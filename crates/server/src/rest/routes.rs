@@ -1,5 +1,5 @@
-//! The table of routes: the permission, parameters, body, answer and handler of each path. The
-//! OpenAPI document is generated from it.
+//! The table of routes. It has the permission, parameters, body, answer and handler of each path.
+//! The OpenAPI document is generated from the table.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -3,7 +3,7 @@
 const SUGGESTIONS_MAX: usize = 3;
 const EDIT_DISTANCE_MAX: usize = 2;
 
-/// Returns the existing names that are most similar, best first.
+/// Returns the existing names that are most similar to `unknown`, best first.
 pub(super) fn names(unknown: &str, existing: impl Iterator<Item = String>) -> Vec<String> {
     let mut near: Vec<(usize, String)> = existing
         .filter_map(|name| {

@@ -1,5 +1,5 @@
-//! The growing log as server-sent events. Each entry is sent once and in order, from the reader's
-//! position on. Unread entries stay on disk, so a slow reader blocks nothing.
+//! The growing log as server-sent events. Each entry is sent once and in order, beginning at the
+//! client's position. Unread entries stay on disk, so a slow client blocks nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,16 @@ const KEEP_ALIVE: Duration = TOKEN_CHECK_INTERVAL;
 
 #[derive(Debug)]
 enum StreamEnd {
-    /// The reader is gone or does not read.
+    /// The client has disconnected or does not read.
     Reader,
     Token,
     /// The server is stopping, or the log is unreadable.
     Server,
 }
 
-/// The position from which to stream: the `Last-Event-ID` header, which browsers send when they
-/// reconnect, or `after`, or else the current end of the log.
+/// The position from which to stream. It is the `Last-Event-ID` header, which browsers send when
+/// they reconnect. Without the header, it is `after`. Without both, it is the current end of the
+/// log.
 fn begin(call: &Call) -> Result<u64, Failure> {
     let end = call.app.tail.end();
     let last = match call.headers.get("last-event-id") {
@@ -41,7 +42,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
         }
         None => None,
     };
-    // A position beyond the end comes from another log, so the stream starts at the end.
+    // A position beyond the end belongs to another log, so the stream then starts at the end.
     Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
 }
 
@@ -73,8 +74,8 @@ async fn write(
         return end;
     }
     loop {
-        // The same future is used across timeouts, because it keeps its place in the queue of
-        // readers.
+        // The future must survive the timeouts, because dropping it would lose its place in the
+        // queue of readers.
         let mut next = std::pin::pin!(tail.next(at, STEP_ENTRIES));
         let entries = loop {
             let waited = tokio::select! {
@@ -82,7 +83,7 @@ async fn write(
                 () = out.closed() => return StreamEnd::Reader,
                 _ = stopped.wait_for(|stopped| *stopped) => return StreamEnd::Server,
             };
-            // A reader gets nothing more when their token is invalid.
+            // A client gets nothing more when its token is invalid.
             if waited.is_err() || last_check.elapsed() >= TOKEN_CHECK_INTERVAL {
                 last_check = tokio::time::Instant::now();
                 match call.app.caller_for(caller.digest.clone()).await {
@@ -114,7 +115,8 @@ async fn write(
     }
 }
 
-/// Formats a row as one event. Its JSON has no raw line breaks, which would end the data.
+/// Formats a row as one event. The JSON must have no raw line breaks, because a line break would
+/// end the data of the event.
 fn event(row: &EventRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
     format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)

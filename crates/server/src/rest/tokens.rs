@@ -10,7 +10,8 @@ use super::reply::Reply;
 use super::{Call, run_to_completion};
 use crate::access::{AccessStore, AccessTokenKind, JoinTokenRow, NewJoinToken};
 
-/// Whether the caller may use a token: the token's pool has to be in their scope.
+/// Whether the caller may see and change a token. The pool of the token has to be in the caller's
+/// scope.
 fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
     let pool: Option<Pool> = token.pool.as_deref().and_then(|pool| pool.parse().ok());
     pool.is_some_and(|pool| caller.has_pool(&pool))
@@ -41,8 +42,8 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
         caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
-    // A token for one node can take over that node's name, so the node must be in the caller's
-    // scope.
+    // A token for one node allows its user to take over the name of that node, so the node must be
+    // in the caller's scope.
     if let Some(id) = node.clone() {
         let viewer = caller.clone();
         let name = id.clone();
@@ -127,7 +128,7 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     let by = caller.actor();
     run_to_completion(async move {
         call.app.with_store(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
-        // This disconnects the session before it logs the revocation.
+        // This call disconnects the session before it logs the revocation.
         call.app.changes.log_pending().await?;
         Reply::json(&Done { changed: true })
     })

@@ -1,5 +1,6 @@
-//! TLS handshakes. Connections that wait for the client share a pool of 4,096 slots. When the pool
-//! is full, the oldest connection is evicted. At most 256 handshakes compute at the same time.
+//! TLS handshakes. Connections whose handshake waits for the client share a pool of 4,096 slots.
+//! When the pool is full, the oldest connection is evicted. At most 256 handshakes compute at the
+//! same time.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use super::tls::Tls;
 use super::{HANDSHAKE_TIMEOUT, Peer};
 use crate::counters::HandshakeFailure;
 
-/// Connections that may wait for the client: a fifth of all connections. An honest client needs a
-/// slot for one round trip.
+/// Maximum number of connections that may wait for the client. This is a fifth of all connections.
+/// A well-behaved client needs a slot for one round trip.
 const WAITING_MAX: usize = 4096;
-/// Handshakes that may compute at the same time. Each costs a millisecond of one core.
+/// Maximum number of handshakes that may compute at the same time. Each handshake costs a
+/// millisecond of one core.
 const COMPUTE_MAX: usize = 256;
 /// A handshake releases its compute permit after this time at the latest. A client on another
 /// continent needs half of this time.

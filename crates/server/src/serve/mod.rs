@@ -49,15 +49,15 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum concurrent unauthenticated connections: a fifth of all connections.
 const UNAUTHENTICATED_MAX: usize = 4096;
-/// Maximum concurrent connections per node. A node needs one, but after a network failure its old
-/// connections remain until their pings time out.
+/// Maximum number of concurrent connections per node. A node needs one connection. After a network
+/// failure, its old connections remain until their pings time out.
 const NODE_CONNECTIONS_MAX: usize = 4;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTTP/2 receive window of a stream.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// HTTP/2 send buffer of an unauthenticated connection. A reply that fits into this buffer no
-/// longer holds a slot of its token.
+/// HTTP/2 send buffer of an unauthenticated connection. As soon as a reply fits into this buffer,
+/// it no longer holds a slot of its token.
 const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
 /// HTTP/1 read buffer of an unauthenticated connection.
@@ -85,7 +85,7 @@ const NODE_LIMITS: ConnectionLimits = ConnectionLimits {
 /// A server without TLS listens only on loopback. There, a simulation runs many nodes over one
 /// connection.
 const PLAIN_LIMITS: ConnectionLimits = ConnectionLimits { streams: 20_000, ..NODE_LIMITS };
-/// For enrolments, and for users, who send a token with each request.
+/// Limits for enrolments and for users. A user sends a token with each request.
 const UNAUTHENTICATED_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 8,
     window_bytes: WINDOW_BYTES,
@@ -102,7 +102,7 @@ pub(crate) enum Peer {
     /// A peer without a certificate.
     Unauthenticated,
     Node(NodePeer),
-    /// A peer with a certificate from this authority that names no node.
+    /// A peer with a certificate from this authority, but the certificate names no node.
     UnknownCertificate,
 }
 
@@ -115,7 +115,8 @@ pub(crate) struct NodePeer {
 
 /// Path prefix of the gRPC service. Everything else is REST.
 const AGENTS_PATH: &str = "/farrier.v1.Agents/";
-/// The session call. For an unauthenticated peer, it is refused before its body is read.
+/// Path of the session call. If the peer is unauthenticated, the call is refused before its body is
+/// read.
 const SESSION_PATH: &str = "/farrier.v1.Agents/Session";
 
 #[derive(Clone)]
@@ -183,16 +184,15 @@ struct SharedLimits {
 
 impl SharedLimits {
     /// Returns the node of an admitted certificate. If the access store is unreadable, the
-    /// certificate counts as admitted: a failing disk must not look like a revocation of the whole
-    /// fleet, and each request is checked again.
+    /// certificate counts as admitted, because a disk failure must not look as if the whole fleet
+    /// were revoked. Each request is checked again.
     fn admitted_node(&self, peer: &Peer) -> Option<NodeId> {
         let Peer::Node(NodePeer { identity, .. }) = peer else { return None };
         self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
     }
 
-    /// Returns when a connection has to close. The connection of a node without an open stream is
-    /// closed when it is idle, like that of any other peer. A revoked node counts as
-    /// unauthenticated.
+    /// Waits until a connection has to close. If a node has no open stream, its connection is
+    /// closed when idle, like that of any other peer. A revoked node counts as unauthenticated.
     async fn until_closed(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
             let mut slot = self.nodes.acquire(node);
@@ -257,8 +257,8 @@ pub(crate) async fn run(
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
 }
 
-/// Waits before the next accept, for example if the process is out of file descriptors. If only the
-/// peer is gone, there is no need to wait.
+/// Waits before the next accept, for example if the process has no more file descriptors. If only
+/// the peer has disconnected, there is no need to wait.
 async fn back_off_accept(err: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(err.kind(), ConnectionAborted | ConnectionReset) {
@@ -297,8 +297,8 @@ async fn connection(
     }
 }
 
-/// Marks the connection as active until the body of the reply ends. For a stream, that is the end
-/// of the stream. Refused calls do not count.
+/// Marks the connection as active until the body of the reply ends. The body of a stream ends with
+/// the stream. Refused calls do not count.
 fn track_activity(
     reply: hyper::Response<Body>,
     activity: &Arc<ConnectionActivity>,

@@ -1,4 +1,4 @@
-//! A pool with a limited number of slots per key. At the limit, a new slot evicts the oldest.
+//! A pool with a limited number of slots per key. At the limit, a new slot evicts the oldest slot.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,7 +58,7 @@ impl<K: Ord> SlotPool<K> {
 }
 
 impl<K: Ord> Slot<K> {
-    /// Returns when the slot is evicted. Await it once.
+    /// Waits until the slot is evicted. May be awaited only once.
     pub(super) async fn evicted(&mut self) {
         let _ = (&mut self.evicted).await;
     }

@@ -1,5 +1,5 @@
-//! TLS 1.3 with the fleet's own certificate authority. The server asks for client certificates but
-//! does not require them, because a node that enrols has none yet.
+//! TLS 1.3 with the fleet's own certificate authority. The server requests client certificates but
+//! does not require them, because a node has no certificate before its enrolment.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -65,8 +65,8 @@ impl Tls {
             .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
         // Agents use only HTTP/2, but some REST clients use HTTP/1.1.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // Session resumption is off, because it would skip the check whether a certificate has
-        // expired.
+        // Session resumption is off. With it, the check whether a certificate has expired would be
+        // skipped.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config), own, authority, names })

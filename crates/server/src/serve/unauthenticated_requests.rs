@@ -19,7 +19,7 @@ use crate::counters::RequestFailure;
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// gRPC's prefix of a message: the compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Maximum concurrent requests. Together they hold up to 64 MiB.
+/// Maximum number of concurrent requests. All of them together hold up to 64 MiB.
 const REQUESTS_MAX: usize = 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -85,8 +85,8 @@ impl Requests {
     }
 }
 
-/// Reads a whole body. Copies the data, because even a one-byte frame can keep a whole receive
-/// buffer in memory.
+/// Reads a whole body. The data is copied, because even a frame of one byte can keep a whole
+/// receive buffer in memory.
 async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, RequestReadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -32,7 +32,7 @@ const RECONNECT_SPREAD_MS: u64 = 250;
 /// What an agent sends each heartbeat interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportMode {
-    /// A heartbeat. Real agents send one while nothing changes.
+    /// A heartbeat. Real agents send heartbeats while nothing changes.
     Heartbeat,
     /// The full inventory.
     Inventory,
@@ -42,7 +42,7 @@ pub(crate) enum ReportMode {
 pub(crate) enum ServerLink {
     /// Shared with other agents, without TLS.
     Shared(Agents),
-    /// Its own, with mutual TLS.
+    /// A connection for this agent alone, with mutual TLS.
     Dedicated(ServerUrl, Arc<ClientConfig>),
 }
 
@@ -108,7 +108,7 @@ impl LoadAgent {
         }
     }
 
-    /// Runs sessions and reconnects when one ends.
+    /// Runs one session after the other: reconnects when a session ends.
     pub(crate) async fn run(
         mut self,
         link: ServerLink,
@@ -206,7 +206,8 @@ impl LoadAgent {
         })
     }
 
-    /// Resends records after the last one the server has, or all open findings if it has none.
+    /// Resends the records after the last record that the server has. If the server has none, sends
+    /// all open findings.
     async fn resume(
         &mut self,
         out: &mpsc::Sender<AgentMessage>,

@@ -1,5 +1,5 @@
-//! Nodes with a certificate and a connection each, as in production. Then the server is killed and
-//! all reconnect at once.
+//! Nodes with a certificate and a connection each, as in production. Then the server is killed, and
+//! all nodes reconnect at once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::BufRead;
@@ -23,7 +23,8 @@ use crate::print_metric;
 
 /// Concurrent enrolments; the server allows 16.
 const ENROLLING_MAX: usize = 12;
-/// Findings per node before the server is killed. One more follows while it is down.
+/// Findings per node before the server is killed. One more finding follows while the server is
+/// down.
 const FINDINGS: usize = 2;
 /// Settling time before memory is measured.
 const SETTLE_TIME: Duration = Duration::from_secs(5);

@@ -87,7 +87,7 @@ fn open(bytes: usize, odd: u64, fault: NodeFault) -> proto::Findings {
     convert::findings_message(0, (1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
 }
 
-/// Sends snapshots as fast as the server reads them, and never reads.
+/// Sends snapshots as fast as the server reads them, and never reads the server's messages.
 async fn flood(
     mut agents: Agents,
     index: usize,

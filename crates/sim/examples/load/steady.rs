@@ -19,7 +19,7 @@ const OPENED_PER_S: u64 = 25;
 const WARNING_LIFETIME: Duration = Duration::from_secs(5);
 /// Every tenth finding is a fault that takes its node out of service; the rest are warnings.
 const FAULT_EVERY: usize = 10;
-/// Settling time after the join phase. It is never longer than the measurement.
+/// Settling time after the join phase. The settling time is never longer than the measurement.
 const SETTLE_TIME: Duration = Duration::from_secs(12);
 
 pub(crate) async fn run(

@@ -33,7 +33,7 @@ pub enum HostFault {
     Acs(bool),
     /// Software or settings are faulty.
     Software(Vec<SoftwareFault>),
-    /// An NVML call fails or hangs that concerns no particular GPU.
+    /// An NVML call that concerns no particular GPU fails or hangs.
     Call(CallFault),
     /// Clears all faults above. The kernel log stays as it is.
     Clear,
@@ -46,8 +46,8 @@ pub struct NicChange {
     pub port: u32,
     /// Kernel name of the logical state.
     pub state: Option<String>,
-    /// Kernel name of the physical state. If it is `None` and `state` is set, it is derived from
-    /// `state`.
+    /// Kernel name of the physical state. If `phys_state` is `None` and `state` is set, the
+    /// physical state is derived from `state`.
     pub phys_state: Option<String>,
     pub rate_gbps: Option<u32>,
     /// Counter names, with the number to add to each counter.

@@ -38,8 +38,8 @@ pub struct NodeFault {
 }
 
 /// Random faults of single nodes. The frequencies follow Meta's Llama 3 run, where GPUs and their
-/// memory caused about half of all interruptions (arXiv 2407.21783, table 5). They are an input of
-/// the simulation, not a forecast.
+/// memory caused about half of all interruptions (arXiv 2407.21783, table 5). The frequencies are
+/// an input of the simulation, not a forecast.
 const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.xid",

@@ -1,5 +1,5 @@
 //! An in-memory fleet in simulated time: nodes with seeded faults report as their agents would and
-//! execute orders. The same spec gives the same fleet. A test can use it in one process, or
+//! execute orders. The same spec gives the same fleet. A test can use the fleet in one process, or
 //! `wire` connects the nodes to a real server.
 
 mod fault;

@@ -19,7 +19,7 @@ const ORDER_S: (u64, u64) = (1, 20);
 /// Minimum and maximum time that jobs still run during a drain.
 const DRAIN_S: (u64, u64) = (0, 1200);
 
-/// The serial number of a GPU, which like its UUID stays the same for as long as the GPU exists.
+/// The serial number of a GPU. Like the UUID of the GPU, it never changes.
 fn serial(uuid: &GpuUuid) -> String {
     let digits =
         uuid.0.bytes().fold(0_u64, |sum, byte| (sum * 131 + u64::from(byte)) % 10_000_000_000);
@@ -214,7 +214,7 @@ impl SimNode {
     }
 
     /// Accepts an order and returns its completion time. If the generation is that of the last
-    /// order, reports its status again. An older generation is ignored.
+    /// order, reports the status of that order again. An order with an older generation is ignored.
     pub(super) fn accept_order(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
         if !self.is_up() {
             return None;

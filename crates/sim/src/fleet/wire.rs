@@ -78,7 +78,7 @@ impl ConnectedFleet {
     }
 
     /// Nodes that should be out of service because of a fault, whether or not the server knows of
-    /// it.
+    /// the fault.
     pub async fn faulty_nodes(&self) -> BTreeSet<NodeId> {
         let (reply, faulty) = oneshot::channel();
         let _ = self.commands.send(FleetCommand::ListFaulty(reply)).await;

@@ -1,8 +1,8 @@
 //! `gpus/N.json`: one GPU as its driver would report it.
 //!
-//! Units are in the field names. Energy, throttled time and traffic grow with time. The file stores
-//! each as a value, the time of that value and the current rate, so a reader can compute the value
-//! at any time and no one has to update the file.
+//! Units are in the field names. Energy, throttled time and traffic grow with time. For each of
+//! them, the file stores a value, the time of that value and the current rate. A reader can compute
+//! the value at any time, so the file does not have to be updated.
 
 mod activity;
 mod clocks;

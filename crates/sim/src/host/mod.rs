@@ -1,6 +1,7 @@
-//! `host.json`: everything in a node except its GPUs, with its faults.
+//! `host.json`: state and faults of everything in a node except its GPUs.
 //!
-//! The files in `root/` are generated from it. The simulation never reads them back.
+//! The files in `root/` are generated from this file. The simulation never reads the generated
+//! files.
 
 mod nic;
 mod software_fault;

@@ -109,8 +109,8 @@ const EFA_COUNTERS: [&str; 13] = [
     "submitted_cmds",
 ];
 
-/// Interval at which the kernel refreshes the counters. It lists the interval among them, as
-/// `lifespan`.
+/// Interval at which the kernel refreshes the counters. The kernel lists the interval among the
+/// counters, as `lifespan`.
 const LIFESPAN_MS: u64 = 10;
 
 /// An RDMA adapter.

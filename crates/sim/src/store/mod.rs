@@ -215,8 +215,8 @@ impl NodeDir {
         })
     }
 
-    /// Creates the directory. With `force`, it replaces the files of a simulated node and leaves
-    /// other files alone.
+    /// Creates the directory. With `force`, replaces the files of a simulated node and leaves other
+    /// files alone.
     pub fn create(
         &self,
         node: &SharedNodeState,
@@ -255,7 +255,7 @@ impl NodeDir {
         write_json(&self.node_path(), node)
     }
 
-    /// Takes the writer lock. It is held until the returned file is dropped.
+    /// Takes the writer lock. The lock is held until the returned file is dropped.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.join(".lock");
         let failed = |err| StoreError::Write { path: path.clone(), err };

@@ -1,5 +1,5 @@
-//! A month of 2,000 simulated nodes: the loss ledger adds up to the whole, and a second computation
-//! gives the same sums.
+//! A month of 2,000 simulated nodes: the parts of the loss ledger add up to all GPU-hours, and a
+//! second computation gives the same sums.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../fleet/tests/fleet/ledger/independent.rs"]

@@ -1,5 +1,5 @@
 //! A controller in memory, a simulated fleet, and people: a technician, operators who hold nodes,
-//! and a scheduler whose administrators cordon them. Networks fail, and the server restarts.
+//! and a scheduler whose administrators cordon nodes. Networks fail, and the server restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -131,7 +131,8 @@ pub enum ConnectError {
     },
 }
 
-/// A connection. Clones share it, and it closes when the last clone is dropped.
+/// A connection to a server. All clones share one connection, which closes when the last clone is
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct Connection {
     send: SendRequest<Body>,
@@ -176,7 +177,7 @@ pub fn no_tls() -> Arc<ClientConfig> {
 
 pub type Agents = AgentsClient<Connection>;
 
-/// Connects as an agent. Ignores `tls` if the address is plain.
+/// Connects as an agent. Ignores `tls` if the address starts with `http://`.
 pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
     let agents = AgentsClient::with_origin(open(url, tls).await?, url.origin()?);
     Ok(agents
@@ -235,7 +236,8 @@ async fn handshake(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|err| ConnectError::Http2 { url: url.clone(), err })?;
-    // The task ends when the last sender or the peer is gone. Open streams report the error.
+    // This task ends when the last sender is dropped or the peer disconnects. Open streams then
+    // report the error.
     tokio::spawn(async move {
         let _ = driver.await;
     });

@@ -16,7 +16,7 @@ use rustls::{
 #[error("`{0}` is not a fingerprint: expected the 64 hexadecimal digits that the server prints")]
 pub struct FingerprintError(String);
 
-/// Parses 64 hexadecimal digits, with or without colons.
+/// Parses 64 hexadecimal digits. Ignores colons and spaces between the digits.
 pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
     let invalid = || FingerprintError(text.chars().take(100).collect());
     let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b':' | b' ')).collect();
@@ -31,8 +31,8 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
     Ok(bytes)
 }
 
-/// A TLS configuration that trusts the authority with this fingerprint. It has no client
-/// certificate.
+/// Returns a TLS configuration that trusts the certificate authority with this fingerprint. The
+/// configuration has no client certificate.
 pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider = Arc::new(provider::default_provider());
     let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
@@ -45,11 +45,14 @@ pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error>
     Ok(Arc::new(tls))
 }
 
-/// The server's authority is not the pinned one.
+/// The server's certificate authority does not have the expected fingerprint.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the fingerprint of its authority is {}, expected {expected}",
-    actual.as_deref().unwrap_or("missing")
+    "{}, expected the fingerprint {expected}",
+    actual.as_ref().map_or_else(
+        || "the server sent no certificate of its authority".to_owned(),
+        |actual| format!("the server's authority has the fingerprint {actual}")
+    )
 )]
 struct UnexpectedAuthority {
     /// `None` if the server sent no certificate of an authority.
@@ -61,8 +64,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Trusts the authority with this fingerprint. The server sends the authority's certificate along
-/// with its own. All other checks are the standard ones.
+/// Verifies that the server's certificate comes from the authority with this fingerprint. The
+/// server sends the authority's certificate along with its own. All other checks are the standard
+/// checks of TLS.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],

@@ -1,4 +1,5 @@
-//! A plain connection. It detects a TLS server by the first byte of its answer, which is not HTTP.
+//! A connection without TLS. If the server expects TLS, the first byte of its answer is not HTTP,
+//! and the connection records that.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,7 +16,7 @@ use tokio::net::TcpStream;
 /// length of a SETTINGS frame, and no such frame is a megabyte long.
 const TLS_ALERT: u8 = 0x15;
 
-/// Whether the peer speaks TLS. It is set when the peer has answered.
+/// Whether the peer uses TLS. The value is set when the peer has answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpeaksTls(Arc<AtomicBool>);
 
@@ -43,8 +44,8 @@ impl Plain {
         self.speaks_tls.0.store(first == TLS_ALERT, Ordering::Relaxed);
     }
 
-    /// If a write fails, the peer may have answered and closed before. Its answer can still be
-    /// read.
+    /// If a write fails, the peer may have sent an answer and then closed the connection. That
+    /// answer can still be read.
     fn check_failed_write<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let (false, Poll::Ready(Err(_))) = (self.has_answered, &written) {
             let mut first = [0];

@@ -16,7 +16,7 @@ use tower_service::Service;
 use super::{CallError, ConnectError, Connection, ServerUrl, open};
 use crate::rest::Problem;
 
-/// Timeout until a response begins. The timeout of the server is shorter.
+/// Maximum wait for the start of a response. The server's own timeout for a request is shorter.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 /// Maximum bytes of a response that is not a stream.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -34,10 +34,10 @@ pub enum RestError {
     /// The path is not a valid URI.
     #[error("`{0}` is not a valid path")]
     Path(String),
-    /// The server answered with a problem.
+    /// The server answered with problem details (RFC 9457).
     #[error("{}: {}", .0.title, .0.detail)]
     Refused(Box<Problem>),
-    /// The server answered with an error status, but not with a problem.
+    /// The server answered with an error status, but without problem details.
     #[error("the server answered with status {0} and no problem details: is it a farrier server?")]
     Foreign(u16),
     /// The response did not arrive, or was interrupted.
@@ -45,12 +45,12 @@ pub enum RestError {
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the response timed out")]
     Slow,
-    /// The response does not decode.
+    /// The response could not be decoded.
     #[error("failed to decode the response")]
     Form(#[from] serde_json::Error),
 }
 
-/// A REST client. Its connection stays open while it exists.
+/// A REST client. Its connection stays open as long as the client exists.
 pub struct RestClient {
     connection: Connection,
     origin: Uri,
@@ -85,7 +85,7 @@ impl RestResponse {
 }
 
 impl RestClient {
-    /// Connects to a server. Ignores `tls` if the address is plain.
+    /// Connects to a server. Ignores `tls` if the address starts with `http://`.
     pub async fn connect(
         url: &ServerUrl,
         tls: Arc<ClientConfig>,

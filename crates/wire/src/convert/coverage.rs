@@ -1,5 +1,5 @@
-//! Converts coverage reports. A gap matters more than its details, so an unknown source or cause is
-//! no error.
+//! Converts coverage reports. A coverage gap matters more than its details, so an unknown source or
+//! cause is not an error.
 
 use farrier_facts::node::ReadError;
 use farrier_fleet::fleet::coverage::{
@@ -73,7 +73,8 @@ fn names(message: proto::GapNames) -> Result<GapNames, ConvertError> {
     Ok(GapNames { first: first.collect::<Result<_, ConvertError>>()?, more: message.more })
 }
 
-/// A cause that this server does not know, or that is too long, becomes a text.
+/// Decodes the cause of a gap. Converts a cause to text if this server does not know the cause or
+/// if it is too long.
 fn cause(message: Option<proto::ReadError>) -> ReadError {
     let unknown = || ReadError::malformed("for a reason that this server does not know");
     let Some(message) = message else { return unknown() };
@@ -97,7 +98,7 @@ fn cut(text: &str) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Encodes the coverage of a node: each gap with its age. Sends the first gaps, up to the limit.
+/// Encodes the coverage of a node: the first gaps, up to the limit, each with its age.
 pub fn coverage_message<'g>(
     gaps: impl ExactSizeIterator<Item = (&'g Subject, &'g GapSource, &'g ReadError, u64)>,
 ) -> proto::Coverage {

@@ -61,7 +61,7 @@ pub(super) fn evidence_message(evidence: Evidence) -> proto::Evidence {
     proto::Evidence { at_ns: Some(nanoseconds(at)), what: Some(what) }
 }
 
-/// Checks the length of the name first, because the error contains the name.
+/// Parses the name of a signal. Checks the length first, because the parse error contains the name.
 fn signal(name: &str) -> Result<Signal, ConvertError> {
     within("signal", name.len(), NAME_BYTES_MAX)?;
     Ok(name.parse()?)

@@ -99,8 +99,9 @@ pub(super) fn time(what: &'static str, value: Option<i64>) -> Result<Timestamp, 
     Timestamp::from_nanosecond(value.into()).map_err(|err| ConvertError::Time { what, err })
 }
 
-/// Limits the date to the years 1677 to 2262, because the finding matters more than a date from a
-/// wrong clock.
+/// Converts a date to nanoseconds since 1970. An earlier date than 1677 or a later date than 2262
+/// comes from a wrong clock. Such a date is replaced by the nearest valid date, so that the finding
+/// is not lost.
 pub(super) fn nanoseconds(at: Timestamp) -> i64 {
     let end = if at < Timestamp::UNIX_EPOCH { i64::MIN } else { i64::MAX };
     i64::try_from(at.as_nanosecond()).unwrap_or(end)

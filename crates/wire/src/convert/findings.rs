@@ -52,7 +52,7 @@ pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, ConvertEr
     each.collect()
 }
 
-/// Encodes the changes of a record. Fails if they exceed the limits of one message.
+/// Encodes the changes of a record. Fails if the changes exceed the limits of one message.
 pub fn changes_message(
     record: u64,
     after: u64,
@@ -74,8 +74,8 @@ pub fn changes_message(
     Ok(proto::Changes { record, after, changes })
 }
 
-/// Encodes a report of all open findings. If they exceed the limits, drops all evidence and, if
-/// that is not enough, the least severe findings.
+/// Encodes a report of all open findings. If the findings exceed the limits of one message, drops
+/// all evidence. If that is not enough, also drops the least severe findings.
 pub fn findings_message(
     record: u64,
     findings: impl IntoIterator<Item = Finding>,
@@ -103,7 +103,8 @@ pub fn findings_message(
     proto::Findings { record, open }
 }
 
-/// Encodes all findings with their evidence. Returns `None` if they exceed the limits.
+/// Encodes all findings with their evidence. Returns `None` if the findings exceed the limits of
+/// one message.
 fn encode_all(findings: &[Finding]) -> Option<Vec<Bytes>> {
     let mut logged = 0;
     let each = findings.iter().map(|finding| {
@@ -125,7 +126,7 @@ fn field_bytes(encoded: &Bytes) -> usize {
     1 + prost::length_delimiter_len(encoded.len()) + encoded.len()
 }
 
-/// Checks the limits of a finding. `logged` adds up the estimated log size.
+/// Checks the limits of a finding. Adds the estimated size of the finding in the log to `logged`.
 fn check_limits(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);

@@ -22,14 +22,14 @@ pub enum ConvertError {
     /// A required field is missing.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    #[error("`{what}` has {found}, the limit is {most}")]
+    #[error("the size of `{what}` is {found}, but the limit is {most}")]
     TooMuch {
         what: &'static str,
         found: usize,
         /// The limit.
         most: usize,
     },
-    /// A finding does not decode, or a field of it has another type.
+    /// A finding cannot be decoded, for example because a field has another type.
     #[error("failed to decode a finding")]
     Decode(#[from] prost::DecodeError),
     /// An unknown or missing enum value.

@@ -10,8 +10,8 @@ use crate::proto;
 use crate::proto::order::What;
 use crate::proto::order_status::What as StatusWhat;
 
-/// An order that this agent cannot decode. The agent refuses it, so that the server does not have
-/// to wait until the lease expires.
+/// An order that this agent cannot decode. The agent refuses the order, so that the server does not
+/// have to wait until the lease of the order expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "order {generation} has a kind that this agent does not know; the agent may be older than the \

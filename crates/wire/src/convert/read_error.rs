@@ -8,8 +8,8 @@ use crate::proto;
 use crate::proto::PlainReadError as Plain;
 use crate::proto::read_error::What;
 
-/// How deep causes may be nested. Our own errors have one or two levels. JSON parsers refuse deep
-/// nesting, so deeper errors could make the log unreadable.
+/// How deep causes may be nested. The errors of a Farrier agent have one or two levels. JSON
+/// parsers refuse deep nesting, so deeper errors could make the log unreadable.
 const DEPTH_MAX: usize = 4;
 
 pub(super) fn read_error(message: proto::ReadError) -> Result<ReadError, ConvertError> {

@@ -52,15 +52,15 @@ view! { lenient
         members: u32,
         /// Number of nodes out of service, whatever took them out.
         out: u32,
-        /// Limit of the disruption budget; null if there is none, or if it counts nodes that the
-        /// caller may not see.
+        /// Limit of the disruption budget; null if the domain has no budget, or if the budget
+        /// counts nodes that the caller may not see.
         limit: Option<u32>,
         /// Number of nodes that use the disruption budget; null if an older server did not say.
         disrupted: Option<u32>,
         /// Number of nodes that may get new work; null if an older server did not say.
         schedulable: Option<u32>,
-        /// How many nodes have to take work; null if there is no capacity floor, or if it counts
-        /// nodes that the caller may not see.
+        /// How many nodes have to take work; null if there is no capacity floor, or if the floor
+        /// counts nodes that the caller may not see.
         floor: Option<u32>,
     }
 }
@@ -90,7 +90,8 @@ view! { lenient
 }
 
 view! { lenient
-    /// A domain fault: the cause of a symptom is a failure domain, and not its nodes.
+    /// A domain fault: a symptom of several nodes whose cause is in their failure domain, and not
+    /// in the nodes.
     DomainFaultRow {
         /// The failure domain.
         domain: Domain,

@@ -124,8 +124,8 @@ view! { lenient
         gpu: Option<String>,
         /// Version of the NVIDIA driver; null if unknown.
         driver: Option<String>,
-        /// Number of open coverage gaps: readings that the agent misses; null if unknown, also from
-        /// agents or servers that are older than this field.
+        /// Number of open coverage gaps, which are things that the agent cannot read; null if
+        /// unknown, also from agents or servers that are older than this field.
         coverage_gaps: Option<u32>,
         /// Number of open findings.
         findings: u32,
@@ -153,9 +153,10 @@ view! { lenient
         source: String,
         /// Subject, such as `GPU 3 at 0000:3b:00.0`.
         subject: String,
-        /// Since when, by the clock of the server.
+        /// When the gap opened, by the clock of the server.
         since: Timestamp,
-        /// Why: a code of an unreadable reading in docs/reasons.md, with its parameters.
+        /// Why it cannot be read: the code of an unreadable reading in docs/reasons.md, with its
+        /// parameters.
         cause: Value,
         /// The gap with its subject and cause, for people.
         text: String,
@@ -284,9 +285,10 @@ view! { lenient
     ComponentView {
         /// The component as text, such as `GPU 3 at 0000:3b:00.0`.
         name: String,
-        /// NVML index of the GPU; null if the component is no GPU, or if it is unknown.
+        /// NVML index of the GPU; null if the component is not a GPU, or if the index is unknown.
         gpu_index: Option<u32>,
-        /// PCI address of the GPU; null if the component is no GPU, or if it is unknown.
+        /// PCI address of the GPU; null if the component is not a GPU, or if the address is
+        /// unknown.
         pci: Option<String>,
     }
 }
@@ -299,23 +301,25 @@ view! { lenient
         severity: Severity,
         /// Code of the rule.
         code: String,
-        /// Distinguishes findings of the same rule and subject, such as `Xid 79`. Often empty.
+        /// A text, such as `Xid 79`, that distinguishes findings of the same rule and subject.
+        /// Often empty.
         detail: String,
         /// Subject of the finding, such as `link 4 of GPU 3 at 0000:3b:00.0`.
         subject: String,
         text: String,
-        /// How often it happened or was detected again.
+        /// How often the fault happened or was detected again.
         count: u64,
         since: Timestamp,
-        /// What would clear it.
+        /// What would clear the finding.
         clears: String,
-        /// Code of its runbook page, for `farrier runbook`.
+        /// Code of the finding's runbook page, for `farrier runbook`.
         runbook: String,
     }
 }
 
 view! { lenient
-    /// The open findings of one component. They mostly have one cause, and so one first action.
+    /// The open findings of one component. Most of the time they have one cause, so the group has
+    /// one first action.
     FindingGroup {
         component: ComponentView,
         /// The first action.

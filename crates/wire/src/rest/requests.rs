@@ -269,7 +269,7 @@ view! { lenient
     TokenRow {
         id: i64,
         pool: String,
-        /// Location of the nodes that join with the token, if it sets more than the pool.
+        /// Location of the nodes that join with the token; null if the token sets only the pool.
         location: Option<Location>,
         /// The only node that may use the token.
         node: Option<String>,

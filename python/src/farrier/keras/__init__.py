@@ -37,7 +37,7 @@ def configure(
     preallocate: bool | None = None,
     cuda_malloc_async: bool | None = None,
 ) -> Settings:
-    """Configures Keras and its backend; call it before they are imported.
+    """Configures Keras and its backend; call it before Keras and the backend are imported.
 
     Variables that are already set are kept. XLA needs no variable: `model.compile(jit_compile=...)`
     controls it, and by default Keras enables it where the model allows.

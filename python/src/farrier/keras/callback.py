@@ -23,7 +23,7 @@ Save = Callable[[Any, int], object] | str | os.PathLike[str]
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Reports steps, phases and out-of-memory to the node's agent, and saves when it requests that.
+    """Reports steps, phases and out-of-memory to the node's agent, and saves on its request.
 
     It acts when a batch begins, not when a batch ends: a callback with `on_train_batch_end` would
     keep Keras from handling the logs of finished batches (the progress bar) asynchronously.
@@ -57,7 +57,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             stop_after_checkpoint: ends training after a checkpoint that the agent requested, so
                 that a scheduler can restart it elsewhere.
             agree: with several ranks, a function that returns True on all ranks if any rank called
-                it with True. Without it, each rank saves when it receives the request itself.
+                it with True. Without `agree`, each rank saves when that rank receives the request.
             agree_every: steps between two calls of `agree`, made at the same steps on all ranks.
             first_step: number of steps completed before this call of `fit`; None uses the
                 optimizer's count.
@@ -197,8 +197,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         requested = self.job.checkpoint_wanted is not None
         if self._agree is None:
             return requested
-        # Agree at periodic saves too: `checkpoint_done` clears the request on the rank that
-        # received it, and the other ranks would never learn of it.
+        # The ranks agree at periodic saves too: `checkpoint_done` clears the request on the rank
+        # that received it, and the other ranks would never learn of it.
         check_now = self.step // self._agree_every > before // self._agree_every or self._periodic_save_due(before)
         return check_now and self._agree(requested)
 

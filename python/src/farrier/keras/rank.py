@@ -26,7 +26,7 @@ def job_for_backend(backend: str) -> agent.Job:
 
 
 def tensorflow_rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Rank and number of workers by TF_CONFIG, chief first. None if it does not name them."""
+    """Rank and number of workers by TF_CONFIG, chief first. None if they are not in TF_CONFIG."""
     try:
         config = json.loads(environment.get("TF_CONFIG", ""))
         cluster, task = config["cluster"], config["task"]

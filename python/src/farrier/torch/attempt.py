@@ -174,7 +174,7 @@ def split_batch(config: GuardConfig, batch: Any, sizes: Sequence[int]) -> list[A
 def weighted(
     config: GuardConfig, micro_batches: Sequence[Any], sizes: Sequence[int], batch: Any
 ) -> list[WeightedMicroBatch]:
-    """Returns each micro-batch with its weight, its share of the terms in the batch's mean.
+    """Returns each micro-batch with its weight: its share of the terms in the batch's mean.
 
     Micro-batches without terms are omitted. The weights are None if the loss is a sum, or if there
     is only one micro-batch. Raises `NotSplittable` if the counts of the micro-batches do not add up

@@ -25,8 +25,8 @@ _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 class Arena:
     """The stream and memory pool in which steps run and are captured.
 
-    All graphs share the pool, and the eager runs of comparisons use it too. They can share its
-    memory, because only one replay or eager run is active at a time.
+    All graphs share the pool, and the eager runs of comparisons use it too. Graphs and eager runs
+    can share this memory, because only one of them is active at a time.
     """
 
     def __init__(self, device: torch.device) -> None:

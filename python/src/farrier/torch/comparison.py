@@ -34,8 +34,8 @@ class Comparison:
         loss: the loss of a replay that is nearest to `expected_loss`.
         expected_loss: loss of the reference run.
         gradients: number of compared gradients.
-        max_distance: the largest relative distance of a gradient between the reference run and the
-            replay in which the gradient is nearest to it.
+        max_distance: each gradient has a relative distance between the reference run and the replay
+            that is nearest to the reference run; this is the largest of these distances.
         max_distance_name: the gradient with that distance.
         mismatches: every mismatch.
         noise: the largest relative distance of a gradient between two eager runs; 0 if there was

@@ -65,7 +65,7 @@ def gradient_sync(wrapper: DistributedDataParallel | None, *, sync: bool) -> con
 
 @contextlib.contextmanager
 def broadcast_buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[None]:
-    """Broadcasts buffers on entry if DDP would in its next forward pass, and not again inside.
+    """Broadcasts buffers on entry, if DDP would do so in its next forward pass, but not inside.
 
     Every rank must take part in exactly one broadcast per call. But a rank may fail before its
     forward pass, or run several forward passes. On exit, DDP is in the same state as after one

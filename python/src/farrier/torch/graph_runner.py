@@ -192,7 +192,7 @@ class GraphRunner:
             self._sandbox.hooks.init_state(self._optimizers)
 
     def _without_graph(self, key: Key) -> CallAction:
-        """Chooses the action for a shape without a graph: warm up, then capture if it recurs."""
+        """Chooses the action for a shape without a graph: warm up; capture if the shape recurs."""
         self._occurrences[key] += 1
         if self._warmup_steps <= self._policy.warmups:
             return CallAction.WARM_UP
@@ -267,7 +267,7 @@ class GraphRunner:
         return result
 
     def _run_eager(self, key: Key | None, batch: Any) -> Any:
-        """Runs a batch eagerly, because its shape has no graph on this rank or on another."""
+        """Runs a batch eagerly, because its shape has no graph on this or another rank."""
         shape_mismatches = self._ranks.shape_mismatches
         if shape_mismatches >= self._policy.max_shapes and not self._report.captures:
             cause = (

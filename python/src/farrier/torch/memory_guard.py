@@ -82,11 +82,11 @@ def guard(
 ) -> Guard:
     """Turns `loss_fn(batch) -> loss` into `forward_backward(batch) -> loss`.
 
-    It runs backward itself. The gradients in `p.grad` are then the same, up to rounding, as after
-    one backward pass of the whole batch. After an out-of-memory error it tries these measures in
-    order: free cached memory, split the batch into micro-batches, recompute activations, offload
-    them to host memory, and release the memory reserve. It remembers the sizes that fit for each
-    shape. No batch is dropped or reordered.
+    `forward_backward` runs backward itself. The gradients in `p.grad` are then the same, up to
+    rounding, as after one backward pass of the whole batch. After an out-of-memory error it tries
+    these measures in order: free cached memory, split the batch into micro-batches, recompute
+    activations, offload them to host memory, and release the memory reserve. It remembers the sizes
+    that fit for each shape. No batch is dropped or reordered.
 
     Args:
         loss_fn: returns the scalar loss of a batch or of some of its rows, and does not call

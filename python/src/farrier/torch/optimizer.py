@@ -56,7 +56,7 @@ def unfuse(optimizer: Optimizer) -> None:
     """Undoes the fusing of SGD.
 
     Its fused kernel fails if only some of the parameters have a momentum. `OptimizerHooks` creates
-    the missing ones. Call this when those hooks are removed.
+    the missing momenta. Call this when those hooks are removed.
     """
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:

@@ -19,13 +19,13 @@ class PinnedReuseDetector:
     """Detects batches in pinned memory that was used by an earlier batch.
 
     The GPU copies pinned memory asynchronously, after the call of the step has returned. If memory
-    is allocated for each batch, as by a DataLoader, torch's allocator does not reuse it before the
-    GPU has read it. But a user may also write every batch into the same staging buffer. An eager
-    step may have waited for its copy, and the user cannot see that a graph does not. So as soon as
-    a batch uses memory of an earlier batch that is still alive, calls wait for their copies. The
-    first calls run eagerly with the user's own copies, so a buffer is usually reused before a graph
-    reads one. If there are so many buffers that reuse is found only later, the first call that
-    waits also waits for all earlier copies.
+    is allocated for each batch, as by a DataLoader, torch's allocator does not reuse this memory
+    before the GPU has read it. But a user may also write every batch into the same staging buffer.
+    An eager step may have waited for its copy, and the user cannot see that a graph does not. So as
+    soon as a batch uses memory of an earlier batch that is still alive, calls wait for their
+    copies. The first calls run eagerly with the user's own copies, so a buffer is usually reused
+    before a graph reads one. If there are so many buffers that reuse is found only later, the first
+    call that waits also waits for all earlier copies.
 
     Attributes:
         reuse_found: whether a batch reused the memory of an earlier one.

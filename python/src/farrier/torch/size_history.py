@@ -1,6 +1,6 @@
 """Records which sizes fit into memory.
 
-Pure: no torch, no clock. It is stored as JSON, to survive restarts.
+Pure: no torch, no clock. The record is stored as JSON, to survive restarts.
 
 For each mode and each shape (everything of a batch except the number of its rows) it stores the
 most rows that fit and the fewest that failed. For new shapes, a linear model of bytes over
@@ -153,7 +153,7 @@ class SizeHistory:
         return max(0, min(shape.rows, record.failed_rows - 1, max(1, record.failed_rows // 2), limit))
 
     def _safe_rows(self, record: ShapeRecord, room_bytes: int | None) -> int:
-        """The rows that fit before, or 0 if less memory is free than they needed."""
+        """The number of rows that fit earlier; 0 if less memory is free now than they needed."""
         if room_bytes is None or record.need_bytes is None or record.need_bytes <= room_bytes:
             return record.safe_rows
         return 0
@@ -210,7 +210,7 @@ class SizeHistory:
         was_known = (shape.key, plan.mode) in self.shapes
         record = self._record(shape, plan.mode)
         if not was_known and self.models[plan.mode].points:
-            # The model had predicted that it fits.
+            # The model had predicted that the rows fit.
             self.margin = min(MAX_MARGIN, self.margin + MARGIN_STEP)
         if record.failed_rows is None or plan.rows <= record.failed_rows or _may_retry(record, room_bytes):
             record.failed_rows, record.failed_room_bytes, record.fragmented = plan.rows, room_bytes, fragmented

@@ -1,16 +1,17 @@
-//! Private keys, which span many lines.
+//! Finds private keys, which extend over many lines.
 
-/// Delimiters of a private key, each followed by its type.
+/// Markers at the beginning and at the end of a private key. Each marker is followed by the type of
+/// the key.
 const BEGIN: &str = "-----BEGIN";
 pub(super) const END: &str = "-----END";
 
-/// Maximum lines of a private key. The longest in use have about a hundred.
+/// Maximum number of lines of a private key. The longest keys in use have about a hundred lines.
 pub(super) const KEY_LINES_MAX: usize = 200;
 
 /// The checksum after a PGP key: `=` and four characters.
 const CHECKSUM_CHARS: usize = 5;
 
-/// Length of the rest of a private key, after the line in which it begins.
+/// Returns how much of `rest` belongs to a private key that begins in `line`.
 pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     let lines = rest.split_inclusive('\n').take(KEY_LINES_MAX);
     let total_len = |count| lines.clone().take(count).map(str::len).sum();
@@ -27,8 +28,8 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
         return Some(0);
     }
     // In a log, each line has a timestamp and other prefixes, so redact all lines up to the end
-    // marker. A line that only mentions a key has no end marker of its own: an end marker after
-    // another begin marker belongs to the other key.
+    // marker. A line that only mentions a key has no end marker. If another begin marker comes
+    // first, the next end marker belongs to that other key.
     let mut own = lines.clone().take_while(|line| !has_marker(line, BEGIN));
     let is_complete = line.contains("KEY-----") || line.contains("BLOCK-----");
     if let Some(end) = own.position(|line| has_marker(line, END)).filter(|_| is_complete) {
@@ -37,13 +38,13 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     Some(total_len(lines.clone().take_while(|line| is_key_line(line)).count()))
 }
 
-/// `true` if a line holds this marker of a private key.
+/// `true` if a line contains this marker, and the marker is that of a private key.
 pub(super) fn has_marker(line: &str, marker: &str) -> bool {
     line.split_once(marker).is_some_and(|(_, rest)| rest.contains("PRIVATE KEY"))
 }
 
 /// Removes the lines at the end of `out` that may belong to a private key. The last line of a key
-/// may be short. If it is a PGP checksum, the line before it may be short too.
+/// may be short. If the last line is a PGP checksum, the line before it may be short too.
 pub(super) fn cut_key(out: &mut String) {
     let mut may_be_short = true;
     while let Some(line) = out.split_inclusive('\n').next_back() {
@@ -64,7 +65,8 @@ fn last_word(line: &str) -> &str {
     line.trim().rsplit(' ').next().unwrap_or_default()
 }
 
-/// `true` if a line may belong to a private key: base64, possibly after a timestamp, or a header.
+/// `true` if a line may belong to a private key. Such a line is a header, or base64, possibly after
+/// a timestamp.
 fn is_key_line(line: &str) -> bool {
     let line = line.trim();
     let last = last_word(line);

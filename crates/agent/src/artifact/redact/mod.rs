@@ -1,10 +1,11 @@
 //! Removes secrets from text before it leaves the node.
 //!
-//! Logs contain what programs print: command lines with passwords, URLs with credentials, tokens.
-//! Each rule has hints: short fixed strings. A rule can match only where one of its hints occurs.
-//! Logs are long, so a single search finds the hints of all rules, and a rule inspects only the
-//! text around its hint. If in doubt, a rule removes too much rather than too little. Redaction is
-//! a safety net: it does not remove a secret that has neither a known name nor a known format.
+//! Logs contain what programs print: command lines with passwords, URLs with credentials, and
+//! tokens. A rule finds one kind of secret. Each rule has hints, which are short fixed strings. A
+//! rule can match only where one of its hints occurs. Logs are long, so a single search finds the
+//! hints of all rules, and a rule inspects only the text around its hint. In doubtful cases, a rule
+//! removes too much rather than too little. Redaction is only a safety net: a secret with neither a
+//! known name nor a known format is not removed.
 
 mod keys;
 mod names;
@@ -22,11 +23,12 @@ use self::values::block_len;
 /// Replacement for a secret.
 const REDACTED: &str = "[redacted]";
 
-/// Bytes of input between two calls of `keep_going`.
+/// `keep_going` is called after this many bytes of input.
 const CHECK_BYTES: usize = 64 << 10;
 
-/// Returns the text without secrets, and the number of secrets removed. Invalid UTF-8 is replaced.
-/// `None` if `keep_going`, which is called every `CHECK_BYTES`, returns false.
+/// Returns the text without secrets, and the number of secrets that were removed. Invalid UTF-8 is
+/// replaced. `keep_going` is called after every `CHECK_BYTES`. If it returns false, the result is
+/// `None`.
 pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<u8>, u64)> {
     let text = String::from_utf8_lossy(text);
     let (mut out, mut count) = (String::with_capacity(text.len()), 0);
@@ -46,7 +48,7 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
         if let Some(len) = key_len(line, rest) {
             rest = &rest[len..];
         } else if has_marker(line, END) {
-            // The beginning of the key is missing, because a size limit cut it off.
+            // The beginning of the key is missing, because the size limit cut it.
             cut_key(&mut out);
         } else {
             let redactions = push_redacted(&mut out, line, |within| check(at + within))?;

@@ -1,10 +1,11 @@
-//! Tests whether the text around a hint is the name of a secret with its value.
+//! Tests whether the text around a hint is the name of a secret, followed by its value.
 
 /// How many bytes before and after its hint a rule examines.
 const NEAR_BYTES: usize = 1024;
 
-/// After these words, `key` names a secret even without a separator or with a space: `apikey`,
-/// `api key`. After other words it needs `_`, `-` or camel case: `jwt_key`, `jwtKey`.
+/// After these words, `key` names a secret even with a space or nothing in between, as in `api key`
+/// and `apikey`. After other words, `key` names a secret only with `_`, `-` or camel case in
+/// between, as in `jwt_key` and `jwtKey`.
 const SPOKEN_KEYS: &[&str] =
     &["api", "access", "account", "auth", "encryption", "private", "secret", "signing"];
 
@@ -19,7 +20,8 @@ pub(super) fn always(_: &str, _: &str) -> bool {
     true
 }
 
-/// `true` if a hint begins a word or a part of a name: `DB_PASS`, `dbPass`, but not `Bypass`.
+/// `true` if a hint is at the beginning of a word or of a part of a name, as in `DB_PASS` and
+/// `dbPass`, but not in `Bypass`.
 pub(super) fn starts_name_part(before: &str, from: &str) -> bool {
     let mut bytes = before.bytes().rev();
     let last = bytes.next().unwrap_or(b' ');
@@ -29,7 +31,8 @@ pub(super) fn starts_name_part(before: &str, from: &str) -> bool {
     !last.is_ascii_alphanumeric() || is_camel || bytes.next() == Some(b'\\')
 }
 
-/// `true` if `pass` begins a part of a name, or ends one in capitals: `SSHPASS`, but not `BYPASS`.
+/// `true` if `pass` is at the beginning of a part of a name, or at the end of one in capitals. This
+/// is the case in `SSHPASS`, but not in `BYPASS`.
 pub(super) fn is_pass(before: &str, from: &str) -> bool {
     let name =
         near(before).bytes().rev().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
@@ -54,12 +57,12 @@ pub(super) fn is_secret_key(before: &str, from: &str) -> bool {
     }
 }
 
-/// `true` if a hint begins a command-line argument, or follows its first `-`.
+/// `true` if a hint is at the beginning of a command-line argument, or after the first `-` of one.
 fn starts_argument(before: &str, _: &str) -> bool {
     before.is_empty() || before.ends_with([' ', '\t', '\0', '"', '\'', '-'])
 }
 
-/// `true` if a hint ends the name of a flag: `--db-pass`.
+/// `true` if a hint is at the end of the name of a flag, as in `--db-pass`.
 pub(super) fn is_pass_flag(before: &str, from: &str) -> bool {
     starts_argument(before, from) || is_flag(before)
 }
@@ -73,14 +76,14 @@ pub(super) fn is_curl_flag(before: &str, from: &str) -> bool {
     starts_argument(before, from) && near(before).contains("curl")
 }
 
-/// `true` if the word that starts at the hint contains an `@`. Most URLs contain none, so this test
-/// saves the slow match of a pattern.
+/// `true` if the word that starts at the hint contains an `@`. Most URLs contain no `@`, and this
+/// test is faster than the match of a pattern.
 pub(super) fn has_at(_: &str, from: &str) -> bool {
     let mut word = from.bytes().take(NEAR_BYTES).take_while(|byte| !byte.is_ascii_whitespace());
     word.any(|byte| byte == b'@')
 }
 
-/// `true` if a dot ends the first part of a possible JSON web token.
+/// `true` if the text may be a JSON web token, because a dot follows its first part.
 pub(super) fn has_token_dot(_: &str, from: &str) -> bool {
     let mut bytes = from.bytes().take(NEAR_BYTES);
     bytes.find(|byte| !byte.is_ascii_alphanumeric() && !b"_-".contains(byte)) == Some(b'.')
@@ -101,9 +104,9 @@ pub(super) fn is_flag(before: &str) -> bool {
     near(before).bytes().rev().take_while(is_name_byte).last() == Some(b'-')
 }
 
-/// `true` if the word after a name is likely its value, although only a space separates them. The
-/// word is likely the value if the name is a flag, as in `--password abc`, or if the word looks
-/// random, as in `passphrase ab12cd`.
+/// `true` if the word after a name is probably its value, although only a space separates them.
+/// This is the case if the name is a flag, as in `--password abc`, or if the word looks random, as
+/// in `passphrase ab12cd`.
 pub(super) fn is_likely(is_flag: bool, value: &str) -> bool {
     let has = |is: fn(&u8) -> bool| value.as_bytes().iter().any(is);
     let is_random = value.len() > NEAR_BYTES

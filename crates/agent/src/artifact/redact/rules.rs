@@ -30,11 +30,12 @@ const SECRETS: &[&str] = &[
     "private-mac",
 ];
 
-/// Name of the regex group that matches only after a name with a qualifier, such as
-/// `GITHUB_TOKEN_RO`.
+/// Name of the regex group that matches only if the name of the secret has a qualifier, such as
+/// `_RO` in `GITHUB_TOKEN_RO`.
 const QUALIFIED: &str = "qualified";
 
-/// Secrets that are recognised by their format, without a name: the hints and the pattern of each.
+/// Secrets that are recognised by their format, without a name. Each entry has the hints and the
+/// pattern of one format.
 const FORMS: &[(&[&str], &str)] = &[
     (&["akia", "asia"], r"(?:AKIA|ASIA)[A-Z0-9]{16}"),
     (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"gh[pousr]_[A-Za-z0-9]{20,}"),
@@ -54,39 +55,41 @@ const FORMS: &[(&[&str], &str)] = &[
         &["$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$"],
         r"\$[0-9a-z]{1,2}\$[A-Za-z0-9./$=,]{20,}",
     ),
-    // Base64 of `-----BEGIN `: a private key, or a certificate.
+    // The base64 form of `-----BEGIN `, with which a private key or a certificate begins.
     (&["ls0tls1crudjtib"], r"LS0tLS1CRUdJTiB[A-Za-z0-9+/=]{20,}"),
 ];
 
 pub(super) struct RedactionRule {
-    /// Texts at which the pattern is tried, in upper or lower case.
+    /// Texts at which the pattern is tried. Upper and lower case are treated the same.
     hints: &'static [&'static str],
-    /// Decides whether to try the pattern, given the text before the hint and the text that starts
-    /// at the hint.
+    /// Decides whether to try the pattern. The arguments are the text before the hint, and the text
+    /// that starts at the hint.
     applies: fn(&str, &str) -> bool,
     /// Matches the text that starts at the hint. The first capture group is the text before the
-    /// secret, which is kept. Every repetition, except one at the end of the pattern, has an upper
-    /// bound, because a line can be as long as a file and a match may be tried at every hint in it.
+    /// secret, which is kept. A line can be as long as a file, and a match may be tried at every
+    /// hint in the line. Therefore every repetition has an upper bound, except one at the end of
+    /// the pattern.
     pattern: Regex,
     extent: Extent,
 }
 
 /// Where the secret ends.
 enum Extent {
-    /// At the end of the pattern, or where its second group begins.
+    /// The secret ends at the end of the pattern, or where the second group begins.
     Pattern,
-    /// At the end of the value after the name, which is a word or a quoted string. If the second
-    /// group matches, name and value are separated only weakly, such as by a space. The value then
-    /// counts as a secret only if the name is a command-line flag or the value looks random. If the
-    /// group [`QUALIFIED`] matches, the value counts as a secret only if it looks random.
+    /// The secret ends at the end of the value after the name. The value is a word or a quoted
+    /// string. If the second group matches, only a weak separator, such as a space, separates the
+    /// name from the value. The value then counts as a secret only if the name is a command-line
+    /// flag or the value looks random. If the group [`QUALIFIED`] matches, the value counts as a
+    /// secret only if it looks random.
     Value,
-    /// At the end of the line, or of the string that contains the header.
+    /// The secret ends at the end of the line, or of the string that contains the header.
     Header,
 }
 
 pub(super) struct RedactionRules {
     pub(super) hints: AhoCorasick,
-    /// The rule of each hint.
+    /// For each hint, the rule that it belongs to.
     pub(super) rule_of_hint: Vec<usize>,
     pub(super) all: Vec<RedactionRule>,
 }
@@ -118,27 +121,28 @@ fn rules() -> Vec<RedactionRule> {
     };
     // NUL separates the arguments of a process, and ANSI escapes set colours.
     let gap = r"(?:[\s\x00]|\x1b\[[0-9;]*m)*";
-    // As in `"name": "DB_PASSWORD", "value": "abc"`.
+    // The name and the value may be a pair, as in `"name": "DB_PASSWORD", "value": "abc"`.
     let pair = format!(r#"(?:\\*["'],{gap}\\*["']value)?"#);
     let is = &format!(r#"{pair}\\*["']?\]?{gap}(?:(?:=>|:=|=+|:|%3[ad]){gap}|>)"#);
     let weak = r#"\\*["']?[\s\x00]+(?:is[\s\x00]+)?|\\*["'],[\s\x00]*"#;
     let more = r"[a-z0-9_-]{0,32}(?:\.(?:data|key|string|text|value))?";
     let part = r"(?:[_-]?(?:id|value|data|file|content|string|hash|base64|[0-9]{1,9})){0,3}";
-    // A name with a qualifier, such as `_RO` in `GITHUB_TOKEN_RO`. `token_count=7` is not a secret,
-    // because its value does not look random.
+    // The name may have a qualifier, such as `_RO` in `GITHUB_TOKEN_RO`. In `token_count=7`, the
+    // value is not a secret, because it does not look random.
     let qualified = &format!(r"(?:[_-][a-z0-9]{{1,32}}){{1,3}}{is}(?<{QUALIFIED}>)");
     let any = r"[^\s\x00]";
 
     let mut all = vec![
         named(SECRETS, always, &format!("{more}(?:{is}|({weak}))"), any),
-        // `Failed to set up credentials: Protocol error` is not a secret.
+        // In `Failed to set up credentials: Protocol error`, there is no secret.
         named(&["credential"], always, &format!(r"{more}(?:(:\s+|{weak})|{is})"), any),
         // `tokenizer` is not a secret.
         named(&["token"], always, &format!("{part}(?:{is}|({weak})|{qualified})"), any),
-        // `tokens=4096` is a count, and `tokens: all of them` is a sentence.
+        // In `tokens=4096`, the value is a count, and in `tokens: all of them`, the text is a
+        // sentence.
         named(&["tokens"], always, &format!(r"(?:(:\s+)|{is})"), r#"[\["'\\]*[0-9.]*[a-z]"#),
         named(&["key"], is_secret_key, &format!("s?{part}(?:{is}|({weak})|{qualified})"), any),
-        // `pass:12` is a count.
+        // In `pass:12`, the value is a count.
         named(
             &["pass"],
             is_pass,
@@ -146,7 +150,7 @@ fn rules() -> Vec<RedactionRule> {
             r"(?:\d{4}|\d{0,3}[^\d\s,;])",
         ),
         named(&["-pass"], is_pass_flag, r#"(?:[\s\x00=]+|\\*["'],[\s\x00]*)"#, r"[^\s\x00-]"),
-        // `PWD=/root` is a directory.
+        // In `PWD=/root`, the value is a directory.
         named(&["pwd"], starts_name_part, is, r"[^\s\x00/]"),
         named(&["jwt", "psk"], starts_name_part, is, any),
         named(&["auth"], starts_name_part, is, r#"[\\"']*[a-z0-9+/=]{16}"#),
@@ -175,7 +179,7 @@ fn rules() -> Vec<RedactionRule> {
             Extent::Pattern,
         ),
         // The secret ends at the last `@` before the path, because a password may contain an `@`. A
-        // password may also contain a `/`. If the text between `:` and `/` is all digits, it is a
+        // password may also contain a `/`. If the text between `:` and `/` has only digits, it is a
         // port and not part of a password.
         rule(
             &["://", r":\/\/"],
@@ -189,8 +193,7 @@ fn rules() -> Vec<RedactionRule> {
             r"()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",
             Extent::Pattern,
         ),
-        // Match `sk-` only at the start of a word in a name, because `disk-` and `task-` contain it
-        // too.
+        // Match `sk-` only at the beginning of a word, because `disk-` and `task-` also contain it.
         rule(&["sk-"], starts_name_part, r"()sk-[A-Za-z0-9_-]{20,}", Extent::Pattern),
     ];
     let forms = FORMS.iter();

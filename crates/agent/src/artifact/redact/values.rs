@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::keys::KEY_LINES_MAX;
 
-/// The length of a value. `name` holds the name of the value and the separator after it.
+/// The length of a value. `name` is the name of the value, together with the separator after it.
 pub(super) fn value_len(name: &str, value: &str) -> usize {
     let depth = slashes(value.bytes());
     let quoted = &value[depth..];
@@ -14,7 +14,8 @@ pub(super) fn value_len(name: &str, value: &str) -> usize {
             .map_or(text.len(), |quote| if quote.len() > depth { quote.end } else { quote.start });
         return depth + 1 + len;
     }
-    // A list is redacted as a whole. A list without an end is redacted up to the end of the line.
+    // A list is redacted as a whole. If the list has no end, it is redacted up to the end of the
+    // line.
     let mut open = 0_usize;
     let list_end = value.find(|letter: char| {
         open += usize::from("[{".contains(letter));
@@ -22,7 +23,7 @@ pub(super) fn value_len(name: &str, value: &str) -> usize {
         open == 0
     });
     let Some(from) = list_end else { return value.len() };
-    // If the name is quoted, the text is JSON, and this value is a number or a literal.
+    // If the name is quoted, the text is JSON, and this unquoted value is a number or a literal.
     let is_json = name.contains(is_quote);
     let end = value[from..].char_indices().find(|&(at, letter)| {
         letter.is_whitespace()
@@ -43,15 +44,15 @@ pub(super) fn header_len(before: &str, name: &str, value: &str) -> usize {
         _ if before.starts_with('{') => ('"', 0),
         _ => return value.len(),
     };
-    // As in JSON, the name and the value are quoted separately.
+    // The name and the value are quoted separately, as in JSON.
     if name.contains(quote) && value.trim_start_matches('\\').starts_with([quote, '[', '{']) {
         return value_len(name, value);
     }
     closing(value, quote, depth).map_or(value.len(), |end| end.start)
 }
 
-/// The closing quote of a string, with its backslashes. A quote with more backslashes than the
-/// opening quote belongs to the text, as does a quote within a word.
+/// The closing quote of a string, with its backslashes. A quote belongs to the text if it has more
+/// backslashes than the opening quote, or if it is within a word.
 fn closing(text: &str, quote: char, depth: usize) -> Option<Range<usize>> {
     text.match_indices(quote).find_map(|(at, _)| {
         let slashes = slashes(text[..at].bytes().rev());
@@ -73,7 +74,8 @@ fn slashes(bytes: impl Iterator<Item = u8>) -> usize {
     bytes.take_while(|byte| *byte == b'\\').count()
 }
 
-/// The length of the value that follows `password: |` in YAML: all lines with deeper indentation.
+/// The length of a value that follows `password: |` in YAML. The value consists of all lines with
+/// deeper indentation.
 pub(super) fn block_len(line: &str, rest: &str) -> usize {
     let start = line.trim_end().trim_end_matches(['+', '-']).strip_suffix(['|', '>']);
     if !start.is_some_and(|key| key.trim_end().ends_with(':')) {

@@ -1,5 +1,5 @@
 //! Collects an artifact for an order and uploads it. The node is not changed, so a restarted agent
-//! may start over. It uploads the bundle of the previous agent process if that is complete.
+//! may start again. If the previous agent process completed the bundle, that bundle is uploaded.
 
 use farrier_fleet::fleet::order::OrderStatus;
 use farrier_hardware::Root;
@@ -12,8 +12,8 @@ use crate::run::boot_time;
 /// Maximum bytes before compression. Even incompressible content stays below the server's limit.
 const CONTENT_BYTES_MAX: u64 = 30 << 20;
 
-/// First and longest wait between upload attempts, in polling intervals. The wait doubles with each
-/// attempt.
+/// The first and the longest wait between upload attempts, in polling intervals. The wait doubles
+/// with each attempt.
 const RETRY_POLLS: (u32, u32) = (1, 32);
 
 /// Uploads the bundle that `collect` fills. Without a server, the bundle stays on the node.
@@ -28,8 +28,8 @@ pub(super) fn deliver(
         Err(NoBundle::Failed(err)) => failed(err.to_string()),
         Err(NoBundle::Cancelled) => Err(Abort::Cancelled),
     };
-    // Keep the bundle if there is no server, because the bundle is the result. Also keep it if the
-    // agent is stopping, because the next agent process uploads it.
+    // Keep the bundle if there is no server, because it is then the result of the order. Also keep
+    // it if the agent is stopping, because the next agent process will upload it.
     let has_ended = !matches!(outcome, Err(Abort::Cancelled));
     let is_disposable =
         task.inner.outbox.is_some() || !matches!(outcome, Ok(OrderStatus::Done { .. }));
@@ -51,7 +51,7 @@ impl From<BundleError> for NoBundle {
     }
 }
 
-/// The bundle on disk, from an earlier agent process or collected now.
+/// The bundle on disk. Either an earlier agent process collected it, or it is collected now.
 fn bundle(
     task: &OrderTask<'_>,
     collect: impl FnOnce(&OrderTask<'_>, &mut Bundle) -> Result<(), BundleError>,
@@ -64,8 +64,8 @@ fn bundle(
     let times = (task.now(), boot_time(&Root::unrecorded(&task.inner.paths.root)));
     let mut bundle = Bundle::create(&path, order.node.as_str(), times, CONTENT_BYTES_MAX)?;
     let collected = collect(task, &mut bundle);
-    // Sources end early if the order is not active. A partial bundle must not look complete after a
-    // restart.
+    // Sources end early if the order is no longer active. After a restart, a partial bundle must
+    // not be taken for a complete one.
     if !task.is_active() {
         bundle.discard();
         return Err(NoBundle::Cancelled);

@@ -26,12 +26,13 @@ const ORDERS_BYTES: u64 = 1 << 20;
 const BUG_REPORT_BYTES: u64 = 12 << 20;
 /// Maximum number of bytes read from a bug report, after decompression.
 const BUG_REPORT_READ_BYTES: u64 = 1 << 30;
-/// Maximum number of bytes of a bug report that are redacted, from its end.
+/// Maximum number of bytes of a bug report that are redacted. They are taken from the end of the
+/// report.
 const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
 /// Deadline of `journalctl`. It takes a few seconds on a busy machine with a large journal.
 const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
-/// Number of lines from the end of the previous boot's log. At 200 bytes per line they fill
+/// Number of lines from the end of the previous boot's log. With 200 bytes per line, they fill
 /// [`KERNEL_BYTES`].
 const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
 /// Deadline of `nvidia-smi -q`. It takes seconds for eight GPUs, and hangs if the driver hangs.
@@ -39,23 +40,23 @@ const SMI_DEADLINE: Duration = Duration::from_secs(60);
 /// Deadline of `nvidia-bug-report.sh`. It takes one to three minutes on a node with eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Free disk space required for the bug report. The script writes a file of up to 64 MiB and
-/// compresses it. The rest of this space stays free for the node's own work.
+/// Free disk space that is required for the bug report. The script writes a file of up to 64 MiB
+/// and compresses it. The rest is a reserve for the node's own work.
 const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
 
 /// A shell script that runs the command in its arguments with private file permissions and a file
 /// size limit of 64 MiB.
 const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
 
-/// Maximum characters of stderr kept, from its end.
+/// Maximum number of characters of stderr that are kept. They are taken from its end.
 const STDERR_CHARS: usize = 300;
 
 pub(super) fn collect(task: &OrderTask<'_>) -> Outcome {
     artifact::deliver(task, collect_sources)
 }
 
-/// Collects one source after the other. Stops when the order is no longer active, because a newer
-/// order, such as a cordon, may be waiting.
+/// Collects the sources one after the other. Stops when the order is no longer active, because a
+/// newer order, such as a cordon, may be waiting.
 fn collect_sources(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     type Source = fn(&OrderTask<'_>) -> Result<SourceOutput, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
@@ -84,7 +85,7 @@ fn kernel(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     Ok(SourceOutput { bytes, dropped_bytes, cut_off_by: None })
 }
 
-/// Kernel log of the previous boot. If a fault led to a reboot, this log contains the fault.
+/// Kernel log of the previous boot. If a fault led to a reboot, the fault is in this log.
 fn previous_kernel(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     const PROGRAM: &str = "journalctl";
     if !is_live(&task.inner.paths.root) {
@@ -96,8 +97,8 @@ fn previous_kernel(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     run_program(task, PROGRAM, args, JOURNALCTL_DEADLINE)
 }
 
-/// Runs `nvidia-smi` with the configured NVML library, which may simulate a node. If none is
-/// configured, runs it with the library of this machine.
+/// Runs `nvidia-smi` with the configured NVML library, which may be the library of a simulated
+/// node. If no library is configured, runs it with the library of this machine.
 fn nvidia_smi(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     const PROGRAM: &str = "nvidia-smi";
     let paths = &task.inner.paths;
@@ -132,8 +133,8 @@ fn bug_report(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleErr
         bundle.add_gap(NAME, &err);
         return Ok(());
     }
-    // The file name contains the PID of this agent, because a script that an earlier, killed agent
-    // started may still be writing its file.
+    // The file name contains the PID of this agent. A script that an earlier, killed agent started
+    // may still be writing another file.
     let path = folder.join(format!("bug-report-{}", std::process::id()));
     // Safe mode skips the steps that are known to hang on a lost GPU.
     let args = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
@@ -179,7 +180,8 @@ fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Reads the end of a report. If the compressed file is truncated, uses what can be decompressed.
+/// Reads the end of a report. If the compressed file is truncated, the part that can be
+/// decompressed is used.
 fn read_report(path: &Path) -> Result<SourceOutput, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
     let mut file = File::open(path).map_err(failed)?;
@@ -195,7 +197,8 @@ fn read_report(path: &Path) -> Result<SourceOutput, SourceError> {
     }
 }
 
-/// At most the last `keep_bytes` of what can be read, starting at a line boundary.
+/// The last bytes of what can be read, at most `keep_bytes`. The result starts at the beginning of
+/// a line.
 fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> SourceOutput {
     let (mut last, mut chunk) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
     let cut_off_by = loop {
@@ -214,7 +217,8 @@ fn is_live(root: &Path) -> bool {
 }
 
 /// Runs a command line and returns the end of its stdout. `args[0]` is the executable to start,
-/// which may be `env` or `sh`. `program` is the program that it runs; errors name this program.
+/// which may be `env` or `sh`. `program` is the program that this executable runs. Errors name this
+/// program.
 fn run_program(
     task: &OrderTask<'_>,
     program: &str,
@@ -235,8 +239,8 @@ fn run_program(
     }
 }
 
-/// The output of a process, even if the process failed or timed out: if a GPU is lost, for example,
-/// `nvidia-smi` prints the other GPUs and exits with an error.
+/// The output of a process, even if the process failed or timed out. If a GPU is lost, for example,
+/// `nvidia-smi` still prints the other GPUs, and exits with an error.
 fn content_of(
     program: &str,
     completed: CompletedProcess,
@@ -259,8 +263,8 @@ fn content_of(
             Some(failed(program, status))
         }
         End::TimedOut => Some(SourceError::TimedOut { program, after }),
-        // The lease ended, or the order was cancelled. After a cancellation no bundle is sent, so
-        // this error is seen only if the lease ended.
+        // The lease ended, or the order was cancelled. This error is visible only if the lease
+        // ended, because no bundle is sent after a cancellation.
         End::Cancelled => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
@@ -272,7 +276,8 @@ fn content_of(
     }
 }
 
-/// Redacts before truncating: a secret without its beginning would not be recognised.
+/// Returns the end of stderr. The text is redacted before it is cut, because a secret whose
+/// beginning is missing would not be recognised.
 fn end_of(stderr: &[u8]) -> String {
     let (text, _) = redact(stderr, &|| true).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -309,7 +314,7 @@ fn journal(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     segments_end(state_dir, &numbers, JOURNAL_BYTES)
 }
 
-/// The last bytes of these segments, taken from as many segments as needed.
+/// The last bytes of these segments. As many segments are read as needed.
 fn segments_end(
     state_dir: &Path,
     numbers: &[u64],
@@ -334,8 +339,8 @@ fn orders(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     tail(&task.inner.state_dir().join("orders.jsonl"), ORDERS_BYTES)
 }
 
-/// The end of a file, starting at a line boundary, because redaction would not recognise a secret
-/// whose beginning is cut off.
+/// The end of a file, beginning with a whole line. Redaction would not recognise a secret whose
+/// beginning is cut off.
 fn tail(path: &Path, bytes_max: u64) -> Result<SourceOutput, SourceError> {
     let read = || -> io::Result<SourceOutput> {
         let mut file = File::open(path)?;

@@ -1,4 +1,5 @@
-//! Cordon and uncordon: sets a cordon if there is none, and removes only a cordon of farrier.
+//! Cordon and uncordon. A cordon is set only if there is none. Only a cordon that Farrier set is
+//! removed.
 
 use farrier_fleet::fleet::event::Cordon;
 

@@ -1,5 +1,6 @@
-//! Waits until no job runs on the node. Jobs that outlast the wait are requeued on another node if
-//! the scheduler supports it. Other jobs may run until the lease ends.
+//! Waits until no job runs on the node. If a job runs longer than the wait, it is requeued on
+//! another node, provided that the scheduler supports this. Other jobs may run until the lease
+//! ends.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(super) fn drain(task: &mut OrderTask<'_>, wait_s: u32) -> Outcome {
     let boot = boot(task)?;
     let requeue_from = task.after(Duration::from_secs(wait_s.into()));
     loop {
-        // If the cordon was removed meanwhile, the node never becomes idle.
+        // If the cordon was removed in the meantime, the node never becomes idle.
         if read_cordon(task)? == Cordon::None {
             return Err(Abort::cannot_execute("the node accepts new work: cordon it first"));
         }
@@ -35,8 +36,8 @@ pub(super) fn drain(task: &mut OrderTask<'_>, wait_s: u32) -> Outcome {
     }
 }
 
-/// How many polling intervals to wait before the next check, but not beyond `next`. The wait grows,
-/// because thousands of nodes may poll one scheduler's controller.
+/// How many polling intervals to wait before the next check. The wait ends at `next` at the latest.
+/// It grows over time, because thousands of nodes may poll the controller of one scheduler.
 fn poll_interval(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
     let wait = match now.duration_since(since).as_secs() {
         ..60 => 1,
@@ -74,7 +75,7 @@ fn drained_evidence(task: &OrderTask<'_>) -> String {
     format!("no job runs on the node ({scheduler}){suffix}")
 }
 
-/// Jobs that the agent tried to requeue, with the error if the requeue failed.
+/// Jobs that the agent tried to requeue. If the requeue failed, the error is included.
 fn requeued<'t>(
     task: &'t OrderTask<'_>,
 ) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {

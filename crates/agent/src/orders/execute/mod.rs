@@ -1,4 +1,5 @@
-//! Execution of an order: inspect, check the precondition, act, inspect again.
+//! Executes an order: inspect the node, check the precondition, make the change, inspect the node
+//! again.
 //!
 //! ```text
 //! inspect ─ nothing to do ──> Done
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! A restarted agent knows from the journal which changes were started, and inspects the node
-//! first. If it cannot tell whether a change was made, and the change must not be made twice, the
-//! order fails.
+//! first. The order fails if it is unknown whether a change was made, and the change must not be
+//! made twice.
 
 mod artifact;
 mod collect_logs;
@@ -27,7 +28,7 @@ use super::task::{Abort, OrderTask};
 /// Final status of an order, or why the execution stopped.
 type Outcome = Result<OrderStatus, Abort>;
 
-/// A permission in the node's configuration, without which an order is refused.
+/// A permission in the node's configuration. Without it, the order is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OrderPermission<'o> {
     Reset,
@@ -41,7 +42,7 @@ type Execute<'o> = Box<dyn FnOnce(&mut OrderTask<'_>) -> Outcome + 'o>;
 
 /// How an order kind is executed, and the permission that it needs.
 pub(super) struct Executor<'o> {
-    /// `None` if the configuration cannot forbid the order.
+    /// The permission. `None` if the configuration cannot forbid the order.
     pub(super) needs: Option<OrderPermission<'o>>,
     execute: Execute<'o>,
 }
@@ -59,7 +60,7 @@ impl<'o> Executor<'o> {
     }
 }
 
-/// The table of order kinds. A new kind adds its entry here and its executor beside this file.
+/// The table of order kinds. A new kind needs an entry here, and an executor in this directory.
 pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
     match kind {
         OrderKind::Cordon => Executor::new(cordon::cordon),
@@ -88,7 +89,7 @@ pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
     }
 }
 
-/// Executes an order. `None` if the order is no longer active, or the agent is stopping.
+/// Executes an order. Returns `None` if the order is no longer active, or if the agent is stopping.
 pub(super) fn run(task: &mut OrderTask<'_>) -> Option<OrderStatus> {
     let kind = task.order().kind.clone();
     let outcome = (executor(&kind).execute)(task);
@@ -112,7 +113,7 @@ fn failed(reason: impl fmt::Display) -> Outcome {
     Ok(OrderStatus::Failed { reason: reason.to_string() })
 }
 
-/// The current boot id. Fails if the order is bound to another boot.
+/// The current boot ID. Fails if the order is valid only in another boot.
 fn boot(task: &OrderTask<'_>) -> Result<String, Abort> {
     let boot = task.retry(|| task.inner.actuator.boot())?;
     match &task.order().boot {

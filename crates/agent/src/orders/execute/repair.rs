@@ -1,4 +1,4 @@
-//! Repairs. Each requires a node that is cordoned and idle.
+//! Repairs. Each repair requires a cordoned and idle node.
 
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::GpuUuid;
@@ -9,7 +9,8 @@ use super::super::task::{Abort, OrderTask};
 use super::cordon::read_cordon;
 use super::{Outcome, boot, done, failed, join_names};
 
-/// How many times to check a GPU or a service after a repair before the repair counts as failed.
+/// Maximum number of checks of a GPU or a service after a repair. If none of them is good, the
+/// repair counts as failed.
 const CHECKS_MAX: u32 = 60;
 
 pub(super) fn reset_gpu(task: &mut OrderTask<'_>, gpu: &GpuUuid) -> Outcome {
@@ -33,9 +34,9 @@ pub(super) fn reset_gpu(task: &mut OrderTask<'_>, gpu: &GpuUuid) -> Outcome {
     confirm_reset(task, gpu)
 }
 
-/// Acknowledges a manual repair. First writes the note, which a restarted agent reads, then
-/// notifies the running health monitor. Idempotent, because the note has the time at which the
-/// order was accepted.
+/// Acknowledges a manual repair. The note is written first, because a restarted agent reads it.
+/// Then the running health monitor is notified. This is idempotent, because the time in the note is
+/// the time at which the order was accepted.
 pub(super) fn acknowledge(task: &OrderTask<'_>, repair: String) -> Outcome {
     let note = RepairNote { at: task.accepted(), repair };
     if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
@@ -64,8 +65,8 @@ fn confirm_reset(task: &OrderTask<'_>, gpu: &GpuUuid) -> Outcome {
     failed(format!("the GPU was reset, but the fault remains: {last}"))
 }
 
-/// Determines the outcome of a reset that an earlier agent process started. Never resets the GPU a
-/// second time.
+/// Determines the outcome of a reset that an earlier agent process started. The GPU is never reset
+/// a second time.
 fn resume_reset(task: &OrderTask<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
     match started {
         Started { ended: true, failed: Some(why), .. } => return failed(why),
@@ -95,7 +96,7 @@ pub(super) fn reboot(task: &mut OrderTask<'_>) -> Outcome {
         None => {}
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Started { ended: true, failed: None, .. }) => return wait_for_reboot(task),
-        // The boot is the same, so the reboot has not happened, even if it was started.
+        // The boot is the same. The reboot has therefore not happened, even if it was requested.
         Some(Started { ended: false, .. }) => task.wait_for_earlier_change()?,
     }
     let boot = boot(task)?;
@@ -107,7 +108,7 @@ pub(super) fn reboot(task: &mut OrderTask<'_>) -> Outcome {
     wait_for_reboot(task)
 }
 
-/// Waits for the reboot, which also ends this process.
+/// Waits for the reboot, which ends this process too.
 fn wait_for_reboot(task: &OrderTask<'_>) -> Outcome {
     while task.has_time() {
         if let Some(evidence) = rebooted(task)? {
@@ -118,7 +119,8 @@ fn wait_for_reboot(task: &OrderTask<'_>) -> Outcome {
     failed("the reboot was requested, but the node has not rebooted")
 }
 
-/// Evidence that this is not the boot in which the order was accepted.
+/// Evidence that the node was rebooted after the order was accepted. `None` if the boot is still
+/// the same.
 fn rebooted(task: &OrderTask<'_>) -> Result<Option<String>, Abort> {
     let boot = task.retry(|| task.inner.actuator.boot())?;
     let before = task.boot_before();
@@ -139,7 +141,7 @@ pub(super) fn restart_service(task: &mut OrderTask<'_>, unit: &str) -> Outcome {
             if service.run.is_some() && service.run.as_ref() != previous_run(effect) {
                 return confirm_restart(task, unit, previous_run(effect));
             }
-            // The run is the same, so the service was not restarted.
+            // The service is still in the same run, so it was not restarted.
         }
     }
     let boot = boot(task)?;

@@ -6,7 +6,7 @@ use super::super::task::{Abort, OrderTask};
 use super::repair::ensure_drained;
 use super::{Outcome, boot, done, failed, join_names};
 
-/// Runs `farrier diag`. It does not change the node, so a restarted agent runs it again.
+/// Runs `farrier diag`. The command does not change the node, so a restarted agent runs it again.
 pub(super) fn diag(task: &OrderTask<'_>, level: u8, minutes: u32) -> Outcome {
     ensure_drained(task)?;
     let report = task.inner.inspector.run_diag(level, minutes, &|| task.is_active());
@@ -17,11 +17,12 @@ pub(super) fn diag(task: &OrderTask<'_>, level: u8, minutes: u32) -> Outcome {
         return done(format!("level {level}: {}", report.passed.join("; ")));
     }
     let reason = format!("level {level}: {}", describe_shortfall(&report));
-    // If no test failed, tests without a result say nothing about the GPU.
+    // If no test failed, the tests without a result say nothing about the GPU.
     if report.failed.is_empty() { Err(Abort::CannotExecute(reason)) } else { failed(reason) }
 }
 
-/// Lists several failures, because an operator asked for them.
+/// Describes what is missing for a pass. Several failures are listed, because an operator requested
+/// the test.
 fn describe_shortfall(report: &VerificationReport) -> String {
     match (report.failed.as_slice(), report.unknown.as_slice()) {
         ([], []) => "no check has a result".to_owned(),
@@ -31,7 +32,7 @@ fn describe_shortfall(report: &VerificationReport) -> String {
     }
 }
 
-/// Applies a profile. Settings that are already in place are not applied again, so a restarted
+/// Applies a profile. Settings that already have their value are not applied again, so a restarted
 /// agent may start this a second time.
 pub(super) fn tune(task: &mut OrderTask<'_>, profile: &str) -> Outcome {
     match task.last_started().cloned() {

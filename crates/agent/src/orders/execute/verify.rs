@@ -1,5 +1,5 @@
-//! Verifies the node. Findings clear some time after their cause, and a new agent needs time for
-//! its first readings, so a failed verification is retried for a while.
+//! Verifies the node. A failed verification is retried for a while, because findings clear some
+//! time after their cause has gone, and because a new agent needs time for its first readings.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::super::actuator::VerificationReport;
 use super::super::task::{Abort, OrderTask};
 use super::{Outcome, done, failed};
 
-/// Polling intervals between attempts. Each attempt starts a child process for NVML.
+/// Number of polling intervals between attempts. Each attempt starts a child process for NVML.
 const RETRY_POLLS: u32 = 5;
 
 pub(super) fn verify(task: &OrderTask<'_>, level: VerificationLevel) -> Outcome {
@@ -29,8 +29,9 @@ pub(super) fn verify(task: &OrderTask<'_>, level: VerificationLevel) -> Outcome 
     }
 }
 
-/// The final status. Without a failed check, V0 and V1 have no result: a reading is missing, and may
-/// return. A test of V2 or V3 that does not run is a failure, because the GPU may be what stops it.
+/// The final status. If no check failed but some have no result, V0 and V1 have no result either,
+/// because a reading is missing and may return. If a test of V2 or V3 does not run, the level
+/// fails, because the GPU may be the cause.
 fn ended(level: VerificationLevel, report: &VerificationReport) -> Outcome {
     let reads_only = matches!(level, VerificationLevel::V0 | VerificationLevel::V1);
     match summarize(&report.unknown) {
@@ -54,7 +55,7 @@ fn failure_reason(report: &VerificationReport) -> String {
     }
 }
 
-/// The first item, and the number of others.
+/// The first item, followed by the number of other items.
 fn summarize(items: &[String]) -> Option<String> {
     let more = items.len().saturating_sub(1);
     items

@@ -79,7 +79,7 @@ impl HostScheduler {
         bytes.push(b'\n');
         file.write_all(&bytes)?;
         file.sync_all()?;
-        // If another tool has set a cordon meanwhile, a hard link fails, but a rename would
+        // If another tool has set a cordon in the meantime, a hard link fails. A rename would
         // overwrite that cordon.
         fs::hard_link(&part, &self.path)?;
         fs::remove_file(&part)?;

@@ -18,24 +18,24 @@ pub(in crate::orders) const PREFIX: &str = "farrier: ";
 /// Owner of farrier's cordons, in a cordon file.
 pub(in crate::orders) const OWNER: &str = "farrier";
 
-/// Maximum length of a reason: Slurm shows it on one line.
+/// Maximum length of a reason. The limit exists because Slurm shows the reason on one line.
 const REASON_CHARS_MAX: usize = 200;
 
 pub trait Scheduler: Send + Sync {
-    /// The name that the evidence of an order uses.
+    /// The name of the scheduler, as the evidence of an order shows it.
     fn name(&self) -> &'static str;
 
-    /// The cordon state. `ours` is the reason in the last cordon that farrier set, if the journal
-    /// has it.
+    /// The cordon state. `ours` is the reason in the last cordon that Farrier set, if the journal
+    /// has this reason.
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError>;
 
-    /// Stops new work, and stores `reason`. Called only if there is no cordon.
+    /// Stops new work, and stores `reason`. This is called only if there is no cordon.
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError>;
 
-    /// Allows new work again. Called only if the cordon is farrier's.
+    /// Allows new work again. This is called only if Farrier set the cordon.
     fn uncordon(&self) -> Result<(), SchedulerError>;
 
-    /// Jobs on the node, from a reading after `since`.
+    /// Jobs on the node, from a reading that is newer than `since`.
     fn jobs(&self, since: Timestamp) -> Result<Vec<ScheduledJob>, SchedulerError>;
 
     /// Requeues a job on another node.
@@ -44,18 +44,20 @@ pub trait Scheduler: Send + Sync {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScheduledJob {
-    /// The scheduler's id.
+    /// ID of the job in the scheduler.
     pub id: String,
     /// A label for operators.
     pub text: String,
-    /// `true` if the job is already ending, so that it needs no requeue.
+    /// `true` if the job is already ending. Such a job needs no requeue.
     pub is_ending: bool,
 }
 
-/// Why a scheduler operation failed. `Display` includes the causes, so there is no `source`.
+/// Why an operation of the scheduler failed. The `Display` text includes the causes, so there is no
+/// `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// A scheduler command failed, because it refused or its controller does not answer.
+    /// A scheduler command failed. Either it refused, or the controller of the scheduler does not
+    /// answer.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The output of a scheduler command does not parse.
@@ -97,8 +99,8 @@ impl fmt::Display for CordonFileAction {
     }
 }
 
-/// Formats the reason of a cordon as one line of bounded length, without characters that break
-/// parsers.
+/// Formats the reason of a cordon as one line of limited length, without characters that parsers
+/// cannot handle.
 pub(super) fn reason(cause: &str, generation: u64) -> String {
     let sanitize =
         |letter: char| if letter.is_control() || "\"'\\".contains(letter) { ' ' } else { letter };
@@ -108,9 +110,10 @@ pub(super) fn reason(cause: &str, generation: u64) -> String {
     format!("{PREFIX}{}{end}", cause.trim())
 }
 
-/// Determines whether a cordon is farrier's or external. It is farrier's if farrier's user set it
-/// and its reason has the prefix. If the journal has the reason that farrier set, both reasons must
-/// be equal: if an operator edited the reason, the cordon is external.
+/// Determines whether Farrier set a cordon, or whether the cordon is external. A cordon is
+/// Farrier's if Farrier's user set it and the reason has the prefix. If the journal has the reason
+/// of Farrier's last cordon, the two reasons must also be equal. A cordon whose reason an operator
+/// edited is therefore external.
 pub(super) fn classify_cordon(
     by_us: bool,
     owner: &str,

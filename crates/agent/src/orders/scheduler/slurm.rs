@@ -1,8 +1,8 @@
 //! Uses Slurm through its own commands, in the output format that all versions share.
 //!
-//! The state DRAIN in Slurm is a cordon here. (`execute/drain.rs` has the drain order.) Farrier
-//! sets this state with `Reason="farrier: ..."`, and Slurm stores the user who set it. Farrier
-//! resumes the node only if both the user and the reason are its own.
+//! Slurm's state DRAIN corresponds to a cordon in Farrier. (The drain order is in
+//! `execute/drain.rs`.) Farrier sets this state with `Reason="farrier: ..."`, and Slurm stores the
+//! user who set it. Farrier resumes the node only if both the user and the reason are its own.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use super::super::process::{self, ProcessError};
 use super::{ScheduledJob, Scheduler, SchedulerError, classify_cordon};
 
-/// Deadline of Slurm's commands. They wait for an unresponsive controller (`MessageTimeout`, 10 s),
-/// and again for its backup.
+/// Deadline of Slurm's commands. If the controller does not respond, they wait for it
+/// (`MessageTimeout`, 10 s), and then for its backup.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// `squeue` fields of a job: id, state, user, name.
@@ -38,7 +38,7 @@ struct NodeState {
 }
 
 impl Slurm {
-    /// `node` is the `NodeName` in Slurm.
+    /// Creates the scheduler. `node` is the `NodeName` in Slurm.
     pub fn new(node: String) -> Self {
         // Slurm reports the name of the user who set a reason. `id` resolves this process's user to
         // such a name.
@@ -47,7 +47,7 @@ impl Slurm {
         Self { node, user }
     }
 
-    /// `Some` if Slurm is installed and knows the node. Also `Some` if the controller does not
+    /// Returns a value if Slurm is installed and knows the node, even if the controller does not
     /// answer now.
     pub fn detect(node: &str) -> Option<Self> {
         if !process::in_path("scontrol") {
@@ -62,7 +62,8 @@ impl Slurm {
             Err(ref err @ ProcessError::Failed { ref output, .. })
                 if output.contains("configuration source") =>
             {
-                // Only the client commands are installed.
+                // Slurm's client commands are installed, but the node is not part of a Slurm
+                // cluster.
                 tracing::info!(node, %err, "Slurm is not configured on this node");
                 None
             }
@@ -120,8 +121,8 @@ impl Scheduler for Slurm {
     }
 }
 
-/// Parses `scontrol show node`: several fields per line, and one line for the reason:
-/// `   Reason=text [user@2026-11-15T12:00:00]`.
+/// Parses `scontrol show node`. A line has several fields, except the line with the reason: `
+/// Reason=text [user@2026-11-15T12:00:00]`.
 fn parse_node(text: &str) -> Option<NodeState> {
     let state = text.split_whitespace().find_map(|word| word.strip_prefix("State="))?;
     let reason = text.lines().find_map(|line| line.trim_start().strip_prefix("Reason="));
@@ -135,7 +136,8 @@ fn parse_node(text: &str) -> Option<NodeState> {
 }
 
 fn cordon(node: &NodeState, user: Option<&str>, ours: Option<&str>) -> Cordon {
-    // States look like `IDLE+DRAIN`, `DOWN*` or `MIXED-`. Removes the flag at the end.
+    // States look like `IDLE+DRAIN`, `DOWN*` or `MIXED-`. The flag at the end of a state is
+    // removed.
     let base_state =
         |word: &str| word.trim_end_matches(|letter: char| !letter.is_ascii_alphabetic()).to_owned();
     let closed = node.state.split('+').map(base_state).any(|word| CLOSED.contains(&word.as_str()));
@@ -152,7 +154,7 @@ fn cordon(node: &NodeState, user: Option<&str>, ours: Option<&str>) -> Cordon {
     }
 }
 
-/// Parses `squeue`. Jobs that have not started or have ended are not on the node. A job in an
+/// Parses `squeue`. A job that has not started or that has ended is not on the node. A job in an
 /// unknown state counts as running.
 fn jobs(text: &str) -> Option<Vec<ScheduledJob>> {
     let mut jobs = Vec::new();

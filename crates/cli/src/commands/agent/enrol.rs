@@ -14,7 +14,7 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Generates a key on this node and has the server sign a certificate for it.
+/// Generates a key on this node and gets a certificate for this key from the server.
 ///
 /// `farrier server token create` prints the full command.
 #[derive(Debug, clap::Args)]
@@ -39,8 +39,8 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if args.server.is_plain() {
         return Err(Hinted::error(
-            format!("`{}` has no TLS, so there is no certificate to enrol for", args.server),
-            "use `https://HOST:PORT`, as printed by `farrier server token create`; a server with `--plain` needs no enrolment",
+            format!("`{}` has no TLS: such a server issues no certificates", args.server),
+            "use `https://HOST:PORT`, as printed by `farrier server token create`; nodes of a server with `--plain` need no enrolment",
         ));
     }
     let token = match args.token.as_str() {
@@ -90,9 +90,9 @@ fn with_hint(err: &EnrolError) -> anyhow::Error {
     let hint = match err {
         EnrolError::Refused(status) => match status.code() as i32 {
             6 => {
-                "run `farrier server revoke NODE` first, or `farrier server token create --node NODE` for this node"
+                "run `farrier server revoke NODE` first, or create a token for this node with `farrier server token create --node NODE`"
             }
-            7 => "create another with `farrier server token create`",
+            7 => "create another token with `farrier server token create`",
             _ => "see the server's log",
         },
         EnrolError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
@@ -102,11 +102,11 @@ fn with_hint(err: &EnrolError) -> anyhow::Error {
             "check the address, the fingerprint (as printed by `farrier server token create`), and this node's clock"
         }
         EnrolError::Connect(ConnectError::NoTls { .. }) => {
-            "is it another program? A farrier server without TLS (`--plain`) needs no enrolment"
+            "check that a farrier server listens at this address; nodes of a server without TLS (`--plain`) need no enrolment"
         }
-        EnrolError::Connect(_) => "is it a farrier server?",
+        EnrolError::Connect(_) => "check that a farrier server listens at this address",
         EnrolError::Identity(_) => "choose another directory with --identity",
-        EnrolError::Fingerprint(_) => "`farrier server token create` prints it",
+        EnrolError::Fingerprint(_) => "`farrier server token create` prints the fingerprint",
         _ => "nothing was changed; retry",
     };
     Hinted::error(Chain(err).to_string(), hint)

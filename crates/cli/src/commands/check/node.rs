@@ -82,7 +82,8 @@ fn open_target(args: &Args) -> anyhow::Result<Target> {
         let name = format!("the capture {} of {captured}", folder.display());
         return Ok(Target { root, nvml, python, name, captured: Some(captured) });
     }
-    // This machine's own NVML library would report the wrong GPUs, so only --nvml is used.
+    // The NVML library of this machine would report the wrong GPUs, so only the library of --nvml
+    // is used.
     let nvml = match &args.nvml {
         Some(path) => read_nvml(args, path)?,
         None => NvmlReading::NotAsked { why: "--root was given without --nvml".to_owned() },
@@ -97,7 +98,7 @@ fn open_target(args: &Args) -> anyhow::Result<Target> {
     })
 }
 
-/// Queries NVML through a child process, or reads its saved answers.
+/// Queries NVML through a child process, or reads NVML's answers from a file.
 fn read_nvml(args: &Args, default: &Path) -> anyhow::Result<NvmlReading> {
     let library = args.nvml.as_deref().unwrap_or(default);
     if library.extension().is_some_and(|extension| extension == "json") {

@@ -38,11 +38,12 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
 /// How much of the notices is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// One line with counts, because every node with the same driver has the same notices.
+    /// One line with the numbers of notices, because every node with the same driver has the same
+    /// notices.
     Counts,
-    /// Each notice. Advisories that a later release of the branch fixes share one line.
+    /// Each notice. Advisories that a later release of the same branch fixes share one line.
     Listed,
-    /// Each notice and the worst advisories, because they affect the verdict.
+    /// Each notice, and the texts of the worst advisories, because they affect the verdict.
     Strict,
 }
 
@@ -68,7 +69,7 @@ pub(super) fn notices(
         return Ok(());
     }
     printer.line("")?;
-    // The end of support needs a plan, so it is always printed.
+    // The end of support requires planning, so it is always printed.
     let (ending, rest): (Vec<&Notice>, Vec<&Notice>) =
         notices.iter().partition(|notice| notice.code == NoticeCode::SupportEndsSoon);
     if detail == Detail::Counts {
@@ -124,7 +125,7 @@ fn advisories(
     detail: Detail,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    // A stable sort: among equal scores the newest stays first.
+    // The sort is stable: if scores are equal, the newest advisory stays first.
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     let fixed = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max();
     let label = |notice: &Notice| {
@@ -140,7 +141,7 @@ fn advisories(
         );
         printer.paragraph("  -", 4, &text)?;
     }
-    // Without --strict advisories do not affect the verdict, so their texts are left out.
+    // Without --strict, advisories do not affect the verdict, so their texts are left out.
     let shown = if detail == Detail::Strict { ADVISORIES_SHOWN } else { 0 };
     for notice in exposed.iter().take(shown) {
         printer.paragraph("", 4, &format!("{}: {}", label(notice), notice.text))?;

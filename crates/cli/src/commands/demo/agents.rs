@@ -1,5 +1,5 @@
-//! Nodes with the real agent: this binary, run on a simulated NVML library and simulated host
-//! files.
+//! Nodes with the real agent. The agent is this binary. It runs with a simulated NVML library and
+//! simulated host files.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) const COUNT: u32 = 2;
 
-/// Restart delay of an agent that exited, as it does at a simulated reboot.
+/// Restart delay of an agent that has exited. An agent exits at a simulated reboot.
 const RESTART_DELAY: Duration = Duration::from_secs(2);
 
 /// A simulated node with an agent process.
 pub(super) struct Agent {
     folder: PathBuf,
     name: String,
-    /// The supervisor task, and the channel that stops it; `None` before the start.
+    /// The supervisor task, and the channel that stops the task. `None` before the start.
     supervisor: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
 }
 
@@ -106,7 +106,8 @@ fn spawn(folder: &Path) -> anyhow::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log.context("failed to create the agent's log")?)
-        // A process group of its own keeps Ctrl-C from the agents; the demo stops them itself.
+        // The agents have a separate process group, so that Ctrl-C does not reach them. The demo
+        // stops them.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()

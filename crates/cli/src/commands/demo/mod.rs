@@ -1,5 +1,5 @@
-//! `farrier demo`: a server, a fleet of simulated nodes over the real protocol, faults, and a
-//! running account of the findings and decisions, with their reasons.
+//! `farrier demo`: a server and a fleet of simulated nodes with faults, over the real protocol. The
+//! demo prints findings and decisions with their reasons while it runs.
 
 mod agents;
 mod close;
@@ -87,8 +87,8 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut acts = script::acts(args.seed, args.nodes, args.duration).into_iter().peekable();
     let first_act = acts.peek().map_or(Duration::ZERO, |(at, _)| *at);
     let (mut tail, mut last_seq) = environment.log_tail();
-    // Start of the script. The first act waits until every node has joined, so the script starts
-    // late on a slow machine.
+    // Start of the script. The script starts after every node has joined, which is late on a slow
+    // machine.
     let mut start: Option<Instant> = None;
     let mut status_interval = tokio::time::interval(Duration::from_millis(500));
     let interrupted = tokio::signal::ctrl_c();

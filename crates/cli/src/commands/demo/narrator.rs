@@ -12,13 +12,13 @@ use crate::printer::{Printer, Tone};
 /// Column where the text of a line starts.
 const TEXT_AT: usize = 20;
 
-/// A line of the narration, without the names of its nodes.
+/// A line of the narration, without the names of the nodes that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NarratedLine {
     tone: Tone,
     word: &'static str,
     text: String,
-    /// Whether the text continues a sentence that starts with the node's name.
+    /// Whether the text continues a sentence that begins with the name of the node.
     is_predicate: bool,
 }
 
@@ -62,7 +62,7 @@ impl Narrator {
         Self { is_live, ..Self::default() }
     }
 
-    /// Prints an act of the script. The server does not know about it yet.
+    /// Prints an act of the script. At this time, the server does not know about the act yet.
     pub(super) fn act(
         &mut self,
         at: Duration,
@@ -210,8 +210,8 @@ impl Narrator {
                 self.out_of_service.insert(node.clone());
             }
             NodePhase::InService => {
-                // A node may fail before it was ever in service. It then counts as joined when it
-                // returns.
+                // A node may fail before it was in service for the first time. It then counts as
+                // joined when it enters service.
                 let is_first = self.joined.insert(node.clone());
                 let is_back = self.out_of_service.remove(node);
                 self.returned += usize::from(is_back);
@@ -277,8 +277,8 @@ impl Narrator {
     }
 }
 
-/// Names one or two nodes in full, consecutive nodes by the first and the last, and otherwise the
-/// first three.
+/// Lists nodes. One or two nodes are named in full. If more nodes are consecutive, the first and
+/// the last are named, and otherwise the first three.
 fn node_list(nodes: &[String]) -> String {
     const NAMED_MAX: usize = 3;
     match nodes {

@@ -1,4 +1,5 @@
-//! The child process that holds the CUDA context: runs one test at a time, each with a timeout.
+//! The child process that has the CUDA context. It runs one test at a time. Each test has a
+//! timeout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -44,7 +45,7 @@ pub(super) struct TestChild {
 }
 
 impl TestChild {
-    /// Opens a GPU. `peers` are GPUs that it may copy to.
+    /// Opens a GPU. `peers` are the GPUs to which it may copy.
     pub(super) fn open(target: &DiagTarget, peers: &[&DiagTarget]) -> Result<Self, GpuOpenError> {
         let failed = |why: String| GpuOpenError { why, is_gpu_fault: false };
         // The running executable itself, even if an upgrade has replaced the file.
@@ -114,7 +115,8 @@ impl TestChild {
         self.child.id()
     }
 
-    /// Runs a test and returns its outcome; as `Err` if the child process is no longer usable.
+    /// Runs a test and returns its outcome. The outcome is an `Err` if the child process is no
+    /// longer usable.
     pub(super) fn run(
         &mut self,
         test: Test,
@@ -159,7 +161,7 @@ impl TestChild {
         GpuOpenError { why, is_gpu_fault }.outcome()
     }
 
-    /// Why the child process exited, and whether the GPU is at fault.
+    /// Why the child process exited, and whether this means that the GPU has a fault.
     fn exit_reason(&mut self) -> (String, bool) {
         // The child has closed its output, so it is about to exit.
         for _ in 0..100 {
@@ -179,8 +181,8 @@ const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// Describes an exit, and returns whether the GPU is at fault. The GPU is not at fault if the child
-/// was killed or exited by itself. Any other signal is taken for a crash inside the driver.
+/// Describes an exit, and returns whether the GPU has a fault. If the child was killed, or exited
+/// by itself, the GPU has no fault. Any other signal is considered a crash in the driver.
 fn describe_exit(status: ExitStatus) -> (String, bool) {
     let why = format!("the test process exited ({status})");
     match status.signal() {
@@ -195,7 +197,7 @@ fn describe_exit(status: ExitStatus) -> (String, bool) {
 
 impl Drop for TestChild {
     fn drop(&mut self) {
-        // On end of input the child exits by itself and frees its resources.
+        // When the input ends, the child exits by itself and frees its resources.
         drop(self.input.take());
         for _ in 0..300 {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -208,7 +210,7 @@ impl Drop for TestChild {
     }
 }
 
-/// Timeout of a test: many times its duration on the slowest GPU.
+/// Timeout of a test. It is many times the duration of the test on the slowest GPU.
 fn deadline(test: Test, budget: &TestBudget) -> Duration {
     let seconds = match (test, test.level()) {
         (_, Level::One) => 30.0,

@@ -1,5 +1,5 @@
-//! Past results of each GPU, as the baseline for new ones: one JSONL file per GPU, one line per
-//! result.
+//! Past results of each GPU. They are the baseline for new results. Each GPU has a JSONL file with
+//! one line per result.
 
 use std::fs;
 use std::io::Write;
@@ -29,8 +29,8 @@ pub(super) struct ResultHistory {
 }
 
 impl ResultHistory {
-    /// Reads the file of the GPU; a new GPU has no file. Unparsable lines are skipped, because a
-    /// later version may have written them.
+    /// Reads the file of the GPU. A new GPU has no file. Lines that do not parse are skipped,
+    /// because a later version may have written them.
     pub(super) fn open(folder: &Path, uuid: &str) -> Result<Self, String> {
         let file = file(folder, uuid);
         let text = match fs::read_to_string(&file) {
@@ -43,7 +43,7 @@ impl ResultHistory {
     }
 
     /// Past values of a test with this driver, oldest first. Values with another driver are left
-    /// out: that driver may be slower without a fault.
+    /// out, because that driver may be slower although nothing is faulty.
     pub(super) fn values(&self, test: Test, driver: Option<&str>) -> Vec<f64> {
         let matches =
             |result: &&PastResult| result.test == test && result.driver.as_deref() == driver;

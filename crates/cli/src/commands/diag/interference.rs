@@ -1,5 +1,5 @@
-//! Interference during the tests, from NVML: Xids, ECC errors and throttling, as a row of the
-//! report.
+//! Interference during the tests, as NVML reports it: Xids, ECC errors and throttling. It becomes a
+//! row of the report.
 
 use farrier_facts::diag::{Grade, Unit};
 use farrier_fleet::health::Signal;
@@ -17,18 +17,20 @@ const THROTTLE_REASONS: [(u64, &str); 4] = [
     (0x80, "the server's power brake"),
 ];
 
-/// Counters for three of these reasons. They also catch throttling between two samples.
+/// Counters for three of these reasons. A counter also shows throttling that begins and ends
+/// between two samples.
 const THROTTLE_COUNTERS: [(Signal, &str); 3] = [
     (Signal::GpuThrottleSwThermal, "software thermal slowdown"),
     (Signal::GpuThrottleHwThermal, "hardware thermal slowdown"),
     (Signal::GpuThrottlePowerBrake, "the server's power brake"),
 ];
 
-/// Minimum throttling that counts: shorter throttling does not show in any measurement.
+/// Throttling counts only from this duration on, because shorter throttling has no effect on any
+/// measurement.
 const THROTTLED_MIN_S: f64 = 0.5;
 
-/// The row for NVML's reports during the tests, and for the findings `before` the tests. A GPU that
-/// needed a reset before the tests is not fit for work, even if it passes them.
+/// The row for what NVML reported during the tests, and for the findings from `before` the tests.
+/// If a GPU needed a reset before the tests, it is not fit for work, even if it passes them.
 pub(super) fn row(telemetry: &GpuTelemetry, before: &[PriorFinding]) -> TestRow {
     let mut wrong: Vec<String> =
         before.iter().map(|finding| format!("before the tests: {}", finding.text)).collect();

@@ -1,4 +1,5 @@
-//! One diag per GPU: concurrent runs would distort each other's measurements.
+//! Ensures that only one diag tests a GPU, because concurrent runs would distort each other's
+//! measurements.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -8,12 +9,13 @@ use std::path::Path;
 
 use super::target::DiagTarget;
 
-/// Held while a GPU is tested. It is an abstract Unix socket: the kernel releases the name however
-/// the process ends and, unlike a lock file, it needs no world-writable directory.
+/// A lock that is held while a GPU is tested. It is an abstract Unix socket. The kernel releases
+/// the name no matter how the process ends. Unlike a lock file, the socket needs no world-writable
+/// directory.
 #[derive(Debug)]
 pub(super) struct GpuLock(#[expect(dead_code, reason = "keeps the socket open")] UnixListener);
 
-/// Locks the GPU for this process. `Err(None)` if another process has the lock.
+/// Locks the GPU for this process. Returns `Err(None)` if another process has the lock.
 pub(super) fn acquire(target: &DiagTarget, history: &Path) -> Result<GpuLock, Option<io::Error>> {
     let name = SocketAddr::from_abstract_name(name(target, history)).map_err(Some)?;
     match UnixListener::bind_addr(&name) {
@@ -23,8 +25,8 @@ pub(super) fn acquire(target: &DiagTarget, history: &Path) -> Result<GpuLock, Op
     }
 }
 
-/// Simulated GPUs have the same UUIDs in every file, so their lock includes the file and the node's
-/// history directory.
+/// Name of the lock. Simulated GPUs have the same UUIDs in every file, so the name also depends on
+/// the file and on the history directory of the node.
 fn name(target: &DiagTarget, history: &Path) -> String {
     let scope = target.simulated.as_ref().map_or(String::new(), |(file, _)| {
         let mut hasher = DefaultHasher::new();

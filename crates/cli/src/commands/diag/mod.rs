@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             "--minutes needs --level 3, --only soak or --only corruption",
         ));
     }
-    // Check the path first. Otherwise an error would appear only after minutes of tests.
+    // Check the path before the tests. Otherwise an error would appear only after minutes of tests.
     args.html.as_deref().map(ensure_writable).transpose()?;
     let set = fact_sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
@@ -181,7 +181,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     print_report(&report, args, printer)
 }
 
-/// Prints the report, then writes the page, so that a full disk does not lose the results.
+/// Prints the report before it writes the page, so that the results are not lost if the disk is
+/// full.
 fn print_report(
     report: &DiagReport,
     args: &Args,
@@ -198,7 +199,7 @@ fn print_report(
             .with_context(|| format!("failed to write `{}`", path.display()))?;
     }
     match report.grade {
-        // An untested component may be broken, so the exit code must not suggest a pass.
+        // A component that was not tested may be broken, so the exit code must not suggest a pass.
         Grade::Pass => Ok(Outcome::finding_if(!report.complete)),
         Grade::Degraded | Grade::Fail => Ok(Outcome::Finding),
         Grade::NotRun if report.gpus.iter().any(|gpu| gpu.grade == Grade::Pass) => {
@@ -218,8 +219,8 @@ fn print_report(
     }
 }
 
-/// Checks that the page can be written. An existing file keeps its content, and no empty file is
-/// left.
+/// Checks that the page can be written. If the file exists, it keeps its content. If it does not,
+/// no empty file is left.
 fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let opened = match File::create_new(path) {
         Ok(_) => std::fs::remove_file(path),

@@ -33,7 +33,7 @@ pub(super) const COUNTERS: [Signal; 4] = [
 pub(super) struct GpuTelemetry {
     /// Seconds since the start, and value.
     pub(super) series: BTreeMap<Signal, Vec<(f64, f64)>>,
-    /// Growth of counters; a counter without a second reading is missing.
+    /// Growth of the counters. A counter without a second reading is left out.
     pub(super) grown: BTreeMap<Signal, f64>,
     first: BTreeMap<Signal, f64>,
     pub(super) xids: Vec<u64>,
@@ -44,13 +44,14 @@ pub(super) struct GpuTelemetry {
 }
 
 impl GpuTelemetry {
-    /// Processes other than `ours` that were on the GPU. `Err` if unknown.
+    /// Processes other than `ours` that were on the GPU. `Err` if they are unknown.
     pub(super) fn disturbers(&self, ours: &BTreeSet<u32>) -> Result<BTreeSet<u32>, &'static str> {
         let after =
             self.users_after.as_ref().ok_or("NVML did not report the processes at the end")?;
         let mut others: BTreeSet<u32> = after.difference(ours).copied().collect();
-        // In a container, NVML may report PIDs of another namespace, and then our own processes
-        // look like others. Count processes during the tests only if NVML listed one of our PIDs.
+        // In a container, NVML may report PIDs of another namespace, and the processes of this
+        // program then look like other processes. Count processes during the tests only if NVML
+        // listed one of this program's PIDs.
         if !self.users.is_disjoint(ours) {
             others.extend(self.users.difference(ours));
         }
@@ -133,7 +134,8 @@ impl NvmlMonitor {
         Self { state, stop, thread: Some(thread), library: library.to_owned() }
     }
 
-    /// Processes on the GPUs; waits for up to `timeout`. `Err` with the reason if unknown.
+    /// Processes on the GPUs. Waits for up to `timeout`. If they are unknown, returns the reason as
+    /// `Err`.
     pub(super) fn processes(&self, timeout: Duration) -> Result<Vec<NvmlProcess>, String> {
         let guard = self.wait_while(timeout, |state| state.processes.is_none());
         match (&guard.processes, &guard.failure) {
@@ -169,8 +171,8 @@ impl NvmlMonitor {
         state.gpus.get(uuid).cloned().unwrap_or_default()
     }
 
-    /// Telemetry of a GPU after its tests. Counters and processes are polled rarely, so a fresh
-    /// monitor reads them once more: a newly started child reports everything at once.
+    /// Telemetry of a GPU after its tests. Counters and processes are polled rarely, so they are
+    /// read once more by a new monitor, because its child process reports everything at once.
     pub(super) fn finish(&self, uuid: &str) -> GpuTelemetry {
         let mut telemetry = self.telemetry(uuid);
         let last = Self::start(&self.library);
@@ -191,13 +193,14 @@ impl NvmlMonitor {
 }
 
 impl MonitorState {
-    /// Records findings until every tier was read once; later findings result from the tests.
+    /// Records findings until every tier was read once. A tier is a group of signals that are read
+    /// equally often. Later findings are caused by the tests.
     fn record_prior_findings(&mut self, report: &ProbeReport, engine: Option<&mut LocalEngine>) {
         let Some(engine) = engine.filter(|_| self.before.is_none()) else { return };
         let inventory = report.inventory.as_ref();
         engine.observe(Timestamp::now(), inventory, &report.samples, &report.xids);
-        // The inventory arrives before the first samples, so a report without GPU samples does not
-        // mean that its tier was read.
+        // The inventory arrives before the first samples. A report without samples of GPUs
+        // therefore does not mean that its tier was read.
         if report.samples.iter().any(|sample| sample.subject.gpu().is_some()) {
             self.tiers[report.tier as usize] = true;
         }
@@ -205,8 +208,8 @@ impl MonitorState {
             return;
         }
         let mut before: BTreeMap<String, Vec<PriorFinding>> = BTreeMap::new();
-        // The same limit as in the verification of a node: no critical finding, and no finding that
-        // needs a reset.
+        // The limit is the same as in the verification of a node: a finding is serious if it is
+        // critical or needs a reset.
         let serious = engine.faults().filter(|finding| {
             finding.severity >= Severity::Critical || finding.action >= Action::ResetGpu
         });

@@ -36,7 +36,7 @@ pub(super) struct GpuReport {
     pub(super) grade: Grade,
     /// Whether every applicable test was run.
     pub(super) complete: bool,
-    /// Applicable tests without a result, except those that another test replaces.
+    /// Applicable tests without a result. A test that another test replaces is not included.
     pub(super) missing: Vec<Test>,
     /// What to do about the worst result.
     pub(super) remedy: Option<String>,
@@ -98,7 +98,7 @@ pub(super) struct SignalSeries {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The worst grade. Tests that were not run are ignored, but a GPU without any result has not
+/// The worst grade. Tests that did not run are ignored, but a GPU without any result has not
 /// passed.
 pub(super) fn worst(grades: impl Iterator<Item = Grade>) -> Grade {
     let mut ran = false;
@@ -120,7 +120,7 @@ impl GpuReport {
         self.remedy = worst.and_then(TestRow::remedy);
     }
 
-    /// Discards degraded results: another process on the GPU may be the cause.
+    /// Discards degraded results, because another process on the GPU may be the cause.
     pub(super) fn mark_disturbed(&mut self, by: &str) {
         for row in self.tests.iter_mut().filter(|row| row.grade == Grade::Degraded) {
             row.grade = Grade::NotRun;
@@ -130,8 +130,8 @@ impl GpuReport {
     }
 }
 
-/// Applicable tests that were not run. The built-in GEMM test replaces the tests of the GEMM
-/// library if it was run and has a baseline.
+/// Applicable tests that did not run. If the built-in GEMM test ran and has a baseline, it replaces
+/// the tests of the GEMM library.
 fn missing(rows: &[TestRow]) -> Vec<Test> {
     let own_gemm_counts = rows.iter().any(|row| {
         let has_baseline = row.least.is_some() || row.usual.is_some();

@@ -1,4 +1,4 @@
-//! Runs all tests on all GPUs, concurrently where they do not disturb each other.
+//! Runs all tests on all GPUs. Tests that do not disturb each other run concurrently.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,7 +28,7 @@ pub(super) struct TestPlan {
     budget: TestBudget,
 }
 
-/// Share of `--minutes` for steady load; the rest goes to the search for corruption.
+/// Share of `--minutes` for steady load. The search for corruption uses the rest.
 const SOAK_SHARE: f64 = 0.6;
 
 impl TestPlan {
@@ -41,7 +41,7 @@ impl TestPlan {
         };
         let mut budget = TestBudget::full(minutes * 60.0);
         if is_simulated {
-            // The host simulates the GPU: use little memory.
+            // The host simulates the GPU, so use little memory.
             budget.transfer_bytes = 1 << 20;
         }
         Self { tests, budget }
@@ -71,10 +71,10 @@ pub(super) struct TestRunner<'a> {
     pub(super) set: &'a FactSet,
     pub(super) driver: Option<&'a str>,
     pub(super) monitor: Option<&'a NvmlMonitor>,
-    /// `--force`: other processes may be on the GPUs.
+    /// Whether `--force` was given, so that other processes may be on the GPUs.
     pub(super) is_forced: bool,
-    /// Serialises the tests of transfers and launches: two GPUs at once would compete for the
-    /// host's memory bandwidth and processors.
+    /// A lock for the tests of transfers and launches. Two GPUs at once would compete for the
+    /// memory bandwidth and the processors of the host.
     pub(super) host: Mutex<()>,
     /// Printed if the run is interrupted.
     pub(super) progress: DiagProgress,
@@ -125,7 +125,7 @@ pub(super) fn run_all(
             .collect();
         drop(progress);
         for text in messages {
-            // Ignore a failed write: printing the report fails too, and that error is reported.
+            // Ignore a failed write. Printing the report will fail too, and that error is reported.
             if printer.is_terminal() {
                 let _ = printer.clear_transient().and_then(|()| printer.transient(&text));
             }
@@ -185,7 +185,8 @@ impl TestRunner<'_> {
                     self.run_test(target, ready, test, progress)
                 }
                 Err(error) => {
-                    // Opening may take minutes and would fail the same way for each remaining test.
+                    // Opening the GPU may take minutes, and would fail in the same way for each
+                    // remaining test.
                     let again = if about.is_some() { " again" } else { "" };
                     stopped = Some(format!("the GPU could not be opened{again}: {}", error.why));
                     (Err(error.outcome()), 0.0)
@@ -385,7 +386,7 @@ fn child_for<'c>(
     child.as_mut().ok_or_else(gone)
 }
 
-/// Why no further test is started: the GPU hung or failed a basic test.
+/// Why no further test is started: the GPU hung, or failed a basic test.
 fn stop_reason(test: Test, outcome: &TestOutcome, hung: bool) -> Option<String> {
     if hung {
         return Some(format!("it hung in `{test}`"));

@@ -46,17 +46,17 @@ impl DiagTarget {
 #[derive(Debug, Clone)]
 pub(super) struct Untestable {
     pub(super) why: String,
-    /// For a broken GPU: what to do. `None` if it is only unsuitable for tests.
+    /// What to do if the GPU is broken. `None` if the GPU is only unsuitable for tests.
     remedy: Option<&'static str>,
 }
 
 impl Untestable {
-    /// Unsuitable for tests, which says nothing about the health of the GPU.
+    /// The GPU is unsuitable for tests. This says nothing about its health.
     fn unfit(why: impl Into<String>) -> Self {
         Self { why: why.into(), remedy: None }
     }
 
-    /// The result rows: on a broken GPU the first test fails and the others are not run.
+    /// The rows of the result. On a broken GPU, the first test fails, and the others do not run.
     pub(super) fn rows(&self, tests: &[Test]) -> Vec<TestRow> {
         let row = |(index, test): (usize, &Test)| match self.remedy {
             Some(remedy) if index == 0 => TestRow::failed(*test, &self.why, remedy),
@@ -124,8 +124,9 @@ fn from_device(set: &FactSet, device: &NvmlDevice) -> DiagTarget {
     }
 }
 
-/// A GPU with active links that has joined a fabric reaches all other GPUs through NVSwitch. NVLink
-/// bridges connect only some pairs of GPUs, and NVML is not queried for these pairs.
+/// The path to the peers of a GPU. If the GPU has active links and has joined a fabric, it reaches
+/// all other GPUs through NVSwitch. NVLink bridges connect only some pairs of GPUs, and NVML is not
+/// queried for these pairs.
 fn peers(device: &NvmlDevice) -> PeerPath {
     let links = device.now.as_ref().and_then(|now| now.links.value());
     let has_links = links.is_some_and(|links| links.up > 0);
@@ -209,7 +210,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
     Ok(gpus)
 }
 
-/// Selects GPUs by index or UUID; all if none is named.
+/// Selects GPUs by index or UUID. Without names, selects all GPUs.
 pub(super) fn select(
     targets: Vec<DiagTarget>,
     names: &[String],
@@ -234,7 +235,7 @@ pub(super) fn select(
                 format!("available: {}", known.join(", ")),
             ));
         };
-        // Compare the index, which NVML always gives: a lost GPU has no UUID.
+        // Compare the index, which NVML always reports. A lost GPU has no UUID.
         if !selected.iter().any(|other| other.index == target.index) {
             selected.push(target.clone());
         }

@@ -20,11 +20,11 @@ const COLUMNS: [LineColumn; 5] = [
     LineColumn { heading: "Next: farrier fleet ...", fit: Fit::Whole },
 ];
 
-/// Most characters of the names in one line.
+/// Maximum number of characters that names take in one line.
 const NAMES_MAX: usize = 24;
 
-/// Rank of a node among those that need a person: by cause, then by severity, then the one that
-/// waits longest. Nodes that need no person are last.
+/// Rank of a node among the nodes that need a person. The cause decides first, then the severity,
+/// then the waiting time, longest first. Nodes that need no person come last.
 pub(super) fn urgency(
     node: &NodeRow,
 ) -> (u8, Option<AttentionCause>, Reverse<Option<Severity>>, Timestamp) {
@@ -32,7 +32,7 @@ pub(super) fn urgency(
         return (2, None, Reverse(node.worst), node.since);
     };
     let cause = AttentionCause::from_code(&attention.code);
-    // The urgency of a cause from a newer server is unknown.
+    // The cause is from a newer server, so its urgency is unknown.
     (u8::from(cause.is_none()), cause, Reverse(attention.severity), attention.since)
 }
 
@@ -41,7 +41,7 @@ pub(super) fn print(nodes: &[NodeRow], printer: &mut Printer) -> anyhow::Result<
     Ok(printer.line_table(&COLUMNS, &rows)?)
 }
 
-/// The nodes of each line. Those that wait for the repair of the same domain are one line.
+/// The nodes of each line. Nodes that wait for the repair of the same domain share one line.
 fn lines(nodes: &[NodeRow]) -> Vec<Vec<&NodeRow>> {
     let mut lines: Vec<Vec<&NodeRow>> = Vec::new();
     let mut line_of: BTreeMap<&str, usize> = BTreeMap::new();
@@ -84,7 +84,7 @@ fn row(nodes: &[&NodeRow], printer: &Printer) -> Vec<String> {
     ]
 }
 
-/// The names of the nodes, or the first name and how many follow.
+/// The names of the nodes. If there are too many, the first name and the number of the other nodes.
 fn names(nodes: &[&NodeRow]) -> String {
     let folded = folded(nodes.iter().map(|node| node.node.as_str()));
     match nodes {
@@ -111,14 +111,14 @@ fn label(cause: AttentionCause) -> (Tone, &'static str) {
     }
 }
 
-/// What is wrong, starting with what the person has to know first.
+/// What is wrong. The text starts with what the person has to know first.
 fn describe(node: &NodeRow) -> String {
     let reason = node.reason.text.clone();
     let Some(deferred) = node.deferred.as_ref().map(|deferred| deferred.text.clone()) else {
         return reason;
     };
     match cause(node) {
-        // It names the fault itself, or there is no other reason.
+        // Either the text names the fault, or there is no other reason.
         Some(AttentionCause::NeedsRepair) => deferred,
         _ if matches!(node.reason.code.as_str(), "enrolled" | "verified") => deferred,
         Some(AttentionCause::DomainFault | AttentionCause::Lemon | AttentionCause::OrderFailed) => {
@@ -141,7 +141,7 @@ fn next_step(row: &NodeRow, cause: Option<AttentionCause>) -> String {
             Some(domain) => format!("domain repaired {domain}"),
             None => "domains".to_owned(),
         },
-        // Farrier removes no cordon of another tool.
+        // Farrier never removes a cordon that another tool set.
         Some(AttentionCause::HeldLong) if row.reason.code == "operator-hold" => {
             format!("uncordon {node}")
         }

@@ -1,6 +1,6 @@
 //! Requests for one or more nodes. A request for one named node is sent at once. A request for
-//! several nodes is shown first and has to be confirmed; then it goes to exactly the nodes that were
-//! shown, one after the other.
+//! several nodes is shown first and has to be confirmed. After that, it is sent to exactly the
+//! nodes that were shown, one after the other.
 //!
 //! ```text
 //! NodeTarget ─> rows ─> Preview ─ confirm ─> Confirmed ─> current rows ─> PreviewDrift ─> requests
@@ -23,7 +23,7 @@ use crate::confirmation::{Confirmed, confirm};
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// The nodes that a request is for: names, or a selection.
+/// The nodes that a request is for, by name or by filters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodeTarget {
     /// Names of the nodes. Several nodes, or a selection with the options below, are shown first
@@ -82,7 +82,8 @@ impl NodeTarget {
     }
 }
 
-/// Sends a request for several nodes, after a confirmation. A target of one node is sent at once.
+/// Sends a request for several nodes after a confirmation. If the target is one node, sends the
+/// request at once.
 pub(super) fn send(
     session: &mut FleetSession,
     target: &NodeTarget,
@@ -103,7 +104,8 @@ pub(super) fn send(
     };
     let mut nodes = preview.nodes.clone();
     if confirmed.is_asked() {
-        // The server closes idle connections, and the fleet changes while a person decides.
+        // While a person decides, the server may close the idle connection, and the fleet may
+        // change.
         session.reconnect();
         let current = read_preview(session, &selection, request)?;
         let drift = preview.drift(&current);
@@ -153,8 +155,8 @@ fn read_preview(
     Ok(Preview::new(request.effect, rows, &domains))
 }
 
-/// The nodes with these names. A misspelt name refuses the whole request, so that it is not
-/// overlooked among many.
+/// The nodes with these names. If one name is misspelt, the whole request is refused, because the
+/// typo could be overlooked among many names.
 fn named(session: &mut FleetSession, nodes: &[NodeId]) -> anyhow::Result<Vec<NodeRow>> {
     let rows = read_named(session, nodes)?;
     let missing = nodes.iter().filter(|node| !rows.iter().any(|row| row.node == **node));
@@ -218,8 +220,8 @@ enum NodeResult {
     NotSent,
 }
 
-/// Sends the requests. A refusal concerns one node. If the server does not answer, or refuses the
-/// caller, the rest is not sent.
+/// Sends the requests. If the server refuses the request for one node, the other requests are still
+/// sent. If the server does not answer, or refuses the caller, the remaining requests are not sent.
 fn execute(
     session: &mut FleetSession,
     nodes: &[NodeId],

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use super::nodes::age;
 use crate::printer::Tone;
 
-/// Age of the last heartbeat, followed by the connection state unless it is healthy.
+/// Age of the last heartbeat. If the connection is not healthy, its state follows.
 pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String) {
     let Some(connection) = connection else { return (None, "unknown".to_owned()) };
     let age_s = connection.last_heartbeat_age_s.and_then(|age_s| i64::try_from(age_s).ok());
@@ -21,7 +21,7 @@ pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String
     }
 }
 
-/// Counts agents by connection state; `None` if the server does not report connections.
+/// Counts agents by connection state. `None` if the server does not report connections.
 pub(super) fn summary(nodes: &[NodeRow]) -> Option<String> {
     let connections: Vec<&ConnectionView> =
         nodes.iter().filter_map(|node| node.connection.as_ref()).collect();

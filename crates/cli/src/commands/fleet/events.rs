@@ -11,9 +11,9 @@ use crate::commands::Outcome;
 use crate::failure::{is_unavailable, warn};
 use crate::printer::Printer;
 
-/// Delay before reconnecting a broken event stream.
+/// Delay before an attempt to reconnect a broken event stream.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Consecutive failed reconnects before giving up.
+/// Number of failed attempts in a row after which to give up.
 const RECONNECTS_MAX: u32 = 60;
 
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ fn list(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyho
     Ok(())
 }
 
-/// Prints one line per event, so that output can be read as it streams.
+/// Prints one line per event, so that the output can be read while it is streamed.
 fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Result<()> {
     if args.output == Output::Json {
         return printer.json_line(event);
@@ -102,8 +102,8 @@ fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Resul
     ))
 }
 
-/// Follows the log across server restarts, by resuming after the last printed entry: no event is
-/// missed or printed twice.
+/// Follows the log, even if the server restarts. A new stream starts after the last printed entry,
+/// so that no event is missed or printed twice.
 fn follow(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut last = args.after;
     let mut printed = 0;
@@ -113,8 +113,8 @@ fn follow(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> any
         match ended {
             Ok(true) => return Ok(()),
             Ok(false) => failed_reconnects = 0,
-            // Give up if the first request failed, if too many reconnects failed, or if the server
-            // refused the request: it would refuse a retry too.
+            // Give up if the first request failed, if too many attempts failed, or if the server
+            // refused the request. The server would refuse another attempt too.
             Err(err)
                 if last.is_none()
                     || failed_reconnects >= RECONNECTS_MAX
@@ -134,7 +134,7 @@ fn follow(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> any
     }
 }
 
-/// Returns true when `--limit` is reached, false when the stream broke off.
+/// Returns true when `--limit` is reached, and false when the stream broke.
 fn follow_once(
     session: &mut FleetSession,
     args: &Args,
@@ -143,7 +143,8 @@ fn follow_once(
     printed: &mut u64,
 ) -> anyhow::Result<bool> {
     if last.is_none() {
-        // Remember the end of the log, so that a reconnect before the first event misses none.
+        // Remember the end of the log. If the stream breaks before the first event, the next stream
+        // then misses no event.
         let page: EventPage = session.get("/api/v1/events?limit=1")?;
         *last = Some(page.end);
     }

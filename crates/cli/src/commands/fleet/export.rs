@@ -38,7 +38,7 @@ pub(super) fn run(
     Ok(Outcome::Fine)
 }
 
-/// Reads an export to its end. Fails if the server could not complete it.
+/// Reads an export up to its end. Fails if the server could not complete the export.
 pub(super) fn read_lines(
     session: &mut FleetSession,
     path: &Path,
@@ -46,7 +46,7 @@ pub(super) fn read_lines(
 ) -> anyhow::Result<()> {
     for line in session.lines(path.as_str())? {
         let line: Value = serde_json::from_str(&line.map_err(|err| explained(&err))?)?;
-        // The server ends an incomplete export with a problem document as the last line.
+        // If an export is incomplete, its last line is a problem document.
         let problem = line.get("type").and_then(Value::as_str);
         if problem.is_some_and(|uri| uri.starts_with("urn:farrier:problem:")) {
             let detail = line.get("detail").and_then(Value::as_str).unwrap_or_default();

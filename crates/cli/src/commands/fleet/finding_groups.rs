@@ -1,5 +1,5 @@
-//! Prints findings by component. Findings of one component mostly have one cause: the advice, the
-//! first command and the runbook appear once.
+//! Prints findings by component. Findings of one component mostly have one cause, so the advice,
+//! the first command and the runbook are printed once per component.
 
 use farrier_fleet::fleet::NodeId;
 use farrier_wire::rest::{ComponentView, FindingGroup, GroupedFinding};
@@ -8,12 +8,12 @@ use jiff::SignedDuration;
 use crate::commands::runbook_pointer::{CommandSubject, INDENT, RunbookPointers};
 use crate::printer::{Printer, Tone};
 
-/// Findings of a component that open within this time of the most urgent one are taken as further
-/// signs of the same cause. The rules about a GPU that is gone open within half a minute of its
-/// first Xid.
+/// A finding of a component that opens within this time of the component's most urgent finding
+/// counts as another sign of the same cause. The rules about a GPU that is gone open their findings
+/// within half a minute of the GPU's first Xid.
 const SAME_CAUSE: SignedDuration = SignedDuration::from_secs(60);
 
-/// A group, and its node if the output is about several nodes.
+/// A group of findings, and its node if the output is about several nodes.
 pub(super) struct NodeGroup<'g> {
     pub(super) node: Option<&'g NodeId>,
     pub(super) group: &'g FindingGroup,
@@ -62,7 +62,7 @@ fn print_finding(
 ) -> anyhow::Result<()> {
     let GroupedFinding { severity, text, count, since, clears, .. } = finding;
     let times = if *count == 1 { String::new() } else { format!(", {count} times") };
-    // Pad first, then colour: escape codes must not count as width.
+    // Pad before adding colour, because escape codes must not count as width.
     let word = severity.to_string();
     let padded = format!("  {word:<9} ").replacen(&word, &printer.severity(*severity), 1);
     printer.line(&format!("{padded}{}, since {since:.0}{times}", name(finding, component)))?;
@@ -73,7 +73,8 @@ fn print_finding(
     Ok(())
 }
 
-/// `gpu.xid (Xid 79)`, and the part of the component if it is about a part.
+/// Names a finding, such as `gpu.xid (Xid 79)`. If the finding is about a part of the component,
+/// the part is added.
 fn name(finding: &GroupedFinding, component: &ComponentView) -> String {
     let GroupedFinding { code, detail, subject, .. } = finding;
     let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };

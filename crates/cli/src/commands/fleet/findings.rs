@@ -80,7 +80,7 @@ pub(super) fn run(
     Ok(Outcome::finding_if(!findings.is_empty()))
 }
 
-/// `8 open findings on 3 nodes: 3 fatal, 5 info`
+/// A summary such as `8 open findings on 3 nodes: 3 fatal, 5 info`.
 fn summary(findings: &[FindingRow]) -> String {
     let nodes: BTreeSet<&NodeId> = findings.iter().map(|row| &row.node).collect();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
@@ -93,8 +93,8 @@ fn summary(findings: &[FindingRow]) -> String {
     format!("{} open {open} on {}: {}", findings.len(), counted(nodes.len()), severities.join(", "))
 }
 
-/// Groups findings by node and component. The most severe group is first, then the nodes are in
-/// natural order.
+/// Groups findings by node and component. The most severe group comes first. Groups of equal
+/// severity are in the natural order of their nodes.
 fn groups(rows: &[FindingRow]) -> Vec<(&NodeId, FindingGroup)> {
     let mut components: BTreeMap<(&NodeId, String), Vec<&FindingRow>> = BTreeMap::new();
     for row in rows {
@@ -122,7 +122,7 @@ fn groups(rows: &[FindingRow]) -> Vec<(&NodeId, FindingGroup)> {
     groups.into_iter().map(|(_, node, group)| (node, group)).collect()
 }
 
-/// The component of a finding. An older server names only the subject.
+/// The component of a finding. If the server is older, this is the subject of the finding.
 fn component(row: &FindingRow) -> ComponentView {
     let unknown = || ComponentView { name: subject(row), gpu_index: None, pci: None };
     row.component.clone().unwrap_or_else(unknown)
@@ -149,8 +149,8 @@ fn grouped(row: &FindingRow) -> GroupedFinding {
     }
 }
 
-/// Code of the finding with its detail, such as the Xid, which distinguishes findings of the same
-/// rule.
+/// Code of the finding with its detail, such as the Xid. The detail distinguishes findings of the
+/// same rule.
 pub(super) fn code_with_detail(finding: &Finding) -> String {
     if finding.detail.is_empty() {
         return finding.code.clone();

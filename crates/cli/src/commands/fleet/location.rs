@@ -1,4 +1,5 @@
-//! `farrier fleet set-location`: sets a node's location, which only the people who cabled it know.
+//! `farrier fleet set-location`: sets the location of a node. Only the people who cabled the node
+//! know its location.
 
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::{Location, NodeId, Pool, Tenant};
@@ -59,7 +60,7 @@ pub(crate) struct SetLocationArgs {
     clear: Vec<LocationPart>,
 }
 
-/// A part of the location that `--clear` clears.
+/// A part of the location, as a value of `--clear`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum LocationPart {
     Tenant,
@@ -88,7 +89,7 @@ fn without(mut location: Location, parts: &[LocationPart]) -> Location {
     location
 }
 
-/// Merges the flags into the current location; omitted parts do not change.
+/// Merges the flags into the current location. Parts without a flag do not change.
 pub(super) fn run(
     session: &mut FleetSession,
     args: &SetLocationArgs,

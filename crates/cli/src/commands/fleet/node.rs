@@ -175,7 +175,7 @@ pub(super) fn explain(
     if let Some(connection) = &explanation.connection {
         printer.paragraph("  agent", 16, &connection.to_string())?;
     }
-    // An older server groups nothing.
+    // The answer of an older server has no groups.
     let (groups, other) = match (&explanation.finding_groups, &explanation.problems) {
         (Some(groups), Some(problems)) => (groups.as_slice(), problems),
         _ => (&[][..], &explanation.findings),

@@ -12,11 +12,11 @@ use super::session::{FleetSession, Path};
 use crate::commands::runbook;
 use crate::fact_sets;
 
-/// Nodes per page: the most that the server accepts.
+/// Nodes per page, which is the maximum that the server accepts.
 const PAGE: usize = 500;
 
-/// Names per request. The server limits the length of a path to 4 KiB, and a name has at most 63
-/// characters.
+/// Maximum number of names per request. The server limits the length of a path to 4 KiB, and a name
+/// has at most 63 characters.
 const NAMES_PER_REQUEST: usize = 50;
 
 /// Several values of one filter, separated by commas, select nodes with any of them.
@@ -50,8 +50,8 @@ pub(crate) struct NodeFilterArgs {
     finding: Vec<FindingCode>,
 }
 
-/// The beginning of a finding's code, or an Xid as `farrier runbook` accepts it: `xid.79`, `Xid
-/// 79`, `79`.
+/// The beginning of a finding's code, or an Xid in any form that `farrier runbook` accepts:
+/// `xid.79`, `Xid 79` or `79`.
 #[derive(Debug, Clone, PartialEq)]
 struct FindingCode(String);
 
@@ -172,7 +172,7 @@ pub(super) fn read_nodes(session: &mut FleetSession, path: &Path) -> anyhow::Res
     }
 }
 
-/// Reads the nodes with these names. A name that the caller does not see is left out.
+/// Reads the nodes with these names. If the caller may not see a node, its name is left out.
 pub(super) fn read_named(
     session: &mut FleetSession,
     names: &[NodeId],

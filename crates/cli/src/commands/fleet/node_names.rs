@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-/// Most ranges and single names in a folded list.
+/// Maximum number of ranges and single names in a folded list.
 const SHOWN_MAX: usize = 12;
 
-/// Compares numbers in names by their value.
+/// Compares names. Numbers in names are compared by their value.
 pub(super) fn natural_order(left: &str, right: &str) -> Ordering {
     let (mut one, mut other) = (left, right);
     while !one.is_empty() && !other.is_empty() {
@@ -25,7 +25,7 @@ fn is_number(chunk: &str) -> bool {
     chunk.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
-/// Splits off the first run of digits, or of other characters.
+/// Splits off the digits at the start of a text, or the other characters at its start.
 fn split_chunk(text: &str) -> (&str, &str) {
     let is_digits = is_number(text);
     let end = text.find(|letter: char| letter.is_ascii_digit() != is_digits);
@@ -94,7 +94,7 @@ impl<'n> NumberedName<'n> {
     }
 }
 
-/// Names that differ only in a number.
+/// Names that have the same text and differ only in one number.
 struct Family<'n> {
     prefix: &'n str,
     suffix: &'n str,
@@ -130,7 +130,7 @@ impl<'n> Family<'n> {
     }
 }
 
-/// Whether `number` follows `last`, and is as wide as counting on from `last` would make it.
+/// Whether `number` comes after `last`, and has the width that counting up from `last` would give.
 fn is_next(last: &str, number: &str) -> bool {
     let next = last.parse::<u64>().ok().and_then(|last| last.checked_add(1));
     next.is_some_and(|next| format!("{next:0width$}", width = last.len()) == number)
@@ -164,7 +164,7 @@ mod tests {
         let folded = |names: &[&str]| folded(names.iter().copied());
         assert_eq!(folded(&["gpu-3", "gpu-1", "gpu-2", "gpu-10", "gpu-9"]), "gpu-[1-3,9-10]");
         assert_eq!(folded(&["n098", "n099", "n100", "n101"]), "n[098-101]");
-        // Of another width, so not the next name.
+        // The width differs, so this is not the next name.
         assert_eq!(folded(&["n9", "n010"]), "n[9,010]");
         assert_eq!(folded(&["node1.dc1.example", "node2.dc1.example"]), "node[1-2].dc1.example");
         assert_eq!(folded(&["login", "gpu-7"]), "gpu-7, login");

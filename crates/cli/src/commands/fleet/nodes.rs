@@ -37,7 +37,7 @@ pub(crate) struct ListArgs {
     output: Output,
 }
 
-/// Order of the nodes. Nodes that are equal in it are in natural order of their names.
+/// Order of the nodes. Nodes for which this order is equal are in the natural order of their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum NodeOrder {
     /// Natural order of the names: gpu-2 before gpu-10
@@ -87,7 +87,7 @@ impl NodeOrder {
     }
 }
 
-/// How far a node is from running work: the phases of `--sort phase`.
+/// Rank of a phase for `--sort phase`: how far a node in this phase is from running work.
 fn distance_from_service(phase: NodePhase) -> u8 {
     match phase {
         NodePhase::Quarantined => 0,
@@ -194,8 +194,8 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
     ]
 }
 
-/// What is wrong with a node: the reason for its phase if it does not take work as usual, or its
-/// findings. `None` if nothing is.
+/// What is wrong with a node. If the node does not take work as usual, this is the reason for its
+/// phase, and otherwise its findings. `None` if nothing is wrong.
 fn problem(node: &NodeRow) -> Option<String> {
     let mut parts = Vec::new();
     if node.phase != NodePhase::InService {
@@ -206,7 +206,7 @@ fn problem(node: &NodeRow) -> Option<String> {
             findings => format!("{findings} findings ({worst})"),
         });
     }
-    // The reason of a node that is suspect for its gaps already names one.
+    // The node is suspect because of its gaps, and the reason already names one of them.
     let gaps = gaps(node).filter(|_| !node.reason.is_coverage_gap());
     parts.extend(gaps.map(|gaps| match gaps {
         1 => "1 coverage gap".to_owned(),
@@ -220,7 +220,8 @@ fn problem(node: &NodeRow) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Counts nodes by phase. A suspect node still runs work, but it is not counted as in service.
+/// Counts nodes by phase. A suspect node still runs work, but it is counted as suspect and not as
+/// in service.
 fn summary(nodes: &[NodeRow]) -> String {
     let counts = NodePhase::ALL.iter().filter_map(|phase| {
         let count = nodes.iter().filter(|node| node.phase == *phase).count();
@@ -234,7 +235,7 @@ fn summary(nodes: &[NodeRow]) -> String {
     format!("{}: {}", counted(nodes.len()), counts.collect::<Vec<_>>().join(", "))
 }
 
-/// Number of open coverage gaps. `None` if there are none, or if they are unknown.
+/// Number of open coverage gaps. `None` if there are no gaps, or if the number is unknown.
 fn gaps(node: &NodeRow) -> Option<u32> {
     node.coverage_gaps.filter(|gaps| *gaps > 0)
 }
@@ -258,12 +259,13 @@ pub(super) fn counted(nodes: usize) -> String {
     if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
-/// The time since then, in a cell that is as wide for minutes as for a year.
+/// The time since then. The cell has the same width for minutes and for a year.
 pub(super) fn age_cell(since: Timestamp) -> String {
     format!("{:<4}", age(Timestamp::now().duration_since(since)))
 }
 
-/// Formats an age in the largest unit that gives at least two: `95s`, `40m`, `30h`, `12d`.
+/// Formats an age in the largest unit in which it is at least two, such as `95s`, `40m`, `30h` or
+/// `12d`.
 pub(super) fn age(since: SignedDuration) -> String {
     let seconds = since.as_secs().max(0);
     match seconds {

@@ -1,5 +1,5 @@
-//! What a request for many nodes will do: the nodes, those that it skips, and what it means for the
-//! capacity of their pools. Pure, so that two previews can be compared.
+//! What a request for many nodes will do: which nodes it affects, which nodes it skips, and how the
+//! capacity of their pools changes. Pure, so that two previews can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use farrier_wire::rest::{DomainRow, NodeRow};
 use super::node_names::{folded, natural_order};
 use super::nodes::counted;
 
-/// What a request does to a node, as far as the preview has to know.
+/// The effect of a request on a node, as far as the preview needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestEffect {
     /// Takes the node out of service.
@@ -25,7 +25,7 @@ pub(super) enum RequestEffect {
     Any,
 }
 
-/// Why a selected node is left out.
+/// Why a selected node is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Skipped {
     TakesWork,
@@ -43,7 +43,7 @@ impl std::fmt::Display for Skipped {
     }
 }
 
-/// How many nodes of a domain take work, before and after.
+/// How many nodes of a domain take work, before and after the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Capacity {
     domain: Domain,
@@ -169,7 +169,8 @@ pub(super) struct PreviewDrift {
     pub(super) newly_below_floor: BTreeSet<Domain>,
 }
 
-/// Why the server would refuse the request for this node, as far as the row tells.
+/// Why the server would refuse the request for this node, as far as the node's row shows the
+/// reason.
 fn skip(effect: RequestEffect, row: &NodeRow) -> Option<Skipped> {
     let deferred = row.deferred.as_ref().map(|deferred| deferred.code.as_str());
     match effect {
@@ -190,7 +191,7 @@ fn takes_work(row: &NodeRow) -> bool {
     row.phase.in_service() || row.phase == NodePhase::Joining
 }
 
-/// The fleet, the pools and the domains with a floor, as far as nodes of them leave service.
+/// The fleet, the pools and the domains with a floor, if any of their nodes leaves service.
 fn capacities(rows: &[NodeRow], domains: &[DomainRow]) -> Vec<Capacity> {
     let leaving: Vec<&NodeRow> = rows.iter().filter(|row| takes_work(row)).collect();
     let capacity = |row: &DomainRow| {
@@ -256,7 +257,7 @@ mod tests {
         ];
         let preview = Preview::new(RequestEffect::TakesOut, rows(), &domains);
         insta::assert_snapshot!(text(&preview));
-        // A request that takes nothing out says nothing of capacity.
+        // A request that takes no node out of service has no effect on capacity.
         assert_eq!(Preview::new(RequestEffect::Any, rows(), &domains).lines().len(), 2);
     }
 
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(drift.gone, ["a".parse().unwrap()].into());
         assert_eq!(drift.added, ["c".parse().unwrap()].into());
         assert_eq!(drift.newly_below_floor, [Domain::Fleet].into());
-        // Already below the floor when it was shown.
+        // The capacity was already below the floor when the preview was shown.
         assert!(now.drift(&now.clone()).newly_below_floor.is_empty());
     }
 }

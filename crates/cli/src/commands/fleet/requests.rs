@@ -123,8 +123,8 @@ fn send_for_node(
     send(session, printer, &path, body, &format!("{node} {confirmation}"))
 }
 
-/// Sends the request at once if the target is one node; then `done` follows its name. Otherwise
-/// shows the nodes and asks.
+/// Sends the request. If the target is one node, the request is sent at once, and the output is the
+/// name of the node followed by `done`. Otherwise the nodes are shown, and the user has to confirm.
 fn send_for_target(
     session: &mut FleetSession,
     printer: &mut Printer,
@@ -175,7 +175,7 @@ pub(super) fn uncordon(
     printer.line(&if changed {
         format!("{node} is released; it is verified before it returns to service")
     } else {
-        // The node may still be out of service by a decision of the controller.
+        // The controller may have decided to keep the node out of service.
         format!(
             "no operator holds {node}; `farrier fleet explain {node}` shows its phase and the reason"
         )
@@ -206,7 +206,7 @@ pub(super) fn repaired(
     Ok(outcome)
 }
 
-/// Prints the findings that the repair leaves open.
+/// Prints the findings that stay open after the repair.
 fn still_open(
     session: &mut FleetSession,
     node: &NodeId,
@@ -214,7 +214,8 @@ fn still_open(
 ) -> anyhow::Result<()> {
     let NodeDetail { findings, finding_subjects, .. } =
         session.get(&format!("/api/v1/nodes/{node}"))?;
-    // Skip findings that a manual repair clears: the agent clears them at once or shortly after.
+    // Skip findings that a manual repair clears. The agent clears them at once or a short time
+    // later.
     let stays_open = |finding: &Finding| {
         affects_service(finding) && finding.rule_action != Action::DrainAndReplace
     };

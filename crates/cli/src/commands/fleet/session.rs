@@ -85,9 +85,11 @@ impl Login {
     }
 }
 
-/// Wait after a refusal because of the request rate. The server admits 50 requests/s by default.
+/// Wait after the server refused a request because of the rate limit. The default limit is 50
+/// requests per second.
 const RATE_LIMIT_WAIT: Duration = Duration::from_millis(500);
-/// A minute: another client with the same token may use the rate up for long.
+/// Maximum total wait. It is a minute, because another client with the same token may use up the
+/// rate for that long.
 const RATE_LIMIT_TRIES: u32 = 120;
 
 /// A blocking wrapper around the REST client.
@@ -116,7 +118,8 @@ impl FleetSession {
             Some(text) => fingerprint(text).map_err(|err| {
                 Hinted::error(err.to_string(), "`farrier server user add` prints it")
             })?,
-            // An `http://` address has no CA. Zeros are a placeholder that no CA matches.
+            // An `http://` address has no CA. The zeros are a placeholder, because no CA has this
+            // fingerprint.
             None => [0; 32],
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -262,14 +265,15 @@ impl Path {
     }
 }
 
-/// The node in a path such as `/api/v1/nodes/gpu-7/hold`; `NODE` if the path names none.
+/// The name of the node in a path such as `/api/v1/nodes/gpu-7/hold`, or `NODE` if the path
+/// contains no name.
 fn node_in(path: &str) -> &str {
     let rest = path.strip_prefix("/api/v1/nodes/").unwrap_or_default();
     let name = rest.split(['/', '?']).next().unwrap_or_default();
     if name.is_empty() { "NODE" } else { name }
 }
 
-/// The command that replaces the server's hint, which is written for API clients.
+/// The command that replaces the server's hint. The server writes its hints for API clients.
 fn by_command(path: &str, problem: &Problem) -> String {
     let node = node_in(path);
     match problem.hint_code {
@@ -310,7 +314,7 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
     explained_for("", err)
 }
 
-/// As [`explained`], with a hint that names the node in the request's `path`.
+/// Like [`explained`], but the hint names the node in the request's `path`.
 fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
     let hint = match err {
         RestError::Refused(problem) if problem.status == 401 => {
@@ -338,7 +342,7 @@ fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
     };
     let message = Chain(err).to_string();
     match err {
-        // 503: the server shuts down or is overloaded.
+        // Status 503: the server is shutting down or is overloaded.
         RestError::Refused(problem) if problem.status == 503 => Hinted::unavailable(message, hint),
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. })
         | RestError::Broken(_)
@@ -347,8 +351,8 @@ fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
     }
 }
 
-/// Whether the same error would meet a request for any node: the server does not answer, or it
-/// refuses the caller and not the node.
+/// Whether a request for any other node would fail with the same error. This is the case if the
+/// server does not answer, or if it refuses the caller and not the node.
 pub(super) fn is_for_every_node(err: &RestError) -> bool {
     match err {
         RestError::Refused(problem) => matches!(problem.status, 400 | 401 | 403 | 429 | 500..),

@@ -1,4 +1,5 @@
-//! Hints for runs that are impossible or do not fit. Every suggested alternative was evaluated.
+//! Hints for runs that are impossible or do not fit. Every alternative that a hint suggests was
+//! evaluated before.
 
 use farrier_facts::FactSet;
 use farrier_planner::check;
@@ -10,7 +11,7 @@ use super::request::PlanRequest;
 use crate::fact_sets;
 use crate::failure::Hinted;
 
-/// Checks a run; the error hints at an alternative.
+/// Checks a run. If the check fails, the error suggests an alternative.
 pub(super) fn check_run(
     run: &TrainingRun,
     constraints: &Constraints,
@@ -31,13 +32,13 @@ pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
     }
 }
 
-/// How many node counts above the requested one are tried one by one. Beyond these, only powers of
+/// How many node counts above the requested count are tried one by one. Above these, only powers of
 /// two are tried.
 const NODES: u32 = 64;
-/// Most GPUs to suggest: half the largest cluster that can be planned.
+/// Maximum number of GPUs to suggest. It is half of the largest cluster that can be planned.
 const MAX_GPUS: u32 = 1 << 21;
 
-/// Suggests alternatives that fit, for a request that does not fit on `few` GPUs.
+/// Suggests alternatives that fit, if a request does not fit on `few` GPUs.
 pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few: u32) -> String {
     let run = &request.run;
     let found: Vec<String> = [
@@ -58,7 +59,7 @@ pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few
     }
 }
 
-/// A hint to use `--search`, if a search would find a config.
+/// A hint to use `--search`. There is no hint if a search would find no config.
 pub(super) fn search_hint(
     run: &TrainingRun,
     constraints: &Constraints,
@@ -73,7 +74,7 @@ pub(super) fn search_hint(
     }
 }
 
-/// The fewest GPUs above `few`, in whole nodes, on which a config fits.
+/// The smallest number of GPUs above `few` on which a config fits. Only whole nodes are tried.
 fn more_gpus(run: &TrainingRun, constraints: &Constraints, few: u32) -> Option<u32> {
     let node = run.gpu.gpus_per_node;
     let begin = few / node + 1;
@@ -87,7 +88,7 @@ fn more_gpus(run: &TrainingRun, constraints: &Constraints, few: u32) -> Option<u
         .find(|gpus| search::fits(run, *gpus, constraints))
 }
 
-/// The GPU with the least additional memory on which a config fits.
+/// Of the GPUs on which a config fits, the one with the least additional memory.
 fn larger_gpu(
     facts: &FactSet,
     run: &TrainingRun,

@@ -32,7 +32,7 @@ impl LauncherArg {
 }
 
 /// The fastest config that the framework can launch. Returns `fastest` if no config can be
-/// launched, or if something other than the parallelism config prevents it.
+/// launched, or if the obstacle is something other than the parallelism config.
 pub(super) fn fastest_launchable(
     planner: &Planner,
     fastest: TrainingRun,

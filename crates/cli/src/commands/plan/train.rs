@@ -126,7 +126,7 @@ pub(super) struct TrainAnswer {
     pub(super) assumed: Vec<String>,
 }
 
-/// No searched config fits: a finding, not an error.
+/// No config of the search fits. This is a finding and not an error.
 #[derive(Debug)]
 pub(super) struct NothingFits {
     reason: String,
@@ -217,7 +217,7 @@ fn report(answer: &TrainAnswer, args: &Args) -> anyhow::Result<String> {
     Ok(html_report::render(plan, answer.search_report.as_ref(), goodput.as_ref(), &points))
 }
 
-/// Days and dollars with fewer and with more GPUs, each number of GPUs in its best config.
+/// Days and dollars with fewer and with more GPUs. Each number of GPUs uses its best config.
 fn points(answer: &TrainAnswer, args: &Args, tokens: f64) -> Vec<CostPoint> {
     let planner = answer.planner;
     let chosen = answer.plan.gpus;
@@ -272,7 +272,7 @@ pub(super) struct GpuCountResult {
     pub(super) cost_per_million_tokens_with_faults_usd: Option<f64>,
 }
 
-/// The best run over several GPU counts for a goal; or alternatives if none fits.
+/// The best run over several GPU counts for a goal. If no run fits, alternatives.
 pub(super) fn best(
     planner: &Planner,
     request: &PlanRequest,
@@ -298,8 +298,8 @@ pub(super) fn best(
                 counts.push(GpuCountResult::rejected(*gpus, &err));
                 let priority =
                     |gpus, err: &SearchError| (matches!(err, SearchError::TooLarge { .. }), gpus);
-                // Keep the most useful error: prefer a count where only memory is missing, then the
-                // largest count.
+                // Keep the most useful error: that of a count at which only memory is missing, and
+                // otherwise that of the largest count.
                 if rejected
                     .as_ref()
                     .is_none_or(|(count, last)| priority(*gpus, &err) > priority(*count, last))

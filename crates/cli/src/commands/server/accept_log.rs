@@ -1,5 +1,5 @@
-//! `farrier server accept-log`: lets the server continue with a log that differs from the one whose
-//! entries it has acknowledged, such as a restored older copy.
+//! `farrier server accept-log`: lets the server continue with a log that differs from the
+//! acknowledged log, such as an older copy that was restored.
 
 use farrier_server::access::AccessStore;
 use farrier_server::log::{Accepted, FormatMismatch, LogError, accept};
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             return Ok(Outcome::Finding);
         }
     };
-    // Without an access store there is nothing to reset; the server reports the missing store when
+    // Without an access store, there is nothing to reset. The server reports the missing store when
     // it starts.
     if args.data.dir.join("access").exists() {
         AccessStore::open(&args.data.dir)?.clear_log()?;
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ))?,
         Some(before) => {
             printer.line(&format!(
-                "accepted: the log differs from the acknowledged one at entry {} or earlier",
+                "accepted: the log differs from the acknowledged log at entry {} or earlier",
                 before.seq
             ))?;
         }

@@ -1,5 +1,6 @@
-//! `farrier server backup` and `restore`: the log only. They name the access store and the CA key
-//! but do not copy them, because a key does not belong next to log backups.
+//! `farrier server backup` and `restore`. Both handle only the log. They mention the access store
+//! and the CA key, but do not copy them, because a key must not be stored next to backups of the
+//! log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -47,7 +48,7 @@ const NOT_IN_BACKUP: [(&str, &str); 3] = [
     ("ca.pem", "the CA's certificate"),
 ];
 
-/// Creates a file with mode 0600; fails if it exists.
+/// Creates a file with mode 0600. Fails if the file exists.
 pub(super) fn create_new(path: &Path) -> anyhow::Result<File> {
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     created.map_err(|err| match err.kind() {
@@ -78,7 +79,7 @@ pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Resul
     let (entries, hash) = match copied {
         Ok(copied) => copied,
         Err(err) => {
-            // Remove the incomplete copy, so that it is not mistaken for a backup.
+            // Remove the incomplete copy, so that nobody takes it for a backup.
             let _ = fs::remove_file(&args.file);
             return Err(err);
         }
@@ -107,8 +108,8 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
             ));
         }
     }
-    // Entry numbers are reused after a restore, so a node that enrols later could get another
-    // node's artifacts.
+    // After a restore, entry numbers are used again. A node that enrols later could otherwise get
+    // the artifacts of another node.
     let artifacts = args.dir.join("artifacts");
     let belongs_to_node =
         |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("node-");
@@ -118,7 +119,7 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
             "they do not belong to the restored log: move them away",
         ));
     }
-    // Copy to a temporary file and rename, so that a truncated copy is not mistaken for a log.
+    // Copy to a temporary file and rename it, so that nobody takes a truncated copy for a log.
     let part = args.dir.join("log.part");
     let _ = fs::remove_file(&part);
     drop(create_new(&part)?);
@@ -128,8 +129,8 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     sync(&target).context("failed to sync the log to disk")?;
     let head = open(&target)?.head()?;
     anyhow::ensure!(head.hash.to_string() == hash, "the restored log differs from the backup");
-    // The server refuses a log that ends before the entry it last started with. An operator chose
-    // this log, so reset that check.
+    // The server refuses a log that ends before the entry with which the server last started. An
+    // operator chose this log, so reset that check.
     if args.dir.join("access").exists() {
         AccessStore::open(&args.dir)?.clear_log()?;
     }

@@ -50,8 +50,8 @@ pub(crate) enum ServerCommand {
     /// Move old log entries into an archive file, also while the server runs; the hash chain
     /// continues
     Archive(archive::Args),
-    /// Continue with a log other than the acknowledged one, such as an older copy that was restored
-    /// on purpose
+    /// Continue with a log that differs from the acknowledged log, such as an older copy that was
+    /// restored on purpose
     AcceptLog(accept_log::Args),
     /// Rebuild the access store (`access`) from the log if it is lost or outdated
     RebuildAccess(rebuild_access::Args),
@@ -77,7 +77,7 @@ impl DataDir {
             ));
         }
         let store = AccessStore::open(&self.dir)?;
-        // Refuse an outdated store: a new change would hide that earlier ones are missing.
+        // Refuse an outdated store. A new change would hide that earlier changes are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
             store.check_not_behind(recorded.access).map_err(|err| match err {
                 AccessError::Behind { .. } => Hinted::error(err.to_string(), OUTDATED_ACCESS_HINT),
@@ -88,7 +88,7 @@ impl DataDir {
     }
 }
 
-/// Opens the fleet's CA, for its fingerprint.
+/// Opens the fleet's CA to read its fingerprint.
 fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
     Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
         AuthorityError::Missing(_) => Hinted::error(

@@ -28,8 +28,8 @@ pub(crate) struct Args {
     archive: Vec<PathBuf>,
 }
 
-/// Opens the archives and the log in the order of their entries. Verifies each file, and that each
-/// file continues the previous one.
+/// Opens the archives and the log in the order of their entries. Verifies each file, and checks
+/// that each file continues the previous file.
 fn logs(args: &Args) -> anyhow::Result<Vec<SqliteLog>> {
     let mut logs = args.archive.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
     logs.push(open(&log_path(&args.data.dir))?);
@@ -66,8 +66,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let store = AccessStore::open(dir)?;
     if let Some(first) = logs.first() {
         let (base, last) = (first.base_state()?, store.last_change()?);
-        // Without the CA key, no issued certificate is valid any more, so a missing revocation does
-        // no harm.
+        // Without the CA key, the issued certificates are no longer valid, so a missing revocation
+        // does no harm.
         let has_authority = ["ca.key", "ca.pem"].iter().any(|name| dir.join(name).exists());
         if base.access > last && has_authority {
             return Err(Hinted::error(
@@ -125,15 +125,16 @@ fn replacement(lost: &LostToken, dir: &Path) -> String {
                 Domain::Fleet => String::new(),
                 Domain::Pool(pool) => format!(" --pool {pool}"),
                 Domain::Tenant(tenant) => format!(" --tenant {tenant}"),
-                // No flag limits a user to such a domain, so the operator has to choose a pool.
+                // A user with such a domain as scope cannot be created with a flag, so the operator
+                // has to choose a pool.
                 _ => " --pool POOL".to_owned(),
             };
             format!(
                 "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{scope_flag} --dir {dir}`"
             )
         }
-        // A token that is created on the command line has the scope of the whole fleet, so a token
-        // for a single node could take that node from another pool.
+        // The scope of a token from the command line is the whole fleet. Such a token for a single
+        // node could therefore move the node out of another pool.
         LostToken::Join { location, node: Some(node), by, .. } if !is_local(by) => {
             let pool = &location.pool;
             format!(
@@ -188,7 +189,7 @@ mod tests {
         let by_ann = join(Some("a"), "ann");
         assert!(!by_ann.contains("token create"), "{by_ann}");
         assert!(by_ann.contains("ann") && by_ann.contains("scope"), "{by_ann}");
-        // A token for any node cannot take a node from another pool.
+        // A token for any node cannot move a node out of another pool.
         assert!(join(None, "ann").ends_with("token create --pool train --dir /srv`"));
     }
 }

@@ -54,8 +54,8 @@ pub(crate) struct Args {
     request_rate: u32,
 }
 
-/// Parses a lifetime. The minimum gives a node time to renew its certificate; the maximum of `span`
-/// makes sure that certificates are rotated.
+/// Parses a lifetime. The minimum gives a node enough time to renew its certificate. The maximum of
+/// `span` ensures that certificates are rotated.
 fn parse_lifetime(text: &str) -> Result<SignedDuration, String> {
     let lifetime = span(text)?;
     if lifetime < SignedDuration::from_secs(10) {

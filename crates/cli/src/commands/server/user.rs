@@ -117,7 +117,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the scope has nodes, or a join token (used or not) for nodes in it.
+/// Whether the scope has nodes. A join token for the scope counts too, even if it is used up.
 fn has_nodes(dir: &std::path::Path, store: &AccessStore, scope: &Domain) -> anyhow::Result<bool> {
     if *scope == Domain::Fleet {
         return Ok(true);

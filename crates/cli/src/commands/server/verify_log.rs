@@ -37,7 +37,7 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// Parses a hash as this command prints it.
+/// Parses a hash in the form in which this command prints it.
 fn parse_hash(text: &str) -> Result<String, String> {
     let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let wrong = || "expected the 64 hexadecimal digits that `verify-log` printed".to_owned();
@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(flaw.is_some()))
 }
 
-/// Verifies each log, then that each log continues the previous one.
+/// Verifies each log, and checks that each log continues the previous log.
 fn first_flaw(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     for log in logs {
         if let Err(flaw) = verify(*log)? {
@@ -168,9 +168,9 @@ fn check_contents(
                         return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
                     }
                 };
-                // A replay does not repeat decisions of another version of the decision logic, so
-                // its state may differ from the snapshot. That is no error: the replay continues
-                // from the snapshot, as the server did.
+                // A replay does not repeat decisions that another version of the decision logic
+                // made, so its state may differ from the snapshot. This is no error. The replay
+                // continues with the snapshot, as the server did.
                 let has_other_version = replayed.not_rederived() > *not_rederived;
                 if args.replay && !is_same && !has_other_version {
                     return Ok(Some(VerifyError::IntegrityError(

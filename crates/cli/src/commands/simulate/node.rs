@@ -86,8 +86,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Only a simulated node may be replaced: a mistyped path must not delete the `lib` of a home
-/// directory.
+/// Checks that the path is a simulated node. Otherwise a mistyped path could delete the `lib` of a
+/// home directory.
 fn require_simulated_node(dir: &Path) -> anyhow::Result<()> {
     let occupied = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if occupied && !dir.join("node.json").is_file() {
@@ -99,7 +99,7 @@ fn require_simulated_node(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the library where the loader looks for it.
+/// Installs the library in the folder in which the loader looks for it.
 fn install(library: &Path, directory: &NodeDir) -> anyhow::Result<()> {
     let target = directory.library_path();
     fs::copy(library, &target).with_context(|| {
@@ -110,8 +110,8 @@ fn install(library: &Path, directory: &NodeDir) -> anyhow::Result<()> {
         .with_context(|| format!("failed to create the symlink `{}`", symlink.display()))
 }
 
-/// Finds the library: named in the environment, next to the executable, in a package's location, or
-/// in the cargo target directory.
+/// Finds the library. The environment may name it. Otherwise it is next to the executable, in the
+/// location of a package, or in the target directory of cargo.
 fn library() -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe().context("failed to locate the executable")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
@@ -126,8 +126,8 @@ fn library() -> anyhow::Result<PathBuf> {
             ),
         ));
     }
-    // First the folder where cargo builds the library with this program, then the folders of a
-    // separate build or an installation.
+    // The first folder is the one in which cargo builds the library together with this program. The
+    // other folders are those of a separate build or an installation.
     let mut candidates = vec![
         folder.join("deps").join(LIBRARY_FILE),
         folder.join(LIBRARY_FILE),

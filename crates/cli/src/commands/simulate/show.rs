@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         gpus.iter().enumerate().map(|(number, gpu)| row(number, gpu)).collect();
     printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory"], &rows)?;
     printer.line("")?;
-    // Below the table, so that long descriptions are not wrapped in a cell.
+    // These lines are below the table, so that long descriptions are not wrapped in a cell.
     if gpus.iter().all(|gpu| gpu.describe_faults().is_empty()) {
         printer.line(&printer.toned(Tone::Good, "no GPU faults"))?;
     }

@@ -9,7 +9,7 @@ use farrier_fleet::health::Signal;
 use super::print::heading;
 use crate::printer::Printer;
 
-/// Signals that come from the facts about the GPU's model, not from its hardware.
+/// Signals that come from the fact set and not from the hardware of the GPU.
 const FROM_FACTS: [Signal; 3] =
     [Signal::GpuClockSmBoost, Signal::GpuClockMemoryRated, Signal::GpuClockApplicationLow];
 
@@ -19,8 +19,8 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     if status.unsupported_signals.is_empty() {
         return Ok(());
     }
-    // The hardware determines the list, so it rarely changes. If it has more than three signals,
-    // only the JSON output names them.
+    // The hardware determines the list, so the list rarely changes. If it has more than three
+    // signals, only the JSON output names them.
     let (facts, signals): (Vec<&str>, Vec<&str>) = status
         .unsupported_signals
         .keys()
@@ -71,7 +71,7 @@ fn gaps(status: &Status) -> Vec<String> {
             lines.push(format!("{count} journal lines are damaged and lost"));
         }
     }
-    // One cause can affect many rules: print it once.
+    // One cause can affect many rules, so it is printed once.
     let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
     for (code, rule) in &status.rules_inactive {
         for (cause, on) in &rule.causes {

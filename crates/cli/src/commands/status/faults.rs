@@ -53,7 +53,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     Ok(())
 }
 
-/// Texts already printed in this group, which are not repeated.
+/// Texts that were already printed in this group. They are not printed again.
 struct Printed<'s> {
     remedies: Vec<&'s str>,
     /// When the previous finding clears.
@@ -114,7 +114,7 @@ fn print_finding(
     let action =
         if action == group.first_action.action { String::new() } else { format!(" → {action}") };
     let head = format!("{code}{detail}{link}, since {since}{times}{not_durable}{action}");
-    // Pad first, then colour: escape codes must not count as width.
+    // Pad before adding colour, because escape codes must not count as width.
     let word = severity.to_string();
     let padded = format!("  {word:<9} ").replacen(&word, &printer.severity(*severity), 1);
     printer.line(&format!("{padded}{head}"))?;

@@ -1,4 +1,4 @@
-//! Prints the jobs of a node: one row each, and notes below.
+//! Prints the jobs of a node. Each job has one row. Notes follow below the rows.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use super::print::second;
 use crate::printer::Printer;
 
-/// A note is printed if the slowest rank takes at least this many times the median step time.
+/// If the slowest rank takes at least this many times the median step time, a note is printed.
 /// Smaller ratios are normal.
 const SLOW_RATIO: f64 = 1.1;
 

@@ -1,4 +1,4 @@
-//! `farrier status`: the state of this node, as known by its agent.
+//! `farrier status`: the state of this node, according to its agent.
 
 mod coverage;
 mod faults;
@@ -26,12 +26,13 @@ use crate::commands::agent::{absolute, config_problems};
 use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
-/// An agent answers in milliseconds. An agent that takes this long is stuck.
+/// Timeout of a query. An agent normally answers in milliseconds, so an agent that needs this long
+/// is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const REQUEST: &[u8] = b"{\"type\":\"status\"}\n";
 
-/// Size limit of an answer: far more than the status of a node with a thousand findings.
+/// Size limit of an answer. It is far more than the status of a node with a thousand findings.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Shows the status of this node from its agent: GPUs, findings, actions and coverage gaps.
@@ -59,8 +60,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
-    // If the file has become invalid, the agent runs on with its last valid configuration. So use
-    // the readable part of the file to find the agent's socket.
+    // If the file has become invalid, the agent continues with its last valid configuration. The
+    // agent's socket is therefore taken from the readable part of the file.
     let (config, config_error) = config::read_lenient(path, args.config.is_some());
     match config_error {
         Some(err @ ConfigError::Content { .. }) => warn(&anyhow::Error::msg(config_problems(&err))),
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         Some(err) => warn(&err.into()),
         None => {}
     }
-    // Jobs find their agent through the same variable.
+    // Jobs use the same variable to find their agent.
     let from_environment =
         std::env::var_os("FARRIER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
     let socket = args.socket.clone().or(from_environment).unwrap_or(config.socket.path);
@@ -85,8 +86,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(status.verdict != NodeVerdict::Healthy))
 }
 
-/// Queries the agent. `None` if no agent answers; warns if an agent accepts the connection but does
-/// not answer.
+/// Queries the agent. Returns `None` if no agent answers. If an agent accepts the connection but
+/// does not answer, prints a warning.
 pub(crate) fn query(socket: &Path) -> anyhow::Result<Option<Status>> {
     match try_query(socket)? {
         QueryOutcome::Answer(status) => return Ok(Some(*status)),
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_dies_during_a_query_is_unresponsive() {
-        // Closing with unread data resets the connection.
+        // If the connection is closed while data is unread, it is reset.
         assert!(matches!(query_agent(|mut stream| read_some(&mut stream, 1)), Ok(None)));
         assert!(matches!(
             query_agent(|mut stream| read_some(&mut stream, REQUEST.len())),

@@ -106,7 +106,7 @@ fn gpus(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     }
     printer.line("")?;
     if status.agent.is_none() {
-        // Without an agent there are no readings, only identities.
+        // Without an agent, there are only the identities of the GPUs, and no readings.
         let rows: Vec<Vec<String>> = status.gpus.iter().map(identity_row).collect();
         return Ok(printer.table(&["GPU", "name", "PCI", "UUID", "worst"], &rows)?);
     }
@@ -126,7 +126,7 @@ fn identity_row(gpu: &GpuStatus) -> Vec<String> {
     ]
 }
 
-/// The worst severity; `?` if no reading of the GPU is available.
+/// The worst severity. `?` if there is no reading of the GPU.
 fn worst(gpu: &GpuStatus) -> String {
     let unread = [&gpu.temperature_c, &gpu.power_w, &gpu.memory_total_bytes]
         .into_iter()
@@ -152,7 +152,7 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
     ]
 }
 
-/// `?` for an unreadable value, `-` for one that the hardware does not have.
+/// Prints `?` for an unreadable value, and `-` for a value that the hardware does not have.
 fn number(reading: &Reading<f64>, factor: f64, unit: &str) -> String {
     match reading {
         Reading::Value(value) => format!("{:.0}{unit}", value * factor),

@@ -9,7 +9,7 @@ use crate::printer::{Printer, Tone};
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let server =
         status.server.as_ref().filter(|server| server.connection != UplinkState::Standalone);
-    // A standalone agent need not execute orders, so do not report that they are off.
+    // An agent without a server need not execute orders, so do not report that orders are off.
     let orders = status.orders.as_ref();
     let orders = orders.filter(|orders| server.is_some() || **orders != OrdersStatus::Off);
     if server.is_some() || orders.is_some() {
@@ -48,7 +48,7 @@ fn connection(server: &ServerStatus, printer: &Printer) -> String {
     }
 }
 
-/// How much of the journal the server has acknowledged. The rest waits on disk.
+/// How much of the journal the server has acknowledged. The other records wait on disk.
 fn records(server: &ServerStatus, durable: u64) -> String {
     match server.acknowledged {
         Some(_) if durable == 0 => "no journal records yet".to_owned(),

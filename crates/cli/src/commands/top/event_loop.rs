@@ -52,7 +52,8 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let (sender, receiver) = events;
     let signals = sender.clone();
-    // Install signal handlers before entering raw mode: from here on signals restore the terminal.
+    // Install signal handlers before entering raw mode. From then on, a signal restores the
+    // terminal.
     let (ready, is_ready) = mpsc::channel();
     std::thread::spawn(move || terminal::forward_signals(&signals, &ready));
     is_ready.recv().context("failed to listen for signals")?;
@@ -109,7 +110,7 @@ impl App {
                 UiCommand::Quit => return Ok(false),
                 UiCommand::Redraw => self.last_frame = None,
                 UiCommand::Query(query) => {
-                    // If the source has ended, it has reported that itself.
+                    // If the source has ended, it has already reported this.
                     let _ = self.queries.send(query);
                 }
             },

@@ -1,4 +1,4 @@
-//! Classifies what limits a GPU right now: one reason, the most urgent.
+//! Determines what limits a GPU right now. There is one answer, which is the most urgent limit.
 
 use std::fmt::Display;
 
@@ -19,7 +19,7 @@ const SW_THERMAL: u64 = 0x20;
 const HW_THERMAL: u64 = 0x40;
 const POWER_BRAKE: u64 = 0x80;
 
-/// Below this utilisation, the GPU is host-bound. NVML samples over only 1/6 s to 1 s, so the last
+/// Below this utilisation, the GPU is host-bound. NVML averages over only 1/6 s to 1 s, so the last
 /// few per cent are noise.
 const FULL_UTILISATION: f64 = 0.95;
 
@@ -29,8 +29,8 @@ const IDLE_UTILISATION: f64 = 0.02;
 /// From this utilisation on, a GPU should run at its highest clocks.
 const LOADED_UTILISATION: f64 = 0.9;
 
-/// From this share of the bandwidth on, a link or memory is the bottleneck; protocol overhead takes
-/// the rest.
+/// From this share of the bandwidth on, a link or the memory is the bottleneck. Protocol overhead
+/// takes the remaining bandwidth.
 const SATURATED: f64 = 0.8;
 
 /// The limiting factor, in order of urgency.
@@ -151,14 +151,14 @@ impl LimitingFactor {
     }
 }
 
-/// A GPU about which a call has not returned yet.
+/// A GPU about which a call was made that has not returned yet.
 pub(super) fn pending(call: Option<&str>) -> LimitingFactor {
     let call = call.unwrap_or("a driver call");
     LimitingFactor::new(LimitKind::Hung, format!("{call} has not returned yet"))
 }
 
-/// The most urgent limiting factor. `is_in_use`: whether a process has a context; `None` if
-/// unknown.
+/// The most urgent limiting factor. `is_in_use` says whether a process has a context. It is `None`
+/// if this is unknown.
 pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFactor {
     if gpu.value(Signal::GpuLost).is_some_and(|value| value > 0.0) {
         return LimitingFactor::new(LimitKind::Lost, "it fell off the bus and does not answer");
@@ -216,7 +216,7 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFact
             "configured application clocks limit it",
         );
     }
-    // Only the clock event reasons would show throttling, and they are unreadable.
+    // Only the clock event reasons could show throttling, but they are unreadable.
     if let Reading::Unreadable(why) = reasons {
         return LimitingFactor::unknown(why);
     }
@@ -254,7 +254,7 @@ fn throttled(gpu: &GpuSample, bits: u64) -> Option<LimitingFactor> {
     Some(limit)
 }
 
-/// A clock far below the model's. The driver reports no reason for a locked clock.
+/// The clock is far below the clock of the model. The driver reports no reason for a locked clock.
 fn low_clock(gpu: &GpuSample, bits: u64) -> Option<LimitingFactor> {
     let low = |current, rated, floor: f64| {
         let (current, rated) = gpu.value(current).zip(gpu.value(rated))?;

@@ -43,11 +43,11 @@ use sample::NodeSample;
 use source::nvml::ReadProgress;
 use view_state::{Page, ServerQuery};
 
-/// Default poll interval of a server, whose state changes rarely.
+/// Default poll interval of a server. The state of a server changes rarely.
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Timeout of `--once`. After it the incomplete sample is printed; its missing values carry the
-/// reason.
+/// Timeout of `--once`. When it is over, the incomplete sample is printed. Each missing value has
+/// its reason.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Monitors GPUs live: utilisation, bottleneck, findings and processes.
@@ -112,8 +112,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut read_host = move || host.as_mut().map(source::host::HostReader::sample);
     let shown = event_loop::run(page, options, (&events, &received), &queries, &mut read_host);
     stop.store(true, Ordering::Relaxed);
-    // Give the source thread a second to stop its NVML child. A thread that waits for a server is
-    // abandoned after that.
+    // Give the source thread a second to stop its NVML child process. A thread that waits for a
+    // server is abandoned after that.
     drop(queries);
     let started = Instant::now();
     while !source_thread.is_finished() && started.elapsed() < Duration::from_secs(1) {
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::Fine)
 }
 
-/// Where samples come from.
+/// The source of the samples.
 enum Source {
     Nvml(source::nvml::NvmlSettings),
     Agent(Box<source::agent::AgentSource>, Duration),

@@ -13,8 +13,8 @@ use crate::commands::Outcome;
 use crate::failure;
 use crate::printer::{Printer, Tone};
 
-/// Prints a node. Exit code 1 if the source does not answer, because the output then says nothing
-/// about the node.
+/// Prints a node. The exit code is 1 if the source does not answer, because the output then says
+/// nothing about the node.
 pub(super) fn node(
     node: NodeSample,
     output: Output,
@@ -162,7 +162,7 @@ pub(super) fn unavailable_fleet(
     output: Output,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    // JSON output has one line per node, and there are none.
+    // JSON output has one line per node, and no node is known.
     if output == Output::Json {
         failure::warn(&anyhow::anyhow!("no answer from `{url}`: {}", outage.reason));
         return Ok(Outcome::Finding);

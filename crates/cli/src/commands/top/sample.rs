@@ -32,7 +32,8 @@ pub(super) struct SourceOutage {
     pub(super) hint: Option<String>,
 }
 
-/// NVML has not answered a request yet. Its deadline has not passed, so it may still answer.
+/// NVML has not answered a request yet. The deadline of the request has not passed, so NVML may
+/// still answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct PendingCall {
     pub(super) since: Timestamp,
@@ -335,7 +336,8 @@ impl FindingSample {
     }
 }
 
-/// Findings about one subject that ask for the same action, on one line. A lost GPU has several.
+/// Findings about one subject that ask for the same action. They are shown on one line. A lost GPU,
+/// for example, has several.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FindingGroup<'f> {
     /// The finding whose text is shown: one that names an event, such as an Xid, or else the first.

@@ -1,4 +1,5 @@
-//! The terminal: raw mode while the view runs, restored however the process ends.
+//! The terminal. It is in raw mode while the view runs. It is restored no matter how the process
+//! ends.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -21,12 +22,12 @@ use super::keys;
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// Timeout for the rest of an escape sequence: long enough for a slow line, too short to be noticed
-/// after the Escape key alone.
+/// Timeout for the rest of an escape sequence. It is long enough for a slow line, and short enough
+/// not to be noticed after the Escape key.
 const SEQUENCE_WAIT_MS: i64 = 30;
 
-/// Saved termios; `None` when not in raw mode. Static, because the panic hook of any thread
-/// restores it.
+/// Saved termios. `None` if the terminal is not in raw mode. The value is static, because the panic
+/// hook of any thread must be able to restore the terminal.
 static SAVED_TERMIOS: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// The terminal in raw mode; restored on drop.
@@ -44,7 +45,8 @@ impl Terminal {
     pub(super) fn enter() -> io::Result<Self> {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // Without one of its threads the view would go stale: exit, with a readable message.
+            // Without one of its threads, the view would show old values. Exit, with the message
+            // still readable.
             restore();
             hook(panic);
             std::process::exit(101);
@@ -101,7 +103,7 @@ fn enable_raw_mode() -> io::Result<()> {
 fn restore() {
     let before = SAVED_TERMIOS.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // Errors are ignored: the terminal may be gone.
+        // Errors are ignored, because the terminal may no longer exist.
         let mut out = io::stdout();
         let _ = out.write_all(LEAVE).and_then(|()| out.flush());
         let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Flush, &before);

@@ -38,8 +38,9 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
     let refused =
         steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
-    // The agent reports drift from the node's profile. An apply without --only makes this profile
-    // the node's profile, unless nothing would change because the node refuses settings.
+    // The agent reports drift from the profile of the node. An apply without --only makes this
+    // profile the profile of the node, except if nothing would change because the node refuses
+    // settings.
     let becomes_node_profile = args.selection.only.is_empty() && (changes > 0 || refused == 0);
     let kept_profile =
         if becomes_node_profile { None } else { args.node.other_node_profile(&profile) };
@@ -74,7 +75,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         applied = tune::apply(&profile.name, &steps, &mut actuator, &mut journal, now);
     }
     // Write the profile after the changes, so that the agent reports no drift while they are made.
-    // Write it even if there was nothing to change: from now on the agent reports drift from it.
+    // Write it even if there was nothing to change, because the agent reports drift from this
+    // profile from now on.
     let applied_profile = AppliedProfile { profile: profile.into_owned(), unverified };
     let written =
         if becomes_node_profile { applied_profile.write(&args.node.state()) } else { Ok(()) };
@@ -102,7 +104,7 @@ pub(super) fn confirm(yes: bool, output: Output, question: &str) -> anyhow::Resu
         return Ok(true);
     }
     if output == Output::Json {
-        // A program reads the output, so no person can confirm, and the plan was not printed.
+        // The output goes to a program. No person can confirm, and the plan was not printed.
         return Err(Hinted::error(
             "nothing was changed: --output json does not ask for confirmation",
             "pass --yes to apply without asking; `farrier tune plan` shows the changes",

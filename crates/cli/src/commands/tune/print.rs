@@ -1,4 +1,4 @@
-//! Prints steps for people; steps that differ only in their subject share a line.
+//! Prints steps for people. If steps differ only in their subject, they share a line.
 
 use farrier_facts::tune::{Step, StepStatus, StepSubject};
 

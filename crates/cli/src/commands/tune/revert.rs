@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut journal = args.node.journal()?;
     let reverted = tune::revert(&mut actuator, &mut journal, args.force, Timestamp::now());
     let is_complete = reverted.iter().all(|entry| entry.outcome.is_back());
-    // While a change remains, keep the profile, so that drift is still reported.
+    // While a change remains, the profile is kept, so that drift is still reported.
     let forgotten = node_profile.filter(|_| is_complete);
     if forgotten.is_some() {
         AppliedProfile::remove(&args.node.state())?;

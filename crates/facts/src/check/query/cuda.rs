@@ -36,10 +36,11 @@ pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest
     }
 }
 
-/// Error for a CUDA version that is not in the data, listing published ones.
+/// Returns an error for a CUDA version that is not in the data. The error lists published versions.
 fn unknown_cuda(set: &FactSet, field: Field, text: &str) -> InputError {
     let releases = set.cuda.toolkit.iter().rev().map(|toolkit| toolkit.version);
-    // Suggest releases of the same minor, else minors of the same major.
+    // Suggest releases of the same minor version. If there are none, suggest minor versions of the
+    // same major version.
     let minor = text.rsplit_once('.').and_then(|(minor, _)| minor.parse::<CudaVersion>().ok());
     let major = text.split('.').next().and_then(|major| major.parse::<u32>().ok());
     let same_minor = releases.clone().filter(|release| Some(release.cuda) == minor);

@@ -58,8 +58,8 @@ pub(super) fn parse_framework<'a>(
     Ok(FrameworkRequest { package, version, version_assumed_from, build_choice, build })
 }
 
-/// Resolves a version against the data: the equal version (`2.11` is `2.11.0`), else the newest one
-/// with this prefix (`0.8` gives `0.8.5`).
+/// Resolves a version against the data: the equal version (`2.11` is `2.11.0`), or else the newest
+/// version with this prefix (`0.8` gives `0.8.5`).
 fn resolve_version(
     set: &FactSet,
     package: &FrameworkPackage,

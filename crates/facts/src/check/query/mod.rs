@@ -31,7 +31,7 @@ pub enum Module {
 /// Use of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Usage {
-    /// Run programs built with it.
+    /// Run programs that were built with CUDA.
     #[default]
     Run,
     /// Compile programs for the GPU.
@@ -61,14 +61,14 @@ pub struct CheckRequest {
     pub module: Option<Module>,
     /// Use of CUDA.
     pub usage: Usage,
-    /// The program carries PTX and no machine code for this GPU.
+    /// The program contains PTX but no machine code for this GPU.
     pub ptx_only: bool,
     /// A `cuda-compat` package: `13.0`.
     pub forward_compat: Option<String>,
     pub fabric_manager: Option<String>,
     /// A required feature.
     pub feature: Option<Feature>,
-    /// Advisories and regressions affect the verdict.
+    /// Whether advisories and regressions affect the verdict.
     pub strict: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct CheckRequest {
 #[derive(Debug, Clone)]
 pub struct Query<'a> {
     pub gpu: &'a Gpu,
-    /// The family name in the request, if a member was chosen for it.
+    /// The GPU family in the request, if `gpu` is the member that was assumed for it.
     pub gpu_assumed_from: Option<String>,
     pub driver: Driver<'a>,
     pub cuda: Option<CudaRequest<'a>>,
@@ -84,7 +84,7 @@ pub struct Query<'a> {
     pub module: Option<Module>,
     /// Use of CUDA.
     pub usage: Usage,
-    /// The program carries PTX and no machine code for this GPU.
+    /// The program contains PTX but no machine code for this GPU.
     pub ptx_only: bool,
     /// CUDA version of a `cuda-compat` package.
     pub forward_compat: Option<CudaVersion>,
@@ -93,7 +93,7 @@ pub struct Query<'a> {
     pub feature: Option<Feature>,
     /// Day for which the result is valid.
     pub on: Date,
-    /// Advisories and regressions affect the verdict.
+    /// Whether advisories and regressions affect the verdict.
     pub strict: bool,
 }
 

@@ -19,7 +19,8 @@ pub(crate) fn evaluate(
 ) {
     let Some(need) = &query.cuda else { return };
     let need = CudaRequirement::from_toolkit(set, query, need);
-    // If nothing built with this CUDA runs on the GPU, do not claim that the driver supports it.
+    // If nothing built with this CUDA runs on the GPU, do not report that the driver supports this
+    // CUDA.
     if supports_gpu(set, query, &need, findings) {
         driver_supports(set, query, user_space, &need, findings);
     }
@@ -37,7 +38,7 @@ pub(super) struct CudaRequirement<'a> {
     pub(super) origin: &'a Origin,
     /// Always `Usage::Run` for a framework.
     pub(super) usage: Usage,
-    /// The program carries PTX and no machine code for the GPU.
+    /// The program contains PTX but no machine code for the GPU.
     pub(super) ptx_only: bool,
 }
 
@@ -94,7 +95,7 @@ impl<'a> CudaRequirement<'a> {
     }
 }
 
-/// How the user-space driver supports the required CUDA.
+/// Whether and how the user-space driver supports the required CUDA.
 enum CudaSupport {
     /// The driver supports a newer major version.
     NewerFamily(CudaVersion),
@@ -102,8 +103,8 @@ enum CudaSupport {
     TooOld,
     /// The driver supports the major version, and no minor was requested.
     Family(CudaVersion),
-    /// The driver supports the required minor. `update_is_newer` if the toolkit ships with a later
-    /// release of the driver's branch.
+    /// The driver supports the required minor. `update_is_newer` is true if the toolkit ships with
+    /// a later release of the driver's branch.
     Native { max_cuda: CudaVersion, update_is_newer: bool },
     /// The driver supports the major version, but only older minors.
     OlderMinor(CudaVersion),
@@ -115,8 +116,9 @@ fn cuda_support(
     need: &CudaRequirement<'_>,
 ) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver that ships with a CUDA release runs that release. It may be older than the
-    // minimum of the major version, which NVIDIA raised later (450.51.05 ships with CUDA 11.0).
+    // The driver that ships with a CUDA release runs that release. That driver may be older than
+    // the minimum of the major version, because NVIDIA raised the minimum later (450.51.05 ships
+    // with CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
     let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };
@@ -137,7 +139,8 @@ fn cuda_support(
     }
 }
 
-/// Reports whether the driver runs programs built with this CUDA; false if it does not.
+/// Reports whether the driver runs programs that were built with this CUDA. Returns false if the
+/// driver does not run them.
 pub(super) fn driver_supports(
     set: &FactSet,
     query: &Query<'_>,
@@ -267,7 +270,8 @@ fn advise_newer(
     }
 }
 
-/// Reports whether this CUDA supports the GPU; false if nothing built with it can run there.
+/// Reports whether this CUDA supports the GPU. Returns false if no program that was built with this
+/// CUDA can run on the GPU.
 fn supports_gpu(
     set: &FactSet,
     query: &Query<'_>,

@@ -1,7 +1,7 @@
 //! Security advisories and known regressions of the driver.
 //!
-//! They are notices, because each fleet decides which of them it accepts. In a strict check they
-//! affect the verdict.
+//! They are reported as notices, because each fleet decides which advisories and regressions it
+//! accepts. In a strict check they affect the verdict.
 
 use crate::advisory::{Advisory, FixedDriver, Product, Regression};
 use crate::check::findings::Findings;
@@ -14,7 +14,7 @@ use crate::version::{Branch, DriverVersion};
 pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let driver = &query.driver.version;
     let Some(branch) = query.driver.branch else {
-        // A branch outside the data may have advisories that we do not know.
+        // A branch outside the data may have advisories that the facts do not contain.
         if query.strict {
             let text = format!("strict: the advisories of {} are not known", driver.branch());
             let origin = &set.drivers.newest().origin;
@@ -56,8 +56,8 @@ struct Exposure<'a> {
     unlisted: Option<(&'a Advisory, usize)>,
 }
 
-/// The bulletin's fixed driver for the branch. Data-centre rows take precedence over rows of other
-/// products.
+/// The bulletin's fixed driver for the branch. The bulletin's rows for data-centre products take
+/// precedence over its rows for other products.
 fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
     let branch = query.driver.version.branch();
     let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
@@ -65,7 +65,7 @@ fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a
 }
 
 /// Bulletins that list the branch in at least one advisory. These bulletins cover the branch, so
-/// their other advisories do not affect it.
+/// the other advisories in them do not affect the branch.
 fn reviewed_bulletins(set: &FactSet, branch: Branch) -> Vec<&str> {
     let lists =
         |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch);

@@ -27,7 +27,7 @@ fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
     architecture.expect("a valid set has the architecture of every GPU")
 }
 
-/// Kernel modules that support a GPU. For a GPU next to a Grace CPU, only the open ones do.
+/// Kernel modules that support a GPU. Only the open modules support a GPU next to a Grace CPU.
 pub(crate) fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
     if gpu.coherent { Modules::Open } else { architecture_of(set, gpu).modules }
 }

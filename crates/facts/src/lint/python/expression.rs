@@ -197,7 +197,8 @@ impl<'t> PythonModule<'t> {
         }
     }
 
-    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name assigned one.
+    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name to which a dictionary was
+    /// assigned.
     ///
     /// Each entry is the key, its line and the token range of the value.
     pub(super) fn entries(&self, start: usize, end: usize) -> Vec<(String, u32, usize, usize)> {

@@ -15,7 +15,8 @@ const OUT_OF_MEMORY: [&str; 4] = [
     "tensorflow.errors.ResourceExhaustedError",
 ];
 
-/// Base classes of out-of-memory errors: the handler has to test whether the error is one.
+/// Base classes of out-of-memory errors: the handler has to test whether the error is an
+/// out-of-memory error.
 const GENERAL: [&str; 5] = [
     "RuntimeError",
     "Exception",

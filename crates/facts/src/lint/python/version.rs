@@ -7,7 +7,7 @@ use crate::lint::linter::Linter;
 use crate::lint::version::{Meaning, is_version_text, meaning};
 use crate::setting::CodePattern;
 
-/// Functions whose result is still a version if their input is one.
+/// Functions whose result is a version if their input is a version.
 const TRANSPARENT: [&str; 14] = [
     "split",
     "rsplit",

@@ -6,7 +6,7 @@
 use super::script::{Pipeline, Script, ShellCommand};
 use crate::lint::step_count;
 
-/// Maximum nesting of substitutions; deeper ones are skipped.
+/// Maximum nesting of substitutions; deeper substitutions are skipped.
 const MAX_NESTING: u32 = 48;
 
 /// A here-document whose body has not been read yet.

@@ -16,7 +16,7 @@ impl SourceReader<'_> {
             step_count::step();
             match byte {
                 b' ' | b'\t' | b'\n' | b'\r' | b';' | b'|' | b'&' | b'<' | b'>' | b'(' | b')' => {
-                    // In a test `<` is a word, as are the parentheses of `name()`.
+                    // In a test, `<` is a word. The parentheses of `name()` are words too.
                     if self.at == start {
                         word.text.push(char::from(byte));
                         self.bump();

@@ -184,8 +184,9 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// The version that NVML reports for itself. It is needed in containers, where the file name of a
-/// mounted library has no version. NVML 13 of driver 580.95.05 reports `13.580.95.05`.
+/// The version that NVML reports for itself. The rules need this version in containers, where the
+/// file name of a mounted library has no version. NVML 13 of driver 580.95.05 reports
+/// `13.580.95.05`.
 fn nvml_library_version(node: &NodeContext<'_>) -> Vec<(String, String)> {
     let nvml = node.observation.nvml.answered();
     let version = nvml.and_then(|nvml| nvml.library_version.value()?.split_once('.'));

@@ -89,7 +89,7 @@ fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPacka
         Reading::Unreadable(_) => return format!("{name}=={version}"),
     };
     // The wheel from PyPI needs no CUDA tag. A wheel with another CUDA version is from another
-    // index and needs one.
+    // index and needs a CUDA tag.
     let is_pypi = set.frameworks.builds(name).any(|build| {
         build.version.to_string() == *version
             && build.build == "index"

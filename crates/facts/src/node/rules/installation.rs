@@ -1,4 +1,5 @@
-//! The driver's installation: will it load again, can programs open it, and who owns it?
+//! The driver's installation: will the driver load again, can programs open its device files, and
+//! did a container install it?
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -22,8 +23,8 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     owner(node, findings);
 }
 
-/// The open modules always need the GSP firmware on disk, the proprietary ones for GPUs that use
-/// GSP. The driver reads it whenever it initialises a GPU.
+/// The open modules always need the GSP firmware on disk. The proprietary modules need it only for
+/// GPUs that use GSP. The driver reads the firmware whenever it initialises a GPU.
 fn firmware(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "/lib/firmware/nvidia; NVIDIA driver README, GSP Firmware";
     let Some(loaded) = node.loaded() else { return };

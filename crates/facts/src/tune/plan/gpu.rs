@@ -138,8 +138,8 @@ fn describe_desired(want: &DesiredValue) -> String {
     }
 }
 
-/// Evaluates the persistence daemon if it is installed. It comes first, because NVIDIA calls the
-/// driver's own persistence mode legacy.
+/// Evaluates the persistence daemon if it is installed. The daemon comes first, because NVIDIA
+/// calls the driver's own persistence mode legacy.
 fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Evaluation> {
     let subject = StepSubject::Host(format!("{PERSISTENCED}.service"));
     let on = *want == DesiredValue::Switch(true);
@@ -179,8 +179,8 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
 }
 
 /// The daemon enables persistence mode on each GPU when it starts, unless configured otherwise
-/// (nvidia-persistenced(1)). What it does on exit was not measured, so a revert restores the daemon
-/// and the modes.
+/// (nvidia-persistenced(1)). What the daemon does on exit was not measured, so a revert restores
+/// the daemon and the modes.
 fn persistence_modes(readings: &Readings) -> Vec<Target> {
     let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
     let control = GpuControl::Persistence;

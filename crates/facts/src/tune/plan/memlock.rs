@@ -1,4 +1,4 @@
-//! The limit on locked memory: for log-ins by `pam_limits`, for services by systemd.
+//! The limit on locked memory. `pam_limits` sets it for log-ins, and systemd sets it for services.
 
 use super::host::{file, without_current};
 use super::{Evaluation, Need, StepStatus, StepSubject};

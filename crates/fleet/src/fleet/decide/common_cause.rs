@@ -11,14 +11,15 @@ use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
 use crate::fleet::state::{DomainRecovery, FleetState, Node, Symptom};
 
-/// The domain faults that hold once this decision is in the log.
+/// The domain faults that are active after the events of this decision.
 pub(super) struct ActiveFaults {
     pub(super) faults: BTreeMap<Domain, Symptom>,
     /// Faults that have ended, but whose findings may still be open.
     recoveries: BTreeMap<Domain, DomainRecovery>,
 }
 
-/// Detects faults in the domains of changed nodes. Clears faults that too few nodes still show.
+/// Detects faults in the domains of changed nodes. Ends a domain fault when too few nodes still
+/// show its symptom.
 pub(super) fn detect_faults(
     state: &FleetState,
     dirty: &BTreeSet<NodeId>,
@@ -27,7 +28,7 @@ pub(super) fn detect_faults(
     let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
     let mut affected: BTreeSet<Domain> =
         nodes.flat_map(|node| node.location.domains()).filter(Domain::fails_as_one).collect();
-    // Also check faulty domains without changed nodes: nodes may have left them.
+    // Also check faulty domains without changed nodes, because nodes may have left these domains.
     affected.extend(state.domain_faults.keys().cloned());
     let mut events = Vec::new();
     let mut suspects: Vec<Suspect> = Vec::new();
@@ -71,7 +72,7 @@ struct Suspect {
     domain: Domain,
     symptom: Symptom,
     nodes: Vec<NodeId>,
-    /// Share of its nodes that are affected.
+    /// The share of the domain's nodes that are affected.
     share: f64,
 }
 
@@ -98,7 +99,7 @@ pub(super) fn active_faults(state: &FleetState, events: &[Event], now: Timestamp
     ActiveFaults { faults, recoveries }
 }
 
-/// Nodes whose wait these events explain or change.
+/// Nodes whose wait is explained or changed by these events.
 pub(super) fn concerned_nodes(state: &FleetState, events: &[Event]) -> BTreeSet<NodeId> {
     let mut concerned = BTreeSet::new();
     for event in events {
@@ -134,7 +135,8 @@ impl ActiveFaults {
         Some((domain, *symptom))
     }
 
-    /// Like [`Self::explanation`], for a fault that ended after the node began to show its symptom.
+    /// Like [`Self::explanation`], but for a domain fault that has ended after the node began to
+    /// show its symptom.
     pub(super) fn recovery(
         &self,
         node: &Node,
@@ -164,8 +166,8 @@ fn affected_nodes(
         .unwrap_or_default()
 }
 
-/// Whether enough nodes still show the symptom. Half the share that detection requires is enough,
-/// so that the fault does not flap.
+/// Whether enough nodes still show the symptom. Detection requires a higher share: here, half of
+/// that share is enough, so that the fault does not flap.
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
     if !symptom.can_come_from(domain.kind()) {
@@ -176,13 +178,13 @@ fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
 }
 
-/// Returns the symptom that enough nodes of the domain began to show within the window, with these
-/// nodes.
+/// Returns the symptom that enough nodes of the domain began to show within the window. The result
+/// includes these nodes.
 fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect> {
     let policy = &state.policy.common_cause;
     let members = state.domain_counts.get(domain)?.members;
     let from = now - SignedDuration::from_secs(i64::from(policy.window_s));
-    // What the nodes showed before a repair of the domain is no sign of another fault.
+    // What the nodes showed before a repair of the domain does not indicate another fault.
     let repaired = state.domain_recoveries.get(domain).filter(|recovery| recovery.repaired);
     let is_recent = |at: Timestamp| at >= from && repaired.is_none_or(|recovery| at > recovery.at);
     let symptoms = state.symptoms.get(domain)?.iter();

@@ -1,5 +1,5 @@
-//! Nodes whose quarantine is due, in the order in which they get free slots: the nodes that this
-//! decision is about, and the nodes that wait for a slot that is free now.
+//! Orders the nodes whose quarantine is due by who gets the next free slot. These are the nodes
+//! that this decision is about, and the nodes that wait for a slot that is free now.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ pub(super) struct Contenders<'a> {
     state: &'a FleetState,
     /// Nodes that this decision is about. No queue yields them again.
     dirty: BTreeSet<NodeId>,
-    /// Claims to decide, each with the queue that it comes from.
+    /// Claims that are not decided yet, each with the queue that it comes from.
     claims: BTreeMap<QuarantineClaim, Contender<'a>>,
     queues: Vec<(&'a DisruptionSlot, Box<dyn Iterator<Item = &'a QuarantineClaim> + 'a>)>,
 }
@@ -27,7 +27,7 @@ impl<'a> Contenders<'a> {
         Self { state, dirty, claims: BTreeMap::new(), queues: Vec::new() }
     }
 
-    /// Adds a node of this decision, after the steps that need no slot.
+    /// Adds a node that this decision is about, after its steps that need no slot were taken.
     pub(super) fn add(&mut self, id: &NodeId, node: Node) {
         self.claims.insert(node.quarantine_claim(id), Contender::Changed(Box::new(node)));
     }
@@ -43,12 +43,12 @@ impl<'a> Contenders<'a> {
         }
     }
 
-    /// Returns the most urgent node that may find its slots free.
+    /// Returns the most urgent node whose slots may be free.
     pub(super) fn next(&mut self, budget: &BudgetUsage<'_>) -> Option<(NodeId, Node)> {
         while let Some((claim, contender)) = self.claims.pop_first() {
             match contender {
                 Contender::Changed(node) => return Some((claim.node, *node)),
-                // The slot is taken, so the rest of the queue keeps waiting.
+                // The slot is taken, so the other nodes in this queue keep waiting.
                 Contender::Waiting { slot, .. } if !budget.is_free(slot) => {}
                 Contender::Waiting { queue, .. } => {
                     self.take_from(queue);

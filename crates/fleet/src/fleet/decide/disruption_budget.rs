@@ -1,6 +1,6 @@
 //! Disruption budgets limit how many nodes the controller keeps out of service at once. Capacity
-//! floors say how many nodes have to take work, whatever took the others out. Neither keeps a node
-//! from returning to service.
+//! floors say how many nodes have to take work, whatever took the other nodes out of service. A
+//! node may always return to service, whatever the budgets and floors say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ struct DomainChange {
     schedulable: i32,
 }
 
-/// What a node counts for, before a step.
+/// Whether a node uses a budget and takes work, before a step.
 #[derive(Clone, Copy)]
 pub(super) struct NodeAvailability {
     disrupted: bool,
@@ -46,7 +46,7 @@ impl<'a> BudgetUsage<'a> {
     }
 
     /// Returns a limit that keeps the node from quarantine, or `None` if the node may be
-    /// quarantined. If the node waits already, the limit that it waits for comes first. A capacity
+    /// quarantined. If the node already waits for a limit, that limit is checked first. A capacity
     /// floor does not stop the quarantine of a node that takes no work.
     pub(super) fn quarantine_blocker(&self, node: &Node) -> Option<Rationale> {
         let waits_for = node.waits_for_slot();
@@ -102,7 +102,7 @@ impl<'a> BudgetUsage<'a> {
         }
     }
 
-    /// Counts what the last step changed.
+    /// Counts the changes that the last step made.
     pub(super) fn count(&mut self, id: &NodeId, before: NodeAvailability, node: &Node) {
         let after = NodeAvailability::new(node);
         let schedulable = i32::from(after.schedulable) - i32::from(before.schedulable);

@@ -1,4 +1,5 @@
-//! Health assessment: what open findings, failed verifications and missing data mean for service.
+//! Health assessment: what open findings, failed verifications and missing data mean for the
+//! service of a node.
 
 use jiff::Timestamp;
 
@@ -8,8 +9,8 @@ use crate::fleet::reason::Reason;
 use crate::fleet::state::{FaultKey, Node, NodePhase};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
-/// Most findings that a reason lists. Every decision is a log entry, so thousands of findings of a
-/// node must not make each entry large.
+/// Most findings that a reason lists. Every decision is a log entry, and a node may have thousands
+/// of findings. The limit keeps the entries small.
 const FINDINGS_MAX: usize = 16;
 
 /// Impact on service.
@@ -68,15 +69,16 @@ impl HealthAssessment {
         assessment
     }
 
-    /// A failed verification counts as a fault of its own, even without a finding. It does not
-    /// count for a joining node, which is verified again.
+    /// A failed verification counts as a separate fault, even without a finding. This does not
+    /// apply to a joining node, because that node is verified again.
     fn add_failed_verification(&mut self, node: &Node) {
         let Some(failure) = node.verification.failure() else { return };
         if self.impact == Impact::Unfit || node.phase() == NodePhase::Joining {
             return;
         }
         self.impact = Impact::Unfit;
-        // V0 fails if the loaded driver differs from the one on disk. A reboot loads the latter.
+        // V0 fails if the loaded driver differs from the driver on disk. A reboot loads the driver
+        // on disk.
         let repair_action = if failure.level == VerificationLevel::V0 {
             Action::RebootNode
         } else {
@@ -89,7 +91,7 @@ impl HealthAssessment {
         self.reason = Some(failure.reason(findings));
     }
 
-    /// Something cannot be read, and nothing else is wrong with the node.
+    /// Whether the only problem of the node is that something cannot be read.
     pub(super) fn is_missing_coverage(&self) -> bool {
         self.reason.as_ref().is_some_and(Reason::is_missing_coverage)
     }
@@ -111,11 +113,8 @@ impl HealthAssessment {
         self.impact = Impact::Suspect;
     }
 
-    /// A verification that an operator requested has no result, or a coverage gap has lasted too
-    /// long.
-    ///
-    /// A node that was taken out of service for another reason is not kept from its verification:
-    /// the verification has no result until the gap closes, and is then repeated.
+    /// Makes the node suspect if a verification that an operator requested has no result, or if a
+    /// coverage gap has lasted too long.
     fn suspect_missing_coverage(&mut self, node: &Node, pool: &PoolPolicy, now: Timestamp) {
         let phase = node.phase();
         let inconclusive = node.verification.inconclusive().filter(|_| phase.in_service());

@@ -5,9 +5,9 @@
 //! is no further step. A phase change, its order and its reason therefore come from one decision,
 //! and each rule handles a single step.
 //!
-//! A quarantine takes slots of disruption budgets. So the steps that need no slot come first: they
-//! may free one. Then the nodes whose quarantine is due follow in order of urgency, together with
-//! the nodes that wait for a slot that is free now.
+//! A quarantine takes slots of disruption budgets. The steps that need no slot come first, because
+//! they may free slots. Then come the nodes whose quarantine is due, and the nodes that wait for a
+//! slot that is free now. All of these are ordered by urgency.
 
 mod common_cause;
 mod contenders;
@@ -47,9 +47,9 @@ pub(super) fn is_explained_by_domain(state: &FleetState, node: &Node, now: Times
 /// Version of the decision logic. Raise it whenever the same inputs lead to other decisions. A
 /// replay checks only decisions of its own version (`docs/adr/0020-reasons-are-values.md`).
 ///
-/// 2: a drain that is reported after the cordon was removed does not count. A state from before
-/// format 3 does not record the faults of a repair attempt, so such an attempt counts for all
-/// faults.
+/// 2: a drain that is reported after the cordon was removed does not count. A state that was
+/// written before format 3 does not record the faults of a repair attempt, so such an attempt
+/// counts for all faults.
 ///
 /// 3: if the disruption budget keeps a node in service, a requested log collection still runs on
 /// it, and its orders still expire.
@@ -64,11 +64,11 @@ pub(super) fn is_explained_by_domain(state: &FleetState, node: &Node, now: Times
 /// after a domain fault the findings of its nodes get time to clear.
 ///
 /// 6: a coverage gap that lasts longer than the policy allows makes a node suspect. A verification
-/// without a result is repeated, and is no failure.
+/// without a result is repeated and does not count as failed.
 pub const LOGIC_VERSION: u32 = 6;
 
-/// More steps than any node takes at once. If a node reaches this limit, two rules undo each
-/// other's work.
+/// No node takes this many steps at once. If a node reaches this limit, two rules undo each other's
+/// work.
 const STEPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -85,7 +85,8 @@ pub struct Report {
     pub waiting: Vec<(NodeId, Rationale)>,
 }
 
-/// Decides on the nodes that changed, and on the nodes that wait for what these free.
+/// Decides on the nodes that changed, and on the nodes that wait for a slot that the changed nodes
+/// free.
 pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Decision {
     let fault_events = common_cause::detect_faults(state, dirty, now);
     let mut dirty = dirty.clone();
@@ -120,7 +121,7 @@ enum Slots {
     Open,
 }
 
-/// One decision, while it is made.
+/// State of one decision while it is computed.
 struct Round<'a> {
     state: &'a FleetState,
     active_faults: common_cause::ActiveFaults,
@@ -130,8 +131,8 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Takes the steps of a node until there is no further one. If the slots are closed, it stops
-    /// before a step that needs one, and returns true.
+    /// Takes the steps of a node until there are no more. If slots must not be taken, the function
+    /// stops before a step that needs a slot, and returns true.
     fn take_steps(&mut self, id: &NodeId, node: &mut Node, slots: Slots) -> bool {
         for _ in 0..STEPS_MAX {
             let pool = self.state.policy.for_pool(&node.location.pool);
@@ -172,8 +173,9 @@ struct DecisionContext<'a> {
 }
 
 impl DecisionContext<'_> {
-    /// The next step: first a phase change, then the cancellation of an order, then a new order.
-    /// The same deferral is recorded only once, even if other nodes use the budget by now.
+    /// Returns the next step. A phase change comes first, then the cancellation of an order, then a
+    /// new order. A deferral that is already recorded is not returned again, even if other nodes
+    /// use the budget by now.
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
             Some(Event::Deferred { node, rationale }) => {
@@ -201,8 +203,8 @@ impl DecisionContext<'_> {
 }
 
 impl Rationale {
-    /// Whether both wait for the same thing. While a node waits for a slot, the nodes that use the
-    /// budget may change.
+    /// Whether both rationales wait for the same thing. While a node waits for a slot, other nodes
+    /// may begin or stop to use the budget.
     fn is_same_wait(&self, other: &Self) -> bool {
         let slot = DisruptionSlot::from_reason(&self.reason);
         self == other || (slot.is_some() && slot == DisruptionSlot::from_reason(&other.reason))

@@ -114,7 +114,7 @@ fn superseded_by(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Orde
     requested.filter(|order| kind.spec().yields && runs_anywhere(order)).cloned()
 }
 
-/// A node in use must be neither changed nor tested, so the order waits.
+/// Defers an order that changes or tests the node while the node is in use.
 fn in_use(context: &DecisionContext<'_>) -> Option<Rationale> {
     let phase = context.node.phase();
     let is_out = !phase.in_service() && phase != NodePhase::Joining;
@@ -159,8 +159,8 @@ fn next_action(context: &DecisionContext<'_>) -> Option<NextAction> {
     }
 }
 
-/// An unverified node must get no new work, so it is cordoned first. A joining node keeps its
-/// scheduling state, unless its pool has `cordon_joining`.
+/// Cordons the node before its verification, because an unverified node must get no new work. A
+/// joining node keeps its scheduling state, unless its pool has `cordon_joining`.
 fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let applies = match context.node.phase() {
         NodePhase::Verifying => true,
@@ -185,7 +185,7 @@ fn next_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
     next_level.map(|level| OrderKind::Verify { level })
 }
 
-/// Removes only a cordon that Farrier set, and only when the node is healthy. If the cordon is
+/// Removes a cordon only if Farrier set it and the node is healthy. If the owner of the cordon is
 /// unknown, the agent checks it.
 fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let scheduling = &context.node.scheduling;
@@ -195,7 +195,7 @@ fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     (may_be_farriers && is_healthy).then_some(OrderKind::Uncordon)
 }
 
-/// Returns the least disruptive repair that was not attempted yet.
+/// Returns the least disruptive repair that was not attempted yet for this fault.
 fn repair(context: &DecisionContext<'_>) -> NextAction {
     if let Some(rationale) = lemon(context) {
         return NextAction::Person(rationale);
@@ -243,8 +243,8 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     NextAction::Person(Rationale::new(reason, unblocked_by))
 }
 
-/// The remaining fault belongs to a site, rack, switch or NVLink domain, so no operator has to
-/// inspect the node itself.
+/// Defers the repair if the remaining fault belongs to a site, rack, switch or NVLink domain. No
+/// operator has to inspect the node itself then.
 fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     let assessment = context.assessment;
     let codes = Some(&assessment.codes).filter(|codes| !codes.is_empty())?;
@@ -255,7 +255,7 @@ fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     Some(Rationale::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))
 }
 
-/// A lemon is not repaired by orders again until an operator has repaired it by hand.
+/// Defers the repairs of a lemon until an operator has repaired the node by hand.
 fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
     let policy = &context.state.policy.lemon;
     let from = context.now - SignedDuration::from_hours(24 * i64::from(policy.days));
@@ -308,8 +308,8 @@ fn blocker(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Blocker> {
     let failures = context.node.orders.failures();
     let failures = failures.filter(|last| *kind != OrderKind::Cordon || last.order == *kind)?;
     let count = failures.count.get();
-    // These orders are retried without limit: a node without a cordon takes work, and only
-    // verification and uncordon return a node to service.
+    // These orders are retried without limit: without a cordon, a faulty node keeps taking work,
+    // and without a verification and an uncordon, no node returns to service.
     let is_retried =
         matches!(kind, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
     let failed_often = (count >= context.pool.max_attempts).then(|| Reason::OrderFailed {
@@ -343,7 +343,7 @@ fn blocker(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Blocker> {
     }))
 }
 
-/// Cuts the text from the agent, because every decision repeats it.
+/// Cuts the text from the agent to a limit, because every decision repeats the text.
 fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     match failure {
         OrderFailure::Reported(text) => OrderFailure::Reported(bounded(text)),
@@ -351,8 +351,8 @@ fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     }
 }
 
-/// Why no repair may run on the node any more: a hold, a revoked certificate or a freeze that came
-/// after the order.
+/// Why no more repairs may run on the node. The cause is a hold, a revoked certificate or a freeze
+/// that came after the order.
 fn stopped(context: &DecisionContext<'_>) -> Option<Reason> {
     let hold = context.node.requests.hold.as_ref().map(Hold::as_reason);
     let revoked_at = context.node.liveness.certificate_revoked_at();
@@ -397,8 +397,8 @@ fn outside_window(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rat
 }
 
 fn order(context: &DecisionContext<'_>, kind: OrderKind) -> Order {
-    // A change or an uncordon must not run after a reboot, because it was decided for the current
-    // boot.
+    // An order that changes the node and an uncordon must not run after a reboot, because they were
+    // decided for the current boot.
     let is_bound_to_boot = kind.changes() || kind == OrderKind::Uncordon;
     let boot = context.node.reported_inventory().filter(|_| is_bound_to_boot);
     let boot = boot.map(|inventory| inventory.boot.clone());

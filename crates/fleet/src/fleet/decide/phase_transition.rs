@@ -25,7 +25,8 @@ pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> O
     }
 }
 
-/// An operator or another tool keeps the node out of service. Farrier then leaves the node alone.
+/// Returns the step to the phase held, or the steps of a held node, if an operator or another tool
+/// keeps the node out of service.
 fn held(context: &DecisionContext<'_>) -> Option<Event> {
     let phase = context.node.phase();
     if let Some(hold) = context.node.requests.hold.as_ref().filter(|_| phase != NodePhase::Held) {
@@ -40,8 +41,8 @@ fn held(context: &DecisionContext<'_>) -> Option<Event> {
     Some(context.phase_changed(NodePhase::Held, cordoned(external, false)))
 }
 
-/// A node whose certificates were revoked cannot connect. Its state is unknown, and no order
-/// reaches it.
+/// Returns a rationale if the certificates of the node were revoked. Such a node cannot connect, so
+/// its state is unknown, and no order reaches it.
 fn certificate_revoked(context: &DecisionContext<'_>) -> Option<Rationale> {
     let since = context.node.liveness.certificate_revoked_at()?;
     let (pool, node) = (context.node.location.pool.clone(), context.id.clone());
@@ -137,7 +138,7 @@ fn verifying(context: &DecisionContext<'_>) -> Option<Event> {
     if context.assessment.impact == Impact::Unfit && settled {
         return Some(context.fail_verification(context.assessed(UnblockedBy::Repair)));
     }
-    // It passed, but something cannot be read now.
+    // The verification passed, but something cannot be read now.
     if context.is_verified() && context.assessment.is_missing_coverage() {
         let rationale = context.assessed(UnblockedBy::Coverage { retry_at: None });
         return Some(context.deferred(rationale));
@@ -188,7 +189,8 @@ impl DecisionContext<'_> {
         Rationale::new(self.assessment.reason(), unblocked_by)
     }
 
-    /// Whether a suspect node still is suspect for the same cause: a fault, or missing coverage.
+    /// Whether a suspect node is still suspect for the same kind of cause: a fault, or missing
+    /// coverage.
     fn is_same_suspicion(&self) -> bool {
         let lacked_coverage = self.node.phase.rationale().reason.is_missing_coverage();
         lacked_coverage == self.assessment.is_missing_coverage()
@@ -230,7 +232,7 @@ impl DecisionContext<'_> {
                 let timed_out =
                     self.node.heartbeat_deadline(self.pool).is_some_and(|at| at <= self.now);
                 let persists = self.node.phase.deadline(self.pool.suspect_timeout_s) <= self.now;
-                // Once a timer has ended, a pause of the controller does not restart it.
+                // Once a timer has ended, it does not start again when the controller was paused.
                 let is_late = persists || self.node.waits_for_slot().is_some();
                 let escalates =
                     self.pool.coverage_gap_quarantines || !self.assessment.is_missing_coverage();
@@ -269,7 +271,7 @@ impl DecisionContext<'_> {
         })
     }
 
-    /// The levels that the pool requires, and the levels that the node failed before.
+    /// The levels that the pool requires, and the levels that the node failed earlier.
     pub(super) fn required_levels(&self) -> impl Iterator<Item = VerificationLevel> {
         let required = self
             .node

@@ -1,5 +1,5 @@
-//! What the time of each GPU of a node counts as, at one instant. The states are exhaustive and
-//! exclude each other: a GPU is available, or lost with one cause.
+//! Classifies the time of each GPU of a node at one instant. A GPU is always in exactly one state:
+//! available, or lost with one cause.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,15 +13,17 @@ use crate::fleet::reason::Reason;
 use crate::fleet::state::{CordonOwner, Node, NodePhase, Scheduling};
 use crate::health::{Finding, GpuUuid};
 
-/// Exposure of a joining node without a finding.
+/// Code of the exposure of a joining node without a finding. Exposure is time in which a fault may
+/// be open while the node takes work.
 pub(super) const UNVERIFIED: &str = "unverified";
-/// Loss of a GPU that is missing without a finding.
+/// Code of the loss of a GPU that is missing without a finding.
 const GPU_MISSING: &str = "gpu-missing";
 
 /// What a GPU's time counts as.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GpuState {
-    /// Its node takes work. The fault is open while it does.
+    /// The node of the GPU takes work. `exposure` is the fault that is open at the same time, if
+    /// there is one.
     Available {
         exposure: Option<Arc<LossReason>>,
     },
@@ -31,7 +33,7 @@ pub(super) enum GpuState {
     },
 }
 
-/// What is wrong, or why the node is out of service.
+/// A fault, or the reason why the node is out of service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LossReason {
     pub(super) code: String,
@@ -69,10 +71,11 @@ pub(super) struct NodeClass {
     pub(super) groups: Vec<GpuGroup>,
 }
 
-/// What the ledger remembers of a node besides its state.
+/// What the ledger remembers of a node in addition to the node's state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeMemory<'a> {
-    /// The GPUs of the last inventory that named them, and the GPUs that are missing since.
+    /// The GPUs of the last inventory that listed any GPUs, and the GPUs that have been missing
+    /// since then.
     pub(super) installed: &'a [GpuInventory],
     /// Whether the node had a fault when it was held.
     pub(super) held_with_fault: bool,
@@ -99,17 +102,17 @@ pub(super) fn classify(node: &Node, policy: &Policy, memory: NodeMemory<'_>) -> 
     NodeClass { pool, driver, observed, groups }
 }
 
-/// Whether the node takes work, and otherwise why not.
+/// Whether the node takes work, and the reason if it does not.
 enum ServiceStatus {
     TakesWork {
         unverified: bool,
     },
-    /// It may take work, but its state is not known.
+    /// The node may take work, but its state is not known.
     Unknown(Arc<LossReason>),
-    /// Out of service because of the faults of the node. The cause applies to a node whose faults
-    /// are not known any more.
+    /// The node is out of service because of its faults. If these faults are no longer known, the
+    /// cause in this variant applies.
     Faulty(Cause, Arc<LossReason>),
-    /// Out of service, whatever faults the node has.
+    /// The node is out of service for a reason other than its faults.
     Out(Cause, Arc<LossReason>),
 }
 
@@ -132,7 +135,7 @@ impl ServiceStatus {
                     Reason::ExternalCordon { .. } => Cause::Maintenance,
                     _ => Cause::Hold,
                 };
-                // An operator who holds a node because of its fault does what a quarantine does.
+                // An operator who holds a node because of a fault does the same as a quarantine.
                 let is_fault_open = node.findings().values().any(affects_service);
                 if memory.held_with_fault && is_fault_open {
                     Self::Faulty(cause, by_code())
@@ -143,7 +146,7 @@ impl ServiceStatus {
         }
     }
 
-    /// A node that takes work, as far as its phase says.
+    /// The status of a node whose phase lets it take work.
     fn in_use(node: &Node) -> Self {
         let unknown = |code| Self::Unknown(LossReason::from_code(code));
         if let Scheduling::Cordoned { by, .. } = &node.scheduling {
@@ -177,7 +180,7 @@ impl ServiceStatus {
     }
 }
 
-/// Why a node was quarantined, if no finding says so any more.
+/// Why a node was quarantined, if no open finding shows the reason any more.
 fn out_of_service(reason: &Reason) -> (Cause, Arc<LossReason>) {
     let by_code = LossReason::from_code(reason.code());
     match reason {
@@ -192,7 +195,7 @@ fn out_of_service(reason: &Reason) -> (Cause, Arc<LossReason>) {
     }
 }
 
-/// The faults of a node that affect its service, the worst first.
+/// The faults of a node that affect its service, worst first.
 struct NodeFaults<'a> {
     /// Faults of one of its GPUs.
     of_gpus: Vec<&'a Finding>,

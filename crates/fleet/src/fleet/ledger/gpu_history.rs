@@ -8,15 +8,15 @@ use crate::fleet::event::GpuInventory;
 use crate::fleet::identity::NodeId;
 use crate::health::{Action, Finding, FindingKind, GpuUuid};
 
-/// Observations that a record keeps.
+/// Most observations in a record.
 const EVIDENCE_MAX: usize = 3;
-/// Failed tests that a record keeps.
+/// Most failed tests in a record.
 const TESTS_MAX: usize = 5;
-/// Findings that a record keeps: a hostile node can invent details.
+/// Most findings in a record. The number is limited because a hostile node can invent details.
 const FINDINGS_MAX: usize = 32;
-/// Nodes that a record keeps.
+/// Most nodes in a record.
 const NODES_MAX: usize = 16;
-/// GPUs with a history: a hostile node can invent GPUs.
+/// Most GPUs with a history. The number is limited because a hostile node can invent GPUs.
 const GPUS_MAX: usize = 1_000_000;
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl GpuHistories {
         has_room.then(|| self.0.entry(uuid.clone()).or_default())
     }
 
-    /// The GPU is in this node.
+    /// Records that the GPU is in this node.
     pub(super) fn note_node(&mut self, node: &NodeId, gpu: &GpuInventory) {
         let Some(history) = self.entry(&gpu.uuid) else { return };
         if gpu.serial.is_some() {
@@ -56,8 +56,8 @@ impl GpuHistories {
         self.0.get(uuid)?.serial.as_ref()
     }
 
-    /// A finding opened or changed. `is_fault` says that it now makes its node unfit, and did not
-    /// before.
+    /// Records that a finding opened or changed. `is_fault` is true if the change made the node
+    /// unfit, and the node was not unfit because of this finding before.
     pub(super) fn note_finding(&mut self, finding: &Finding, opened: bool, is_fault: bool) {
         let Some(uuid) = finding.subject.gpu() else { return };
         if finding.kind != FindingKind::Fault {
@@ -96,7 +96,7 @@ impl GpuHistories {
         }
     }
 
-    /// The finding is not reported any more.
+    /// Records that the finding is not reported any more.
     pub(super) fn note_closed(&mut self, finding: &Finding) {
         let history = finding.subject.gpu().and_then(|uuid| self.0.get_mut(uuid));
         let key = (finding.code.clone(), finding.detail.clone());
@@ -105,7 +105,7 @@ impl GpuHistories {
         }
     }
 
-    /// The node failed a test while these GPUs were in it.
+    /// Records that the node failed a test while these GPUs were in it.
     pub(super) fn note_failed_test(&mut self, gpus: &[GpuInventory], test: &FailedTest) {
         for gpu in gpus {
             let Some(history) = self.0.get_mut(&gpu.uuid) else { continue };
@@ -116,7 +116,7 @@ impl GpuHistories {
         }
     }
 
-    /// GPUs with more than one fault, and GPUs to replace.
+    /// Returns the GPUs with more than one fault, and the GPUs to replace.
     pub(super) fn finish(
         self,
         lost_by_gpu: &BTreeMap<GpuUuid, u64>,

@@ -5,11 +5,10 @@
 //! entry ─> FleetState::apply ─> classify ─> Timeline of each node ─> Totals ─> FleetReport
 //! ```
 //!
-//! The ledger applies the entries to a [`FleetState`], and asks after each entry what the time of
-//! the changed nodes counts as. It counts wall-clock time by the clock of the log. If that clock was
-//! set back, the time until the clock is where it was before counts once, for what was true before
-//! the step. Time in which the server did not run is unknown, except on nodes that were out of
-//! service when it stopped.
+//! The ledger applies the entries to a [`FleetState`]. After each entry, it classifies the time of
+//! the changed nodes. Time is wall-clock time by the clock of the log. If that clock was set back,
+//! the ledger counts the repeated time only once, as it was before the step. Time in which the
+//! server did not run is unknown, except on nodes that were out of service when the server stopped.
 
 mod account;
 mod classify;
@@ -46,9 +45,9 @@ use report::{
 use shadow::{GpusAtFault, Shadow};
 use timeline::Timeline;
 
-/// Loss lines that a report lists.
+/// Most loss lines in a report.
 const LOSSES_MAX: usize = 10_000;
-/// GPUs that each list of a report has.
+/// Most GPUs in each list of a report.
 const GPUS_MAX: usize = 500;
 const HOUR_MS: u64 = 3_600_000;
 
@@ -59,17 +58,18 @@ pub struct LedgerSpec {
     pub from: Option<Timestamp>,
     /// `None`: to the end of the log.
     pub to: Option<Timestamp>,
-    /// Only time in which a node was in this domain counts.
+    /// Time of a node counts only while the node was in this domain.
     pub scope: Domain,
-    /// The nodes that the caller may see, with the `seq` of their enrolment. `None`: all nodes,
-    /// also retired ones.
+    /// The nodes that the caller may see, with the `seq` of their enrolment. `None` means all
+    /// nodes, including retired ones.
     pub visible: Option<BTreeMap<NodeId, u64>>,
-    /// A would-be decision and an operator's action within this time of each other agree.
+    /// If a would-be decision and an operator's action are at most this far apart, they agree.
     pub shadow_window_h: u32,
 }
 
 impl LedgerSpec {
-    /// A day: operators look at a node in the shift in which it fails, or in the next one.
+    /// Default window: a day, because operators look at a node in the shift in which it fails, or
+    /// in the next shift.
     pub const SHADOW_WINDOW_H: u32 = 24;
     /// Longest window.
     pub const SHADOW_WINDOW_H_MAX: u32 = 24 * 30;
@@ -90,7 +90,8 @@ impl LedgerSpec {
 #[derive(Debug, Default)]
 struct Account {
     timeline: Timeline,
-    /// Its GPUs, and those that are missing. `None` before its first inventory.
+    /// The GPUs of the node, and the GPUs that are missing from it. `None` before the first
+    /// inventory of the node.
     installed: Option<Vec<GpuInventory>>,
     held_with_fault: bool,
 }
@@ -101,7 +102,7 @@ impl Account {
         NodeMemory { installed, held_with_fault: self.held_with_fault }
     }
 
-    /// The SKU of the GPU at fault; that of the first GPU if the fault is not that of a GPU.
+    /// The SKU of the GPU at fault, or of the first GPU if the fault does not belong to a GPU.
     fn sku_of(&self, finding: &Finding) -> Option<&str> {
         let installed = self.memory().installed;
         let faulty = installed
@@ -131,7 +132,7 @@ impl Account {
 pub struct Ledger {
     spec: LedgerSpec,
     state: FleetState,
-    /// Time up to which the clock of the log has come, in milliseconds since the epoch.
+    /// The latest time that the clock of the log has reached, in milliseconds since the epoch.
     clock_ms: i64,
     first_entry: u64,
     /// When the log begins.
@@ -179,7 +180,7 @@ impl Ledger {
         self.state.seq
     }
 
-    /// Takes the next entry.
+    /// Applies the next entry.
     pub fn apply(&mut self, entry: &Entry) {
         self.begins.get_or_insert(entry.at);
         let before_ms = self.clock_ms;
@@ -206,7 +207,8 @@ impl Ledger {
         self.follow_shadow(&changed, entry);
     }
 
-    /// The server did not run: what happened to nodes in service is unknown.
+    /// Records that the server did not run. What happened to nodes in service in that time is
+    /// unknown.
     fn note_pause(&mut self, before_ms: i64, last_ran: Timestamp) {
         let stopped_ms = last_ran.as_millisecond().clamp(before_ms, self.clock_ms);
         for account in self.accounts.values_mut() {
@@ -214,7 +216,8 @@ impl Ledger {
         }
     }
 
-    /// Nothing is known of a node since its last heartbeat, which was before the loss was noticed.
+    /// Records that nothing is known about a node since its last heartbeat. That heartbeat came
+    /// before the server noticed the loss.
     fn note_silence(&mut self, id: &NodeId, since: Timestamp) {
         if let Some(account) = self.accounts.get_mut(id) {
             let time = since.as_millisecond().min(self.clock_ms)..self.clock_ms;
@@ -222,7 +225,7 @@ impl Ledger {
         }
     }
 
-    /// The node, if it counts.
+    /// Returns the node if the report covers it.
     fn counted(&self, id: &NodeId) -> Option<&Arc<Node>> {
         let node = self.state.nodes.get(id)?;
         let visible = self.spec.visible.as_ref();
@@ -230,7 +233,7 @@ impl Ledger {
         (is_visible && is_within(&node.location, &self.spec.scope)).then_some(node)
     }
 
-    /// Counts a node that has left, or that is another node from here on.
+    /// Ends the account of a node that has left, or whose name belongs to another node from now on.
     fn close(&mut self, id: &NodeId, end_ms: i64) {
         let Some(account) = self.accounts.remove(id) else { return };
         for (segment, time) in account.timeline.segments(end_ms) {
@@ -263,7 +266,7 @@ impl Ledger {
         account.timeline.change(self.clock_ms, class, gpus);
     }
 
-    /// Notes what happened to a node: findings, repairs, tests, operators.
+    /// Records what happened to a node: findings, repairs, tests and operator actions.
     fn note_entry(&mut self, id: &NodeId, before: Option<&Node>, entry: &Entry) {
         let after = self.state.nodes.get(id).cloned();
         if let (Some(after), Event::PhaseChanged { to: NodePhase::Held, .. }) =
@@ -316,7 +319,7 @@ impl Ledger {
         for (_, finding) in closed.filter(|(number, _)| !after.findings().contains_key(number)) {
             self.histories.note_closed(finding);
         }
-        // The last content of a finding that cleared.
+        // The last content of a finding that has cleared.
         if let Event::FindingsReported { changes, .. } = event {
             for finding in changes.iter().map(Change::finding) {
                 if !finding.is_open() && earlier(&finding.id).is_some() {
@@ -326,7 +329,7 @@ impl Ledger {
         }
     }
 
-    /// What an operator did with a node that took work in a pool that only observes.
+    /// Records what an operator did with a node that took work in a pool that only observes.
     fn note_operator(&mut self, id: &NodeId, before: &Node, entry: &Entry) {
         let pool = self.state.policy.for_pool(&before.location.pool);
         let took_work = before.phase().in_service() || before.phase() == NodePhase::Joining;
@@ -372,8 +375,8 @@ impl Ledger {
         }
     }
 
-    /// The report. `now` is how far the state is known: the present for a running server, the last
-    /// entry for a log without a server.
+    /// Returns the report. `now` is the time up to which the state is known: the present for a
+    /// running server, and the last entry for a log without a server.
     pub fn finish(mut self, now: Option<Timestamp>) -> FleetReport {
         let now_ms = now.map_or(self.clock_ms, Timestamp::as_millisecond).max(self.clock_ms);
         let end = Timestamp::from_millisecond(now_ms).unwrap_or(self.state.at);
@@ -427,7 +430,7 @@ impl Ledger {
         }
     }
 
-    /// The drivers of the nodes that count at the end.
+    /// The drivers of the counted nodes at the end of the period.
     fn drivers(&self) -> Vec<DriverUse> {
         let mut drivers: BTreeMap<_, (u64, u64)> = BTreeMap::new();
         for account in self.accounts.values() {

@@ -1,23 +1,23 @@
 //! The confidence interval of a rate, from a number of independent events.
 
-/// Half of what lies outside the 95 % confidence interval.
+/// The probability above the 95 % confidence interval, which is also the probability below it.
 const TAIL: f64 = 0.025;
-/// Bisection steps: enough for every bit of a double.
+/// Number of bisection steps. It is enough to determine every bit of a double.
 const STEPS: u32 = 80;
 
-/// The 95 % confidence interval of the mean of a Poisson distribution of which one draw was
+/// Returns the 95 % confidence interval of the mean of a Poisson distribution, after one draw of
 /// `events` (Garwood, Biometrika 28, 1936).
 pub(super) fn interval(events: u64) -> (f64, f64) {
     let count = as_f64(events);
-    // Ten standard deviations of the mean, which holds for every count.
+    // The mean plus ten standard deviations is above the interval for every count.
     let most = count + 10.0 * (count + 1.0).sqrt() + 10.0;
     let low = if events == 0 {
         0.0
     } else {
-        // The mean at which `events` or more are as unlikely as `TAIL`.
+        // The mean for which the probability of `events` or more is `TAIL`.
         bisect(0.0, count, |mean| 1.0 - at_most(events - 1, mean) < TAIL)
     };
-    // The mean at which `events` or fewer are as unlikely as `TAIL`.
+    // The mean for which the probability of `events` or fewer is `TAIL`.
     let high = bisect(count, most, |mean| at_most(events, mean) > TAIL);
     (low, high)
 }
@@ -35,8 +35,8 @@ fn bisect(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     low.midpoint(high)
 }
 
-/// Probability of at most `events` for this mean. The terms are summed downwards from the largest
-/// one, as logarithms, so that none overflows.
+/// Probability of at most `events` for this mean. The terms are summed from the largest one
+/// downwards. They are computed as logarithms, so that no term overflows.
 fn at_most(events: u64, mean: f64) -> f64 {
     if mean <= 0.0 {
         return 1.0;

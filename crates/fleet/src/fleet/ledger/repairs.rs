@@ -11,11 +11,12 @@ use crate::fleet::state::NodePhase;
 /// Code of a repair that an operator reports.
 const MANUAL: &str = "manual";
 
-/// Tallies by code of the repair, and the repairs whose outcome is open.
+/// Counts of repairs by their code, and the repairs whose outcome is still open.
 #[derive(Debug, Default)]
 pub(super) struct RepairLedger {
     tallies: BTreeMap<&'static str, RepairTally>,
-    /// Repairs that are done, until the node returns to service or is repaired again.
+    /// Repairs that are done but not confirmed: the node has neither returned to service nor been
+    /// repaired again.
     unverified: BTreeMap<NodeId, &'static str>,
 }
 
@@ -26,7 +27,8 @@ impl RepairLedger {
             .or_insert_with(|| RepairTally { repair: code.to_owned(), ..RepairTally::default() })
     }
 
-    /// Takes an entry about this node. `pending` is the order that it waited for before the entry.
+    /// Processes an entry about this node. `pending` is the order that the node had before the
+    /// entry.
     pub(super) fn note(&mut self, node: &NodeId, event: &Event, pending: Option<&OrderKind>) {
         let pending = pending.filter(|kind| kind.is_repair()).map(|kind| kind.spec().code);
         match event {
@@ -69,7 +71,8 @@ impl RepairLedger {
         self.unverified.insert(node.clone(), code);
     }
 
-    /// The last repair was followed by another one, or the node is out of service again.
+    /// Records that the last repair did not help: another repair followed, or the node is out of
+    /// service again.
     fn did_not_help(&mut self, node: &NodeId) {
         if let Some(code) = self.unverified.remove(node) {
             self.tally(code).did_not_help += 1;

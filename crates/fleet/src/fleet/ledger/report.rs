@@ -1,5 +1,6 @@
-//! The report that the ledger makes. Times are integer GPU-milliseconds, so parts add up to the
-//! whole exactly. Keys are stable, and fields are only added.
+//! The report of the ledger. Times are integer GPU-milliseconds, so the parts add up to the whole
+//! exactly. Keys are stable: new fields are added, and existing fields are never renamed or
+//! removed.
 
 use std::collections::BTreeMap;
 
@@ -54,13 +55,14 @@ impl Cause {
     }
 }
 
-/// GPU-time, in milliseconds. `total` is counted on its own, and equals the sum of the others.
+/// GPU-time, in milliseconds. `total_ms` is counted separately, and equals the sum of the other
+/// fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuTime {
-    /// GPUs of enrolled nodes, times the time.
+    /// Number of GPUs of enrolled nodes, multiplied by the time.
     pub total_ms: u64,
-    /// The node takes work, its heartbeats arrive, and its GPUs are known.
+    /// Time in which the node takes work, its heartbeats arrive, and its GPUs are known.
     pub available_ms: u64,
     pub lost_ms: LostGpuTime,
 }
@@ -142,8 +144,8 @@ pub struct FleetReport {
     pub scope: Domain,
     pub period: ReportPeriod,
     pub time: GpuTime,
-    /// Time of nodes whose GPUs were never reported, in node-milliseconds. It is in no other
-    /// figure.
+    /// Time of nodes whose GPUs were never reported, in node-milliseconds. No other figure includes
+    /// this time.
     pub uncounted_node_ms: u64,
     /// By pool, in order of their names.
     pub pools: Vec<PoolTime>,
@@ -151,9 +153,10 @@ pub struct FleetReport {
     pub days: Vec<DayTime>,
     /// The largest first.
     pub losses: Vec<LossLine>,
-    /// What `losses` does not list.
+    /// How much loss `losses` does not list.
     pub losses_omitted: Omitted,
-    /// Open faults of GPUs whose node took work. Not lost time. The largest first.
+    /// Open faults of GPUs whose node took work. This time is not lost. The largest exposure comes
+    /// first.
     pub exposure: Vec<ExposureLine>,
     pub reliability: Vec<Reliability>,
     /// GPUs with more than one fault in the period, the most faults first.
@@ -163,7 +166,7 @@ pub struct FleetReport {
     pub rma: Vec<GpuRecord>,
     /// Drivers at the end of the period, by pool.
     pub drivers: Vec<DriverUse>,
-    /// `None` if no pool only observed.
+    /// `None` if no pool was in observe mode.
     pub shadow: Option<ShadowReport>,
 }
 
@@ -175,9 +178,9 @@ pub struct ReportPeriod {
     /// Number of the first log entry that was read. Entries before it are archived.
     pub first_entry: u64,
     pub last_entry: u64,
-    /// The time before `from` was asked for, but the log does not have it.
+    /// Set to the requested start if the log does not have the time before `from`.
     pub missing_before: Option<Timestamp>,
-    /// The time until here was asked for, but the log ends at `to`.
+    /// Set to the requested end if the log already ends at `to`.
     pub missing_after: Option<Timestamp>,
 }
 
@@ -215,9 +218,9 @@ pub struct LossLine {
     pub code: String,
     /// Distinguishes findings with the same code, such as `Xid 79`. Often empty.
     pub detail: String,
-    /// The GPU at fault. `None` if the fault is not that of a GPU.
+    /// The GPU at fault. `None` if the fault does not belong to a GPU.
     pub gpu: Option<GpuUuid>,
-    /// Its serial number, if its agent reports it.
+    /// The serial number of that GPU, if the agent reports it.
     pub serial: Option<String>,
     pub gpu_ms: u64,
 }
@@ -245,14 +248,14 @@ pub struct ExposureLine {
 pub struct Reliability {
     pub pool: Pool,
     pub sku: Option<String>,
-    /// GPU-time in which a fault could show: the node took work.
+    /// GPU-time in which a fault could show, which is the time in which the node took work.
     pub operating_ms: u64,
     /// Findings that opened and made a node unfit.
     pub faults: u64,
     /// `None` if no fault was seen.
     pub mtbf_h: Option<f64>,
-    /// The 95 % confidence interval of the MTBF, for faults that are independent of each other.
-    /// Without a fault, only the lower bound exists.
+    /// The 95 % confidence interval of the MTBF, under the assumption that faults are independent.
+    /// Without a fault, there is only a lower bound.
     pub mtbf_low_h: Option<f64>,
     pub mtbf_high_h: Option<f64>,
 }
@@ -263,13 +266,13 @@ pub struct GpuRecord {
     pub uuid: GpuUuid,
     pub serial: Option<String>,
     pub sku: Option<String>,
-    /// Nodes that it was in, oldest first.
+    /// Nodes that the GPU was in, oldest first.
     pub nodes: Vec<NodeId>,
     pub faults: u64,
-    /// GPU-time that was lost because of it, on all GPUs of its nodes.
+    /// GPU-time that was lost because of this GPU, on all GPUs of its nodes.
     pub lost_ms: u64,
     pub findings: Vec<FindingRecord>,
-    /// Verifications and diags that its node failed while it was in it, newest last.
+    /// Verifications and diags that a node failed while the GPU was in it, newest last.
     pub failed_tests: Vec<FailedTest>,
 }
 
@@ -281,9 +284,9 @@ pub struct FindingRecord {
     pub text: String,
     pub severity: Severity,
     pub action: Action,
-    /// How often it opened in the period.
+    /// How often the finding opened in the period.
     pub opened: u64,
-    /// How often it happened, as the agent counts.
+    /// How often the finding happened, as the agent counts it.
     pub count: u64,
     pub first_seen: Timestamp,
     pub last_seen: Timestamp,
@@ -311,16 +314,16 @@ pub struct RepairTally {
     pub failed: u64,
     /// The node then returned to service.
     pub returned: u64,
-    /// The node was taken out of service again, or repaired again, before it returned.
+    /// Before the node returned to service, it was taken out of service again or repaired again.
     pub did_not_help: u64,
-    /// Neither yet, or the node was held or retired in between.
+    /// The outcome is not known yet, or the node was held or retired in between.
     pub open: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverUse {
     pub pool: Pool,
-    /// `None` if it is unknown.
+    /// `None` if the driver version is unknown.
     pub driver: Option<String>,
     pub nodes: u64,
     pub gpus: u64,
@@ -338,13 +341,13 @@ pub struct ShadowReport {
     pub false_per_1000_node_days: Option<f64>,
     /// The upper end of the 95 % confidence interval.
     pub false_per_1000_node_days_high: Option<f64>,
-    /// GPU-time between the decision and the action of the operator, in cases where both agree:
-    /// only the GPUs at fault.
+    /// GPU-time between Farrier's decision and the operator's action, in the cases in which both
+    /// agree. This figure counts only the GPUs at fault.
     pub saved_low_ms: u64,
-    /// As above: all GPUs of the node, as if its jobs used all of them.
+    /// The same time, but counting all GPUs of the node, as if its jobs used all of them.
     pub saved_high_ms: u64,
-    /// GPU-time that false quarantines would have taken, at least: all GPUs of the node until the
-    /// finding cleared.
+    /// GPU-time that false quarantines would have cost at least. This counts all GPUs of the node
+    /// until the finding cleared.
     pub false_cost_ms: u64,
     /// Oldest first, up to a limit.
     pub cases: Vec<ShadowCase>,
@@ -355,16 +358,16 @@ pub struct ShadowReport {
 pub struct ShadowCounts {
     /// Farrier decided first, then the operator acted.
     pub both_farrier_first: u64,
-    /// The operator acted first, and Farrier had a finding for it.
+    /// The operator acted first, and Farrier already had a finding about the same problem.
     pub both_operator_first: u64,
-    /// Only Farrier, and the cause cleared on its own.
+    /// Only Farrier decided, and the cause cleared on its own.
     pub false_quarantines: u64,
-    /// Only Farrier, and nothing shows who was right: the cause lasted longer than the window, or
-    /// cleared after a reboot.
+    /// Only Farrier decided, and nothing shows who was right: the cause lasted longer than the
+    /// window, or it cleared after a reboot.
     pub unconfirmed: u64,
-    /// Only Farrier, and the window is not over.
+    /// Only Farrier decided, and the window is not over.
     pub pending: u64,
-    /// Only the operator: planned work, or a fault that Farrier does not see.
+    /// Only the operator acted: this was planned work, or a fault that Farrier does not see.
     pub operator_only: u64,
     /// Nodes that Farrier would have kept in service because their failure domain was at fault.
     pub domain_faults: u64,
@@ -377,7 +380,7 @@ pub struct ShadowCase {
     pub outcome: ShadowOutcome,
     /// When Farrier would have quarantined the node.
     pub decided: Option<Timestamp>,
-    /// Code of the reason, and of its worst finding.
+    /// Code of the reason. The next field is the code of the worst finding of that reason.
     pub reason: Option<String>,
     pub finding: Option<String>,
     pub acted: Option<OperatorAction>,

@@ -1,9 +1,9 @@
-//! Shadow mode: what Farrier would have done in pools that only observe, next to what operators
+//! Shadow mode compares what Farrier would have done in pools that only observe with what operators
 //! did.
 //!
-//! A would-be quarantine is a quarantine that was due and that only the policy deferred. It ends
-//! when its cause clears or an operator acts. Disruption budgets do not apply to it, because a node
-//! that stays in service uses none.
+//! A would-be quarantine is a quarantine that was due and that only the policy deferred. The
+//! would-be quarantine ends when its cause clears or an operator acts. Disruption budgets do not
+//! apply to it, because a node that stays in service uses no budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -41,7 +41,7 @@ struct Case {
     pool: Pool,
     decision: Option<WouldBe>,
     acted: Option<OperatorAction>,
-    /// Whether Farrier had a finding for what the operator did first.
+    /// If the operator acted first: whether Farrier had a finding about the problem.
     has_finding: bool,
 }
 
@@ -67,7 +67,7 @@ enum Ended {
     Quarantined,
 }
 
-/// GPUs of a node, and how many of them are at fault.
+/// The number of GPUs of a node, and the number of GPUs at fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GpusAtFault {
     pub(super) all: u64,
@@ -103,7 +103,7 @@ impl Shadow {
         }
     }
 
-    /// The policy deferred a quarantine that is due.
+    /// Records that the policy deferred a quarantine that is due.
     pub(super) fn note_deferred(
         &mut self,
         state: &FleetState,
@@ -161,13 +161,13 @@ impl Shadow {
         index
     }
 
-    /// Nodes to look at again after every entry: their failure domain may not explain them any
-    /// more.
+    /// Nodes that have to be checked again after every entry, because the fault of their failure
+    /// domain may have ended.
     pub(super) fn explained(&self) -> Vec<NodeId> {
         self.explained.iter().cloned().collect()
     }
 
-    /// An operator acted on a node that took work.
+    /// Records that an operator acted on a node that took work.
     pub(super) fn note_action(&mut self, id: &NodeId, node: &Node, action: OperatorAction) {
         if let Some(case) = self.open.remove(id).and_then(|index| self.cases.get_mut(index)) {
             case.acted = Some(action);
@@ -185,7 +185,7 @@ impl Shadow {
         self.push(id, node, None, Some(action), is_fault_known(node));
     }
 
-    /// The node changed.
+    /// Records that the node changed.
     pub(super) fn note_change(&mut self, id: &NodeId, node: &Node, at: Timestamp) {
         if node.phase.deferred().is_none() || is_clear(node) {
             self.explained.remove(id);
@@ -214,15 +214,15 @@ impl Shadow {
         self.open.remove(id);
     }
 
-    /// The report on the cases that began in this period. What happened to them later counts too,
-    /// up to `now`. `None` if no pool only observed.
+    /// Returns the report on the cases that began in this period. It includes what happened to
+    /// these cases later, up to `now`. `None` if no pool was in observe mode.
     pub(super) fn finish(
         self,
         node_ms: u64,
         period: Range<Timestamp>,
         now: Timestamp,
     ) -> Option<ShadowReport> {
-        // The end of the log is in the period.
+        // A case that began exactly at the end of the log is in the period.
         let began = |case: &Case| {
             case.began().is_some_and(|at| at >= period.start && (at < period.end || at == now))
         };
@@ -333,7 +333,7 @@ impl Case {
     }
 }
 
-/// The code as one of the codes that decisions have.
+/// Returns the code as a static string if it is the code of a reason, and `legacy` otherwise.
 fn known_code(code: &str) -> &'static str {
     Reason::CODES.into_iter().find(|known| *known == code).unwrap_or("legacy")
 }

@@ -1,20 +1,21 @@
-//! The history of one node, as segments in which its class does not change. Segments are counted
-//! only when the history ends, because a lost heartbeat is noticed late: what was known of the node
-//! since the last heartbeat is then taken back.
+//! The history of one node, as segments in which its class does not change. A lost heartbeat is
+//! noticed late. The time since the last heartbeat is then marked as unobserved, so segments are
+//! counted only when the history ends.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::classify::{LossReason, NodeClass};
 
-/// Time in which nothing changed. It ends where the next segment begins.
+/// A period in which nothing changed. It ends where the next segment begins.
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSegment {
     pub(super) since_ms: i64,
     pub(super) class: Arc<NodeClass>,
     /// How many GPUs the node has. `None` before its first inventory.
     pub(super) gpus: Option<u64>,
-    /// Why nobody saw the node in this time. What would be available is then unknown.
+    /// Why nobody saw the node in this time. GPU-time that would otherwise count as available is
+    /// then unknown.
     pub(super) unobserved: Option<Arc<LossReason>>,
 }
 
@@ -31,7 +32,7 @@ impl Timeline {
     pub(super) fn change(&mut self, at_ms: i64, class: NodeClass, gpus: Option<u64>) {
         match self.0.last_mut() {
             Some(last) if *last.class == class && last.gpus == gpus => {}
-            // Several entries have the same time, and only the last of them counts.
+            // Of several entries with the same time, only the last one counts.
             Some(last) if last.since_ms == at_ms => {
                 (last.class, last.gpus) = (Arc::new(class), gpus);
             }
@@ -42,7 +43,7 @@ impl Timeline {
         }
     }
 
-    /// Nobody saw the node in this time, which ends now.
+    /// Marks this time, which ends now, as time in which nobody saw the node.
     pub(super) fn mark_unobserved(&mut self, time: Range<i64>, why: &Arc<LossReason>) {
         if time.is_empty() {
             return;

@@ -1,6 +1,7 @@
-//! Typed reasons for decisions, refusals and deferrals, and what unblocks them. Their codes are
-//! stable. `params.rs` has the values of their fields, `describe.rs` describes them in English, and
-//! `redact.rs` limits what a caller with a narrower scope sees. Nothing parses the sentences.
+//! Typed reasons for decisions, refusals and deferrals, and what unblocks the deferred actions. The
+//! codes are stable. `params.rs` has the types of the fields, `describe.rs` renders reasons in
+//! English, and `redact.rs` limits what a caller with a narrower scope sees. Nothing parses the
+//! rendered sentences.
 
 mod describe;
 mod legacy;
@@ -27,7 +28,7 @@ use super::policy::Autonomy;
 use super::state::Symptom;
 use crate::health::Action;
 
-/// The reason of a decision, and what would lead to another decision.
+/// The reason for a decision, and what would lead to another decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rationale {
@@ -70,7 +71,7 @@ pub enum Reason {
     },
     /// The server cannot decode the node's findings.
     FindingsUnreadable,
-    /// The agent cannot read something, and has not for longer than the policy allows.
+    /// The agent has been unable to read something for longer than the policy allows.
     CoverageGap {
         gap: Box<GapSummary>,
         since: Timestamp,
@@ -139,7 +140,7 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
         out: NodeNames,
     },
-    /// A failure domain is faulty, not the node itself.
+    /// The failure domain is faulty, and the node itself is not.
     FailureDomainFault {
         domain: Domain,
         /// What the nodes of the domain show.
@@ -201,7 +202,7 @@ pub enum Reason {
     },
     /// An order needs an approval.
     NeedsApproval { order: OrderKind },
-    /// An order waits for a repair window.
+    /// An order has to wait until a repair window of the pool opens.
     OutsideWindow { order: OrderKind, pool: Pool, opens: Timestamp },
     /// An order failed too often.
     OrderFailed {
@@ -216,12 +217,13 @@ pub enum Reason {
     OrderSuperseded { by: OrderKind },
     /// An operator requested the order.
     OperatorRequest { by: Actor },
-    /// The caller may see only the code.
+    /// A reason of which the caller may see only the code.
     Withheld {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
     },
-    /// The reason of an order, as the agent receives it: text that the server rendered.
+    /// The reason of an order as the agent receives it: the code, and text that the server
+    /// rendered.
     Rendered {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
@@ -332,7 +334,7 @@ impl Reason {
         }
     }
 
-    /// Whether the node is in doubt only because something cannot be read.
+    /// Whether a missing reading is the only reason to doubt the node.
     pub fn is_missing_coverage(&self) -> bool {
         matches!(self, Self::CoverageGap { .. } | Self::VerificationInconclusive { .. })
     }

@@ -34,7 +34,7 @@ pub struct CapacityCounts {
     pub minimum: u32,
 }
 
-/// Names of some nodes. Every deferral is a log entry, so the list is short.
+/// Names of some nodes. The list is short, because every deferral is a log entry and contains it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeNames {
@@ -70,7 +70,7 @@ pub struct SymptomCounts {
     pub members: u32,
 }
 
-/// Identifies a finding to a person.
+/// Identifies a finding for a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingSummary {
@@ -98,7 +98,7 @@ impl FindingSummary {
     }
 }
 
-/// Identifies a coverage gap to a person.
+/// Identifies a coverage gap for a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GapSummary {
@@ -136,7 +136,7 @@ impl GpuLocation {
     }
 }
 
-/// Repairs that were ordered before an operator has to act.
+/// The repairs that orders attempted before an operator has to act.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairsAttempted {
@@ -144,8 +144,8 @@ pub enum RepairsAttempted {
     None,
     /// Every order that can repair the fault was attempted.
     All,
-    /// An order that could repair this fault has already reached the policy's limit of attempts,
-    /// for other faults.
+    /// An order that could repair this fault has already run as often as the policy allows, for
+    /// other faults.
     Limit {
         order: OrderKind,
         /// Location of the GPU that the order resets.

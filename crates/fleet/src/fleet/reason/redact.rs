@@ -1,18 +1,18 @@
-//! Redacts reasons for callers whose scope is narrower than the fleet. Works on values, and not on
-//! text. A reason without a rule here shows only its code.
+//! Redacts reasons for callers whose scope is narrower than the fleet. It changes the values before
+//! they are rendered as text. A reason without a rule in this file shows only its code.
 
 use super::{NodeNames, OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
-/// Whether the domain has no node in the caller's scope: another pool for a caller whose scope is a
-/// pool, another tenant for a caller whose scope is a tenant. Reasons with such a domain occur in
-/// the history of a node that came from another pool.
+/// Whether none of the domain's nodes is in the caller's scope. This is the case if the domain and
+/// the scope are of the same kind, such as two pools or two tenants, and differ. Such a domain
+/// occurs in the history of a node that came from another pool.
 fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
     domain.kind() == scope.kind() && domain != scope
 }
 
 impl Rationale {
-    /// Redacts the value for a caller with this scope, who may see the node.
+    /// Redacts the value for a caller with this scope. The scope has to include the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Rationale {
 }
 
 impl OrderFailure {
-    /// Redacts the value for a caller with this scope, who may see the node.
+    /// Redacts the value for a caller with this scope. The scope has to include the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         match self {
@@ -34,16 +34,16 @@ impl OrderFailure {
 }
 
 impl NodeNames {
-    /// A caller sees nodes of a domain only if their scope is the whole domain. A node may have
-    /// left it since, but then it was in the scope of the caller at the time.
+    /// Shows the names of a domain's nodes only if the caller's scope is exactly that domain. A
+    /// node may have left the domain since, but it was in the caller's scope at the time.
     fn redacted(&self, domain: &Domain, scope: &Domain) -> Self {
         if domain == scope { self.clone() } else { Self::default() }
     }
 }
 
 impl UnblockedBy {
-    /// Redacts the value for a caller with this scope, who may see the node. Only legacy sentences
-    /// can contain counts.
+    /// Redacts the value for a caller with this scope. The scope has to include the node. Only
+    /// legacy sentences can contain counts of nodes.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         let is_foreign = match self {
@@ -66,8 +66,8 @@ impl UnblockedBy {
 }
 
 impl Reason {
-    /// Redacts the value for a caller with this scope, who may see the node. Removes counts of
-    /// other nodes.
+    /// Redacts the value for a caller with this scope, and removes counts of other nodes. The scope
+    /// has to include the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         if *scope == Domain::Fleet {
@@ -78,8 +78,8 @@ impl Reason {
             return Self::Withheld { original_code: self.code().to_owned() };
         }
         match self {
-            // These name only the node, its pool, its findings and orders, and the people who
-            // requested something for it.
+            // These reasons name only the node, its pool, its findings and orders, and the people
+            // who requested something for the node.
             Self::Enrolled
             | Self::OpenFindings { .. }
             | Self::VerificationFailed { .. }

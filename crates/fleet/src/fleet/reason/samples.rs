@@ -1,5 +1,5 @@
-//! One sample of each reason, with names and counts that can be searched for. They are for tests of
-//! code that stores, shows or redacts reasons.
+//! One sample of each reason. Its names and counts are unusual, so that a test can search for them
+//! in output. Tests of code that stores, shows or redacts reasons use the samples.
 
 use farrier_facts::node::ReadError;
 use jiff::Timestamp;

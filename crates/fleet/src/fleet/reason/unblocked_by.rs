@@ -12,23 +12,23 @@ use crate::fleet::state::Symptom;
 pub enum UnblockedBy {
     /// The required verifications pass.
     Verification,
-    /// A new finding.
+    /// A new finding opens.
     Finding,
     /// The condition clears, lasts too long or gets worse.
     ConditionChange,
     /// What cannot be read is readable again.
     Coverage {
-        /// When a verification is tried again anyway.
+        /// When the verification is repeated even if the reading has not returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_at: Option<Timestamp>,
     },
     /// The running verification ends.
     VerificationResult,
-    /// A repair, by order or by hand.
+    /// The node is repaired, by an order or by hand.
     Repair,
-    /// A repair and a verification.
+    /// The node is repaired and verified.
     RepairAndVerification,
-    /// A new drain, because the cordon was removed.
+    /// The node is drained again, because its cordon was removed.
     Drain,
     /// The operator releases the hold.
     Release,
@@ -40,15 +40,16 @@ pub enum UnblockedBy {
         pool: Pool,
         node: NodeId,
     },
-    /// The policy allows it, or an operator holds the node.
+    /// The policy allows the action, or an operator holds the node.
     PolicyOrHold,
-    /// The policy allows it.
+    /// The policy allows the action.
     Policy,
     /// The domain is repaired.
     DomainRepair { domain: Domain },
-    /// A node of the domain returns to service, or the policy allows more nodes out of service.
+    /// A node of the domain returns to service, or the policy allows more nodes to be out of
+    /// service.
     BudgetSlot { domain: Domain },
-    /// The findings have had time to clear.
+    /// The time that the findings get to clear is over.
     Settled { at: Timestamp },
     /// Fewer nodes show the symptom.
     FewerSymptoms { symptom: Symptom },
@@ -65,16 +66,16 @@ pub enum UnblockedBy {
         /// When the freeze expires.
         at: Timestamp,
     },
-    /// An approval.
+    /// An approver approves the order.
     Approval,
     /// The repair window opens, or an approver approves the order.
     WindowOrApproval { at: Timestamp },
-    /// The next attempt.
+    /// The controller tries again.
     Retry { at: Timestamp },
-    /// From a log of format 1.
+    /// An unblocking condition from a log of format 1, as text.
     Legacy {
         text: String,
-        /// When time alone leads to another decision.
+        /// When the mere passing of time leads to another decision.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         changes_at: Option<Timestamp>,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -144,7 +145,7 @@ impl UnblockedBy {
         }
     }
 
-    /// When time alone leads to another decision. `None` if it never does.
+    /// When the mere passing of time leads to another decision. `None` if it never does.
     pub fn changes_at(&self) -> Option<Timestamp> {
         match self {
             Self::Unfreeze { at }

@@ -12,7 +12,8 @@ use crate::fleet::policy::PoolPolicy;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeCoverage {
-    /// The agent has not reported its coverage: it is older than the report, or has just started.
+    /// The agent has not reported its coverage: its version does not report coverage, or it has
+    /// just started.
     #[default]
     Unknown,
     /// The agent reads everything that it should.
@@ -27,8 +28,9 @@ pub struct OpenGaps {
     /// Number of gaps that the report does not list.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     more: u32,
-    /// Seconds that do not count towards the timeout of each gap, because the controller did not
-    /// run or the clock was stepped. Shorter than `gaps` if the last ones have none.
+    /// For each gap, the seconds that do not count towards its timeout, because the controller did
+    /// not run or the clock was stepped. The list is shorter than `gaps` if the last gaps have no
+    /// such seconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     uncounted_s: Vec<u32>,
 }
@@ -58,7 +60,7 @@ impl NodeCoverage {
         }
     }
 
-    /// Whether the report says nothing new.
+    /// Whether the report changes nothing.
     pub fn is_same_as(&self, report: &CoverageReport) -> bool {
         let more = match self {
             Self::Unknown => return false,
@@ -68,7 +70,8 @@ impl NodeCoverage {
         report.is_same_as(self.gaps().iter(), more)
     }
 
-    /// Replaces the gaps. A gap that is still open keeps its age.
+    /// Replaces the gaps with those of the report. A gap that is still open keeps its earlier start
+    /// time.
     pub(super) fn replace(&mut self, report: &CoverageReport) {
         if report.gaps.is_empty() && report.more == 0 {
             *self = Self::Full;
@@ -112,7 +115,7 @@ impl NodeCoverage {
         }
     }
 
-    /// Adjusts to a clock that was set back by `back`, so that no time lies in the future.
+    /// Adjusts to a clock that was set back by `back`: no recorded time may lie in the future.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         let Self::Gaps(open) = self else { return };
         for (index, gap) in open.gaps.iter_mut().enumerate() {
@@ -150,7 +153,8 @@ impl Node {
         self.coverage().first_deadline(timeout_s).map(|(_, at)| at)
     }
 
-    /// The coverage gap that has lasted too long for the longest time. `None` if there is none.
+    /// Of the coverage gaps that have lasted too long, the one whose timeout ended first. `None` if
+    /// there is none.
     pub(in crate::fleet) fn lasting_gap(
         &self,
         pool: &PoolPolicy,
@@ -200,7 +204,7 @@ mod tests {
         let mut coverage = NodeCoverage::default();
         coverage.replace(&report(&[gap("a", 100), gap("b", 200)]));
         coverage.extend_timeouts(30);
-        // The agent restarted, and knows only since when it has run.
+        // The agent restarted, and knows only how long the gap has been open since its start.
         coverage.replace(&report(&[gap("b", 300), gap("c", 300)]));
         assert_eq!(coverage.first_deadline(10), Some((0, at(240))));
         assert_eq!(coverage.gaps()[1].since, at(300));

@@ -1,5 +1,5 @@
-//! Which nodes use the disruption budgets, and which nodes wait for a slot. Derived from the nodes,
-//! so it is not stored.
+//! Which nodes use the disruption budgets, and which nodes wait for a slot. The index is not
+//! stored, because it is derived from the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use crate::fleet::decide::ends_service;
 use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::Reason;
 
-/// What a quarantine takes from each domain of the node.
+/// A slot that a quarantine takes in a domain of the node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DisruptionSlot {
-    /// One node of the domain's disruption budget.
+    /// One node in the domain's disruption budget.
     Budget(Domain),
     /// One node above the domain's capacity floor.
     Capacity(Domain),
@@ -37,7 +37,7 @@ impl DisruptionSlot {
     }
 }
 
-/// The nodes behind the counts of the domains.
+/// For each domain and slot, the nodes that the counts and queues consist of.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DisruptionIndex {
     /// Nodes that use the disruption budget of a domain.
@@ -70,10 +70,11 @@ impl DisruptionIndex {
 }
 
 impl Node {
-    /// Whether the controller keeps the node out of service: it quarantined the node, and no hold
-    /// came in between. Such nodes use the disruption budgets. A node that an operator or another
-    /// tool took out of service does not, and neither does one whose verification fails after a
-    /// hold. Otherwise a node could use up the budgets of others by claiming an external cordon.
+    /// Whether the controller keeps the node out of service: the controller quarantined the node,
+    /// and no hold came in between. Such nodes use the disruption budgets. A node that an operator
+    /// or another tool took out of service uses no budget. A node whose verification fails after a
+    /// hold uses none either. Otherwise a node could use up the budgets of others by claiming an
+    /// external cordon.
     pub fn is_disrupted(&self) -> bool {
         let is_out = matches!(
             self.phase(),
@@ -87,7 +88,7 @@ impl Node {
         DisruptionSlot::from_reason(&self.phase.deferred()?.reason)
     }
 
-    /// Ends a wait for a slot if the node no longer has to leave service.
+    /// Ends the wait for a slot if the node no longer has to leave service.
     pub(super) fn end_wait_without_cause(&mut self) {
         let is_due = match self.phase() {
             NodePhase::Joining => self.findings().values().any(ends_service),
@@ -98,7 +99,7 @@ impl Node {
         }
     }
 
-    /// A new policy decides every wait for a slot again.
+    /// Ends the wait for a slot. After a change of the policy, every such wait is decided again.
     pub(super) fn end_wait_for_slot(&mut self) {
         if self.waits_for_slot().is_some() {
             self.phase.defer(None);
@@ -145,8 +146,8 @@ impl FleetState {
         }
     }
 
-    /// Derives the counts and the index again, after the state was read. An earlier version may
-    /// have counted by other rules.
+    /// Derives the counts and the index again after the state was read, because an earlier version
+    /// may have counted in another way.
     pub(super) fn count_again(&mut self) {
         self.domain_counts.clear();
         self.disruptions = DisruptionIndex::default();
@@ -159,7 +160,7 @@ impl FleetState {
 }
 
 impl DomainCounts {
-    /// What one node counts for.
+    /// The counts of a domain with only this node.
     pub fn one(node: &Node) -> Self {
         Self {
             members: 1,

@@ -1,5 +1,5 @@
-//! Faults of a node. Their keys outlive the findings, so that each repair is attempted once for
-//! each fault.
+//! Faults of a node. The keys of faults are kept longer than the findings, so that each repair is
+//! attempted only once for each fault.
 
 use std::fmt;
 
@@ -68,8 +68,8 @@ impl Node {
     }
 
     /// Dismisses a failed device verification (V1) when the last service-affecting finding has
-    /// cleared, because the level may pass now. A finding clears some time after its cause is gone,
-    /// and the verification may have failed in between.
+    /// cleared, because V1 may pass now. A finding clears some time after its cause has gone. The
+    /// verification may have failed in that time.
     pub(super) fn dismiss_device_failure_after_findings(&mut self, was_unfit: bool) {
         if was_unfit && !self.has_service_affecting_findings() {
             self.verification.dismiss_failure_of(VerificationLevel::V1);

@@ -17,15 +17,15 @@ const MISSING_GPUS_MAX: usize = 32;
 pub struct Inventory {
     #[serde(alias = "makeup")]
     pub reported: Arc<NodeInventory>,
-    /// GPUs that disappeared in this boot, or that an open finding names. A GPU that fell off the
-    /// bus is in no inventory, although operators look for exactly this GPU.
+    /// GPUs that disappeared in this boot, and missing GPUs that an open finding names. A GPU that
+    /// fell off the bus is in no inventory, although operators look for exactly this GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_gpus: Vec<GpuInventory>,
 }
 
 impl Inventory {
-    /// Returns the inventory after another report. `is_in_finding` returns whether an open finding
-    /// names the GPU.
+    /// Returns the inventory after another report. `is_in_finding` tells whether an open finding
+    /// names a GPU.
     pub(super) fn after(
         before: Option<&Self>,
         reported: &NodeInventory,

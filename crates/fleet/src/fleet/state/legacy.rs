@@ -159,7 +159,8 @@ impl NodeV2 {
         scheduling
     }
 
-    /// If a level has passed and is also required, it has to pass again.
+    /// Converts the results of verifications. If a level has passed and is also required, it has to
+    /// pass again.
     fn verification(&self) -> Verification {
         let mut verification = Verification::default();
         for (level, ProofV2 { at, passed, evidence }) in &self.proven {
@@ -185,8 +186,8 @@ impl From<NodeV2> for Node {
     fn from(node: NodeV2) -> Self {
         let (phase, liveness) = (node.phase(), node.liveness());
         let (scheduling, verification) = (node.scheduling(), node.verification());
-        // If the last failure is unknown, its count is dropped as well. A failing order is then
-        // attempted again before it waits for an operator.
+        // Without the last failure, the count of failures is dropped too. A failing order then gets
+        // further attempts before it waits for an operator.
         let failures = node.failed.zip(node.failed_order).zip(NonZeroU32::new(node.failures));
         let failures = failures.map(|(((at, why), order), count)| FailureStreak {
             order,
@@ -270,8 +271,8 @@ impl Node {
 }
 
 impl Node {
-    /// Adds the fields that formats before 5 lack. A node that waits may have had its condition for
-    /// as long as its phase.
+    /// Adds the fields that formats before 5 lack. The age of a node's worst condition is unknown
+    /// there, so the start of its phase is used.
     fn upgrade_from_v4(&mut self) {
         self.held_since_service = self.phase() == NodePhase::Held;
         self.note_urgency(self.phase.since());
@@ -279,7 +280,8 @@ impl Node {
 }
 
 impl FleetState {
-    /// Decodes a state of format 3 or 4. They differ only in names that are still accepted.
+    /// Decodes a state of format 3 or 4. These formats differ from the current one only in names,
+    /// which are still accepted, and in missing fields.
     pub fn from_v4(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         Ok(serde_json::from_slice::<Self>(bytes)?.upgraded_from_v4())
     }

@@ -95,7 +95,7 @@ impl Liveness {
         }
     }
 
-    /// Adjusts to a clock that was set back by `back`, so that no time lies in the future.
+    /// Adjusts to a clock that was set back by `back`: no recorded time may lie in the future.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         if let Self::CertificateRevoked { at, .. } = self {
             *at = (*at).min(now);

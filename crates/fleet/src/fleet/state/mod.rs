@@ -60,8 +60,8 @@ pub struct FleetState {
     /// Time of the last applied entry.
     pub at: Timestamp,
     pub policy: Policy,
-    /// Nodes that are not retired. They are in an `Arc`, so that cloning them for a snapshot is
-    /// cheap and does not block the controller.
+    /// Nodes that are not retired. Each node is in an `Arc`, so that cloning the state for a
+    /// snapshot is cheap and does not block the controller.
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
     /// The last order generation of each retired node. If the node enrols again, its orders
     /// continue from there.
@@ -79,7 +79,7 @@ pub struct FleetState {
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     #[serde(alias = "blamed")]
     pub domain_faults: BTreeMap<Domain, DomainFault>,
-    /// Domains whose fault has ended, until the findings have had time to clear.
+    /// Ended domain faults, by domain. An entry stays until the findings have had time to clear.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub domain_recoveries: BTreeMap<Domain, DomainRecovery>,
     /// Number of the last applied access change.
@@ -110,7 +110,7 @@ impl Serialize for FleetState {
 }
 
 impl<'de> Deserialize<'de> for FleetState {
-    /// What is derived from the nodes is derived again.
+    /// Derives again what is not stored because it follows from the nodes.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut state = Self::deserialize(deserializer)?;
         state.count_again();
@@ -139,13 +139,13 @@ pub struct DomainFault {
     pub rationale: Rationale,
 }
 
-/// The end of a domain fault. Findings from before it get time to clear.
+/// The end of a domain fault. Findings that opened before the end get time to clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainRecovery {
     pub symptom: Symptom,
     pub at: Timestamp,
-    /// Whether an operator said that the domain is repaired. What its nodes showed before then is
-    /// no evidence of another fault of the domain.
+    /// Whether an operator reported the domain as repaired. What the domain's nodes showed before
+    /// the repair does not indicate another fault of the domain.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repaired: bool,
 }
@@ -153,8 +153,8 @@ pub struct DomainRecovery {
 impl FleetState {
     /// Applies an entry, and returns the nodes to decide on.
     ///
-    /// An entry about an unknown node changes nothing: the node was retired while the entry was on
-    /// its way.
+    /// An entry about an unknown node changes nothing. Such an entry was still on its way when the
+    /// node was retired.
     pub fn apply(&mut self, entry: &Entry) -> BTreeSet<NodeId> {
         self.seq = entry.seq;
         self.at = self.at.max(entry.at);
@@ -243,7 +243,7 @@ impl FleetState {
         self.nodes.keys().cloned().collect()
     }
 
-    /// Changes the nodes that `which` selects.
+    /// Applies `change` to the nodes for which `which` is true.
     fn change_all(&mut self, which: impl Fn(&Node) -> bool, change: impl Fn(&mut Node)) {
         let nodes = self.nodes.iter().filter(|(_, node)| which(node));
         let ids: Vec<NodeId> = nodes.map(|(id, _)| id.clone()).collect();

@@ -1,5 +1,5 @@
-//! One node. Its fields have types that cannot represent impossible combinations. This file passes
-//! an event to the fields that it changes.
+//! One node. The types of its fields cannot represent impossible combinations. The code here passes
+//! each event to the fields that it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,8 @@ use crate::health::FindingKind;
 pub struct Node {
     #[serde(alias = "place")]
     pub location: Location,
-    /// `seq` of the node's enrolment. Earlier entries with this name concern another node.
+    /// `seq` of the node's enrolment. Entries before it concern another node that had the same
+    /// name.
     pub first_seq: u64,
     pub phase: PhaseStatus,
     /// `None` before the first report.
@@ -53,7 +54,7 @@ pub struct Node {
     /// `None` if the node was never in service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_in_service_at: Option<Timestamp>,
-    /// When the node was quarantined, in the last year.
+    /// When the node was quarantined. Covers the last year.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantines: Vec<Timestamp>,
     /// Whether the node was held since it was last in service.
@@ -62,8 +63,8 @@ pub struct Node {
     /// `None` if nothing is wrong with the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub urgency: Option<Urgency>,
-    /// Symptoms that other nodes of its failure domains may share, and since when the node shows
-    /// them, by the clock of the server.
+    /// Symptoms that other nodes in its failure domains may share. For each symptom, the time since
+    /// when the node shows it, by the clock of the server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub symptoms: BTreeMap<Symptom, Timestamp>,
     /// When to evaluate the node again.
@@ -101,8 +102,8 @@ pub struct RequestedOrderResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
     pub at: Timestamp,
-    /// The final status. If the controller cancelled the order, this is refused with an empty
-    /// reason.
+    /// The final status. If the controller cancelled the order, the status is `Refused` with an
+    /// empty reason.
     #[serde(alias = "answer")]
     pub status: OrderStatus,
     /// Why the controller cancelled the order, if it did.
@@ -165,8 +166,8 @@ impl Node {
             }
             Event::HeartbeatRestored { .. } => {
                 self.liveness.restore();
-                // If orders failed because the node was not connected, these are not failures of
-                // the node.
+                // Orders that failed because the node was not connected are not failures of the
+                // node.
                 self.orders.end_failures();
             }
             Event::FindingsReported { record, changes, .. } => {
@@ -291,7 +292,7 @@ impl Node {
                 self.verification.end_without_result(*level, reason);
                 self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
-            // An agent that does not support this order keeps its counters and findings. The order
+            // An agent that does not support this order keeps its counters and findings. The repair
             // counts as acknowledged, and findings that stay open still affect the node.
             (
                 OrderStatus::Failed { .. }
@@ -372,7 +373,7 @@ impl Node {
         self.repairs.change(|repairs| repairs.attempt_by_hand(repair));
     }
 
-    /// Whether the node is out of service and waits for the repair of this domain.
+    /// Whether the node is out of service until this domain is repaired.
     pub(super) fn waits_for_repair_of(&self, domain: &Domain) -> bool {
         let waits = self.phase.deferred().map(|deferred| &deferred.unblocked_by);
         let is_domain = |waits: &UnblockedBy| match waits {
@@ -431,7 +432,7 @@ impl Node {
         let lease = self.orders.pending().map(|pending| pending.order.lease_until);
         let is_suspect = phase == NodePhase::Suspect;
         let deferred = self.phase.deferred();
-        // The quarantine is due already, and a free slot wakes the node.
+        // The quarantine is due already. A slot that becomes free triggers the next evaluation.
         let waits_for_slot = self.waits_for_slot().is_some();
         let is_timed = is_suspect && !waits_for_slot;
         let heartbeat = self.heartbeat_deadline(pool).filter(|_| is_timed);

@@ -12,8 +12,8 @@ use crate::fleet::reason::OrderFailure;
 
 /// The orders of a node.
 ///
-/// There can be no failure count without the last failure, no last failure without its order, and
-/// no pending order above the last generation.
+/// These types cannot represent a failure count without the last failure, a last failure without
+/// its order, or a pending order above the last generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Orders {
     generation: u64,
@@ -41,8 +41,8 @@ pub struct FailureStreak {
     /// The last failed order.
     pub order: OrderKind,
     /// How many orders of this kind failed. Repairs share one count: if a reboot fails after a
-    /// failed reset, two repairs have failed. All other orders count by kind, so the back-off of
-    /// failed drains does not delay a cordon.
+    /// failed reset, the count is two. Every other kind of order has its own count, so that the
+    /// back-off of failed drains does not delay a cordon.
     pub count: NonZeroU32,
     pub at: Timestamp,
     #[serde(alias = "why")]
@@ -83,8 +83,8 @@ impl Orders {
         self.pending = Some(Box::new(PendingOrder { order, accepted: false, faults }));
     }
 
-    /// The node has already got an order with this generation and refuses lower ones. The pending
-    /// order is therefore dropped, and issued again with a higher generation.
+    /// Sets the generation to one that the node has already seen. The node refuses lower
+    /// generations, so the pending order is dropped and issued again with a higher generation.
     pub(super) fn skip_to(&mut self, generation: u64) {
         if generation > self.generation {
             self.generation = generation;
@@ -119,7 +119,8 @@ impl Orders {
         self.failures = None;
     }
 
-    /// Ends the back-off of verifications: what they could not read may be readable now.
+    /// Ends the back-off of verifications, because the values that they could not read may be
+    /// readable now.
     pub(super) fn end_failed_verifications(&mut self) {
         self.failures.take_if(|last| matches!(last.order, OrderKind::Verify { .. }));
     }
@@ -131,8 +132,8 @@ impl Orders {
         }
     }
 
-    /// Adjusts to a clock that was set back by `back`. A lease never gets longer than its full
-    /// length.
+    /// Adjusts to a clock that was set back by `back`. The remaining lease never becomes longer
+    /// than the full lease.
     pub(super) fn step_back(
         &mut self,
         back: SignedDuration,

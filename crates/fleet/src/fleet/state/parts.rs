@@ -23,7 +23,8 @@ impl Node {
         subject_text(subject, location.as_ref())
     }
 
-    /// The component that a subject is or belongs to: a GPU for its links, and for its PCI address.
+    /// The component that a subject is, or belongs to. This is the GPU for a link of the GPU, and
+    /// for the PCI address of the GPU.
     pub fn component(&self, subject: &Subject) -> Subject {
         let at_address = |address: &str| {
             let without_function = |pci: &str| pci.split('.').next() == address.split('.').next();
@@ -38,7 +39,8 @@ impl Node {
         }
     }
 
-    /// The location of the GPU that a component is. `None` if it is no GPU, or if it is unknown.
+    /// The location of the GPU if the component is a GPU. `None` if the component is no GPU, or if
+    /// its location is unknown.
     pub fn gpu_location(&self, component: &Subject) -> Option<GpuLocation> {
         component.gpu().and_then(|gpu| self.location(gpu))
     }

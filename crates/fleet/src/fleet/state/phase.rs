@@ -70,9 +70,9 @@ impl fmt::Display for NodePhase {
 
 /// A phase, and the data that exists only in it.
 ///
-/// A node that is out of service cannot have a requested verification. It is verified anyway before
-/// it returns to service, and a request that outlived its phase would later run a verification
-/// under load.
+/// A node that is out of service cannot have a requested verification, because it is verified
+/// before it returns to service anyway. If the request were kept beyond its phase, it would later
+/// run a verification under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Phase {
@@ -94,8 +94,8 @@ enum Phase {
 
 /// The phase of a node: since when, why, and what is deferred.
 ///
-/// It never has the rationale, the deferral or the uncounted seconds of an earlier phase, because a
-/// phase change replaces all of them.
+/// The rationale, the deferral and the uncounted seconds always belong to the current phase,
+/// because a phase change replaces all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseStatus {
     phase: Phase,
@@ -170,7 +170,7 @@ impl PhaseStatus {
         self.phase = Phase::new(self.phase(), Some(level));
     }
 
-    /// Ends a request for this level.
+    /// Ends the request for a verification of this level.
     pub(super) fn verified(&mut self, level: VerificationLevel) {
         let requested = self.requested_verification().filter(|requested| *requested != level);
         self.phase = Phase::new(self.phase(), requested);
@@ -189,7 +189,7 @@ impl PhaseStatus {
 }
 
 impl Phase {
-    /// Keeps a requested verification only in phases that can have one.
+    /// Keeps a requested verification only in phases that allow one.
     fn new(phase: NodePhase, requested_verification: Option<VerificationLevel>) -> Self {
         match phase {
             NodePhase::Joining => Self::Joining,

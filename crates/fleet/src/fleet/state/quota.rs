@@ -9,8 +9,8 @@ use crate::health::{Action, Finding, FindingKind, SERVER_FINDING_ID, Severity, S
 const QUOTA_CODE: &str = "agent.report-quota";
 
 impl Node {
-    /// All open findings by number. The server's own finding comes last. Decisions consider only
-    /// the findings from the agent.
+    /// All open findings by number. The server's own finding comes last. Decisions use only the
+    /// findings from the agent.
     pub fn open_findings(&self) -> impl Iterator<Item = Cow<'_, Finding>> {
         self.findings().values().map(Cow::Borrowed).chain(self.quota_finding().map(Cow::Owned))
     }

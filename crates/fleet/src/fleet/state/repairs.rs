@@ -8,21 +8,21 @@ use crate::fleet::order::OrderKind;
 
 /// Repairs of a node since it was last in service.
 ///
-/// The repair that waits for its verification is always the last attempt. The attempts also record
-/// which orders were already tried for which fault.
+/// If a repair waits for its verification, it is always the last attempt. The attempts also record
+/// which orders were tried for which fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repairs {
-    /// Attempts that did not help: the node was taken out of service or repaired again afterwards.
+    /// Attempts that did not help: afterwards, the node was taken out of service or repaired again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<RepairAttempt>,
-    /// The last attempt. The verification after it shows whether it helped. It is moved to
-    /// `earlier` when the node is taken out of service again.
+    /// The last attempt. The verification that follows shows whether the attempt helped. The
+    /// attempt is moved to `earlier` when the node is taken out of service again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unverified: Option<RepairAttempt>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     approved: bool,
-    /// A manual repair that the agent has not acknowledged yet. Until it does, the agent still
-    /// counts earlier faults.
+    /// A manual repair that the agent has not acknowledged yet. Until the acknowledgement, the
+    /// agent still counts earlier faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pending_ack: Option<String>,
 }
@@ -33,8 +33,8 @@ pub enum RepairAttempt {
     /// A repair by order.
     Ordered {
         order: OrderKind,
-        /// The faults that the order was meant to clear. `None` in states from before format 3,
-        /// whose keys were texts.
+        /// The faults that the order was meant to clear. `None` in states from before format 3, in
+        /// which the keys of faults were texts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         faults: Option<Vec<FaultKey>>,
     },
@@ -143,8 +143,8 @@ impl Repairs {
         self.pending_ack = None;
     }
 
-    /// The node was taken out of service again. The last attempt did not help, or it was made
-    /// before the fault.
+    /// Records that the node was taken out of service again. Either the last attempt did not help,
+    /// or the fault is newer than the attempt.
     pub(super) fn did_not_help(&mut self) {
         self.earlier.extend(self.unverified.take());
         self.pending_ack = None;

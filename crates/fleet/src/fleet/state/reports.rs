@@ -1,4 +1,4 @@
-//! Reports from the agent of a node, and problems with them.
+//! Reports from the agent of a node, and problems of the server with these reports.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ static NO_FINDINGS: BTreeMap<u64, Finding> = BTreeMap::new();
 
 /// Reports from the agent of a node.
 ///
-/// There are no open findings without the journal record that they come from.
+/// If there are open findings, the journal record that they come from is also known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reports {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ struct Journal {
     findings: BTreeMap<u64, Finding>,
 }
 
-/// Problems with the reports themselves.
+/// Problems with the reports, as opposed to problems that the reports are about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct ReportTrouble {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,8 +58,8 @@ impl Reports {
         over_quota_since: Option<Timestamp>,
         unreadable_since: Option<Timestamp>,
     ) -> Self {
-        // If the journal is unknown, the agent's next report of all open findings replaces these
-        // findings.
+        // If the journal is unknown, an empty position is used. The agent's next report then has
+        // all open findings, which replace these findings.
         let record = record.or_else(|| (!findings.is_empty()).then(JournalPosition::default));
         let journal = record.map(|record| Journal { record, findings });
         let trouble = ReportTrouble { over_quota_since, unreadable_since }.into();
@@ -140,7 +140,7 @@ impl Reports {
         self.trouble.change_present(|trouble| trouble.unreadable_since = None);
     }
 
-    /// Adjusts to a clock that was set back, so that no time lies in the future.
+    /// Adjusts to a clock that was set back: no recorded time may lie in the future.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         self.coverage.step_back(back, now);
         self.trouble.change_present(|trouble| {

@@ -52,7 +52,7 @@ impl OperatorRequests {
         });
     }
 
-    /// Adjusts to a clock that was set back, so that no time lies in the future.
+    /// Adjusts to a clock that was set back: no recorded time may lie in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         self.results.iter_mut().for_each(|result| result.at = result.at.min(now));
     }

@@ -26,7 +26,7 @@ pub enum Scheduling {
 #[serde(rename_all = "kebab-case")]
 pub enum CordonOwner {
     Farrier,
-    /// Another tool or person. Only they remove the cordon.
+    /// Another tool or person. Only the owner removes the cordon.
     Other(Box<ExternalCordon>),
 }
 
@@ -70,8 +70,8 @@ impl Scheduling {
         matches!(self, Self::Cordoned { drained: true, .. })
     }
 
-    /// Applies the cordon that the scheduler reports. If the cordon changes its owner, the node
-    /// stays drained.
+    /// Applies the cordon that the scheduler reports. If only the owner of the cordon changes, the
+    /// node stays drained.
     pub(super) fn observe(&mut self, cordon: &Cordon) {
         let drained = self.is_drained();
         *self = match cordon {
@@ -86,7 +86,7 @@ impl Scheduling {
         };
     }
 
-    /// A cordon order succeeded. Work from before may still run.
+    /// Records that a cordon order succeeded. Work from before the cordon may still run.
     pub(super) fn cordoned(&mut self) {
         *self = Self::Cordoned { by: CordonOwner::Farrier, drained: false };
     }

@@ -1,4 +1,4 @@
-//! Storage for data that most nodes do not have. If it is empty, it takes only one pointer.
+//! Storage for data that most nodes do not have. An empty value takes only one pointer.
 
 use std::ops::Deref;
 
@@ -26,7 +26,7 @@ impl<T: Empty> Sparse<T> {
         self.0.is_none()
     }
 
-    /// Changes the value. Frees it if it is empty afterwards.
+    /// Changes the value. If the value is empty afterwards, its memory is freed.
     pub(super) fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         let value = self.0.get_or_insert_with(|| Box::new(T::empty()));
         let result = change(value);

@@ -17,15 +17,15 @@ pub enum Symptom {
 }
 
 impl Symptom {
-    /// Whether a fault of such a domain can cause the symptom. A leaf switch cannot break an
-    /// `NVLink`, and an `NVLink` switch does not overheat a GPU.
+    /// Whether a fault of such a domain can cause the symptom. For example, a leaf switch cannot
+    /// break an `NVLink`, and an `NVLink` switch does not overheat a GPU.
     pub fn can_come_from(self, domain: DomainKind) -> bool {
         use DomainKind::{Leaf, Nvlink, Pdu, Rack, Row, Site, Spine};
         match self {
             Self::Network => matches!(domain, Leaf | Spine | Rack),
             Self::Fabric => domain == Nvlink,
             Self::PowerOrCooling => matches!(domain, Rack | Row | Pdu),
-            // Without the network or without power.
+            // The cause is a missing network or missing power.
             Self::HeartbeatLost => matches!(domain, Leaf | Spine | Rack | Row | Pdu | Site),
         }
     }

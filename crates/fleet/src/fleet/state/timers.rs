@@ -30,7 +30,7 @@ impl Node {
     }
 
     /// Adjusts to a clock that was set back by `back`. Afterwards, no past event has a time in the
-    /// future. Timers keep their remaining time if it is known, and no timer gets longer than its
+    /// future. A timer keeps its remaining time if that is known, and never gets longer than its
     /// full length.
     fn step_back(&mut self, back: SignedDuration, now: Timestamp, policy: &Policy) {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
@@ -47,9 +47,9 @@ impl Node {
     }
 
     /// The controller did not run for `gap`, so this time does not count. If the gap was long
-    /// enough to end connections, the agent also gets time to reconnect. Each heartbeat loss can be
-    /// extended only up to a limit, so a controller that restarts again and again still detects a
-    /// dead node.
+    /// enough to end connections, the agent also gets time to reconnect. The extension of each
+    /// heartbeat loss is limited. A controller that restarts again and again therefore still
+    /// detects a dead node.
     fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
         let pool = policy.for_pool(&self.location.pool);
         let reconnect_s = pool.heartbeat_timeout_s / 3;
@@ -78,8 +78,8 @@ pub(super) fn whole_seconds(time: SignedDuration) -> u32 {
 }
 
 impl Freeze {
-    /// Adjusts to a clock step. A step never shortens a freeze: the freeze lasts as long
-    /// as it was requested.
+    /// Adjusts to a clock step. A step never shortens a freeze: the full time that was requested
+    /// applies.
     fn step(&mut self, from: Timestamp, to: Timestamp) {
         let Some(since) = self.since else { return };
         let moved = if to > from { to.duration_since(from) } else { to.duration_since(since) };
@@ -91,7 +91,7 @@ impl Freeze {
 }
 
 impl FleetState {
-    /// Excludes the time in which the controller did not run.
+    /// Extends all timers by the time in which the controller did not run.
     pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
         let (now, gap) = (self.at, self.at.duration_since(last_ran));
         if gap > SignedDuration::ZERO {

@@ -12,15 +12,16 @@ use crate::fleet::decide::affects_service;
 use crate::fleet::identity::NodeId;
 use crate::health::Severity;
 
-/// The severity of the worst condition of a node, and since when it is at least this severe, by the
-/// clock of the server. The clocks of nodes may be hours apart, or lie.
+/// The severity of the worst condition of a node, and since when the condition is at least this
+/// severe. The time is by the clock of the server, because the clocks of nodes may be hours apart
+/// or wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Urgency {
     pub severity: Severity,
     pub since: Timestamp,
 }
 
-/// A quarantine that is due. Claims are ordered by severity, then by age: the first one gets the
+/// A quarantine that is due. Claims are ordered by severity, then by age. The first claim gets the
 /// next free slot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QuarantineClaim {
@@ -30,15 +31,15 @@ pub struct QuarantineClaim {
 }
 
 impl Node {
-    /// The claim of this node, if its quarantine is due.
+    /// The claim of this node. It is meaningful only if a quarantine of the node is due.
     pub fn quarantine_claim(&self, id: &NodeId) -> QuarantineClaim {
         let unknown = Urgency { severity: Severity::Warning, since: self.phase.since() };
         let Urgency { severity, since } = self.urgency.unwrap_or(unknown);
         QuarantineClaim { severity: Reverse(severity), since, node: id.clone() }
     }
 
-    /// Updates the urgency. If the severity falls, the time stays: the node has been at least this
-    /// urgent since then.
+    /// Updates the urgency. If the severity falls, `since` stays the same, because the node has
+    /// been at least this urgent since then.
     pub(super) fn note_urgency(&mut self, at: Timestamp) {
         self.urgency = self.worst_severity().map(|severity| {
             let before = self.urgency.filter(|before| before.severity >= severity);
@@ -46,8 +47,8 @@ impl Node {
         });
     }
 
-    /// `None` if nothing is wrong. A failed verification, or a node that may be dead, is as urgent
-    /// as a critical finding.
+    /// Returns `None` if nothing is wrong. A failed verification counts as a critical finding. The
+    /// same applies to a node that may be dead.
     fn worst_severity(&self) -> Option<Severity> {
         let findings = self.findings().values().filter(|finding| affects_service(finding));
         let worst = findings.map(|finding| finding.severity).max();

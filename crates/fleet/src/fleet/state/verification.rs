@@ -7,7 +7,8 @@ use super::fault::FaultKey;
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::reason::{Reason, bounded};
 
-/// Verification results of a node, from the current boot and since the last repair.
+/// Verification results of a node from the current boot, and only those that came after the last
+/// repair.
 ///
 /// A level that failed is required until it passes. When it passes, its failure is dismissed as
 /// well.
@@ -24,8 +25,8 @@ pub struct Verification {
     /// The last failure, until it is dismissed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<Box<FailedVerification>>,
-    /// The last verification without a result, until its level passes or fails, or the node enters
-    /// another phase. Something could not be read.
+    /// The last verification that had no result because something could not be read. It is kept
+    /// until the level passes or fails, or the node enters another phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inconclusive: Option<Box<FailedVerification>>,
 }
@@ -68,7 +69,7 @@ impl FailedVerification {
         Reason::VerificationFailed { level: self.level, evidence, findings }
     }
 
-    /// The reason of a verification without a result.
+    /// The reason that describes this verification without a result.
     pub(in crate::fleet) fn inconclusive_reason(&self) -> Reason {
         let evidence = bounded(&self.evidence);
         Reason::VerificationInconclusive { level: self.level, evidence }
@@ -197,7 +198,8 @@ impl Verification {
         };
     }
 
-    /// Dismisses the failure, because something was done about it. Its level stays required.
+    /// Dismisses the failure, because an operator or an order did something about it. Its level
+    /// stays required.
     pub(super) fn dismiss_failure(&mut self) {
         self.failure = None;
     }
@@ -206,7 +208,7 @@ impl Verification {
         self.failure.take_if(|failure| failure.level == level);
     }
 
-    /// Adjusts to a clock that was set back, so that no time lies in the future.
+    /// Adjusts to a clock that was set back: no recorded time may lie in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         for level in LEVELS {
             if let Level::Passed(result) | Level::Failed(result) = self.level_mut(level) {

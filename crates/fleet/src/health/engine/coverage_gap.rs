@@ -16,8 +16,7 @@ pub enum CoverageGap {
 }
 
 impl CoverageGap {
-    /// The cause without the signal. The signal differs between rules, while the cause is often the
-    /// same.
+    /// The cause without the signal. Several rules often have the same cause for different signals.
     pub fn cause(&self) -> String {
         match self {
             Self::NeverRead(_) => "never read".to_owned(),

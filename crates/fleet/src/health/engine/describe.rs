@@ -1,4 +1,5 @@
-//! Sentences about clauses: the observed value, and what clears the finding.
+//! Renders sentences about clauses. A clause is one condition of a rule on a signal. The sentences
+//! tell the observed value, and what clears the finding.
 
 mod flags;
 
@@ -24,13 +25,13 @@ pub(super) fn observed(clause: &Clause, measured: Measured) -> String {
         Comparison::AtLeast if limit > 1.0 || is_share(clause) => {
             format!("{observation}, the limit is {limit_text}{limit_source}")
         }
-        // The observed value makes the limit obvious.
+        // The observed value is enough to understand the limit.
         Comparison::AtLeast | Comparison::Equals => observation,
         Comparison::Differs => format!("{observation}, not {}", amount(clause, limit)),
     }
 }
 
-/// Describes what clears a finding of a rule over values.
+/// Describes what clears a finding. The rule has to have clauses over values.
 pub(super) fn clear_condition(rule: &Rule) -> String {
     if let [clause] = &rule.when[..]
         && let Measure::Increase { over_s } = clause.measure

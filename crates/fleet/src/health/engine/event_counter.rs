@@ -10,7 +10,8 @@ use super::super::finding::Severity;
 use super::super::observation::{Moment, Subject};
 use super::super::rule::{EventPattern, Same};
 
-/// An event as the journal stores it, so that repeats are recognised after a restart or a reboot.
+/// An event as the journal stores it. The agent recognises repeats of the event even after a
+/// restart or a reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredEvent {
@@ -31,7 +32,7 @@ impl StoredEvent {
         pattern.matches(self.kind, &self.code, self.severity, self.unit.is_some())
     }
 
-    /// The group of the event. Events of the same group count together.
+    /// The group of the event. A rule counts events of the same group together.
     pub(super) fn group(&self, same: Same) -> (Subject, String) {
         match same {
             Same::Code => (self.subject.clone(), self.code.clone()),
@@ -45,7 +46,7 @@ impl StoredEvent {
     }
 }
 
-/// Most occurrences per group. No rule counts higher.
+/// Most occurrences per group. No rule needs a higher count.
 const OCCURRENCES_MAX: usize = 64;
 /// Most groups per rule. A node has some dozen devices.
 const GROUPS_MAX: usize = 512;
@@ -72,8 +73,8 @@ impl EventCounter {
         });
     }
 
-    /// Counts the event. Returns `true` if it completes the pattern and does not merely continue a
-    /// burst.
+    /// Counts the event. Returns `true` if the event completes the pattern. An event that only
+    /// continues a burst returns `false`.
     pub(super) fn count(
         &mut self,
         pattern: &EventPattern,

@@ -9,10 +9,11 @@ use super::event_counter::StoredEvent;
 use super::finding_store::{FindingContent, FindingKey};
 use super::{Engine, watch};
 
-/// How often repeats of the same event are stored. Rules that count repeats take events less than a
-/// minute apart as one (`rules` enforces this), so their counts are the same after a restart.
+/// Repeats of the same event are stored at most this often. Rules that count repeats treat events
+/// less than a minute apart as one event (`rules` enforces this). The counts are therefore the same
+/// after a restart.
 const STORE_EVERY_MS: i64 = 60_000;
-/// Most distinct events whose last storage time is kept.
+/// Most distinct events for which the time of the last storage is kept.
 const STORED_MAX: usize = 1024;
 
 impl Engine {
@@ -42,8 +43,9 @@ impl Engine {
         }
     }
 
-    /// The subject of an event: the GPU that it names, or the GPU at its PCI address. If no GPU is
-    /// known at the address, the address itself. Without an address, the node.
+    /// The subject of an event: the GPU that the event names, or the GPU at the event's PCI
+    /// address. If no GPU is known at the address, the subject is the address itself. If there is
+    /// no address, the subject is the node.
     fn event_subject(&self, kernel_event: &KernelEvent) -> Subject {
         if let Some(gpu) = kernel_event.gpu() {
             return Subject::Gpu(gpu.clone());
@@ -55,7 +57,8 @@ impl Engine {
         }
     }
 
-    /// Counts an event for every matching rule. Returns the rules whose pattern it completes.
+    /// Counts an event for every matching rule. Returns the rules whose pattern is complete with
+    /// this event.
     pub(super) fn count(&mut self, event: &StoredEvent, at: Moment) -> Vec<usize> {
         let mut complete = Vec::new();
         for (rule_index, rule) in self.rules.iter().enumerate() {
@@ -108,7 +111,8 @@ impl Engine {
         self.store.upsert(key, content, vec![event_evidence(kernel_event)], kernel_event.at, true);
     }
 
-    /// Returns the event if it has to be stored. A storm of the same event is stored once a minute.
+    /// Returns the event if it has to be stored. If the same event repeats quickly, it is stored
+    /// only once a minute.
     fn limit_storage(&mut self, event: StoredEvent, at: Moment) -> Option<StoredEvent> {
         let key = (event.code.clone(), event.subject.clone(), event.unit.clone());
         let last_stored = self.stored_ms.get(&key);

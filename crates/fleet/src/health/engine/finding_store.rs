@@ -14,10 +14,12 @@ use super::super::observation::{Moment, Subject};
 /// forged log lines.
 const OPEN_MAX: usize = 4096;
 
-/// Extra room for the agent's own findings, because one of them reports dropped findings.
+/// Extra room for the agent's own findings, because one of these findings reports that others were
+/// dropped.
 const AGENT_ROOM: usize = 64;
 
-/// Most evidence per finding: the first observation, and the newest of the others.
+/// Most evidence per finding. The first observation is kept, and the newest of the other
+/// observations.
 const EVIDENCE_MAX: usize = 8;
 
 /// The identity of a finding.
@@ -55,9 +57,10 @@ pub(super) struct FindingContent {
 #[derive(Debug, Clone)]
 pub(super) struct OpenFinding {
     pub(super) finding: Finding,
-    /// When the finding last happened, on the steady clock. Negative if that was before this boot.
+    /// When the finding last happened, on the steady clock. Negative if it last happened before
+    /// this boot.
     pub(super) last_ms: i64,
-    /// When the finding opened, on the steady clock. Negative if that was before this boot.
+    /// When the finding opened, on the steady clock. Negative if it opened before this boot.
     opened_ms: i64,
 }
 
@@ -96,7 +99,8 @@ pub(super) struct FindingStore {
 }
 
 impl FindingStore {
-    /// Restores findings. `saved_in` is the boot in which they were saved, `boot` the current one.
+    /// Restores findings. `saved_in` is the boot in which they were saved, and `boot` is the
+    /// current boot.
     pub(super) fn restore(
         &mut self,
         findings: Vec<Finding>,
@@ -130,8 +134,8 @@ impl FindingStore {
         }
     }
 
-    /// Stops asking for a reboot after the node was rebooted, because it is not known yet whether
-    /// the reboot helped.
+    /// Replaces the request for a reboot after the node was rebooted, because it is not known yet
+    /// whether the reboot helped.
     pub(super) fn downgrade_reboots(&mut self) {
         for (key, open) in &mut self.open {
             if open.finding.rule_action == Action::RebootNode {
@@ -163,8 +167,8 @@ impl FindingStore {
         self.open.iter()
     }
 
-    /// Opens a finding, or updates the one that is open. `is_new_occurrence` is false for a value
-    /// that is still wrong.
+    /// Opens a finding, or updates the open finding with the same key. `is_new_occurrence` is false
+    /// for a value that is still wrong.
     pub(super) fn upsert(
         &mut self,
         key: FindingKey,
@@ -175,7 +179,8 @@ impl FindingStore {
     ) {
         let in_boot = self.in_boot(at);
         if let Some(open) = self.open.get_mut(&key) {
-            // Report the first match in this boot, so that an agent that restarts knows about it.
+            // Report the first match in this boot. The journal then has it, so an agent that
+            // restarts knows about it.
             if !open.occurred_this_boot() {
                 self.updated.insert(key.clone());
             }
@@ -255,9 +260,10 @@ impl FindingStore {
         self.cleared.push(open.finding);
     }
 
-    /// Applies the recovery action of the driver. For every fault of that GPU, it takes precedence
-    /// over the action of the rule. If the action cannot be read any more, the last one does not
-    /// override graver faults that came later, such as the loss of the GPU.
+    /// Applies the recovery action that the driver requests. For every fault of that GPU, it takes
+    /// precedence over the action of the rule. If the driver's action can no longer be read, the
+    /// last action that was read does not override graver faults that came later, such as the loss
+    /// of the GPU.
     pub(super) fn apply_driver_action(
         &mut self,
         facts: &XidFacts,
@@ -285,7 +291,8 @@ impl FindingStore {
         }
     }
 
-    /// The changes since the last call: cleared findings first, then the others by ID.
+    /// Returns the changes since the last call: cleared findings first, then the other changes by
+    /// ID.
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for finding in std::mem::take(&mut self.cleared) {

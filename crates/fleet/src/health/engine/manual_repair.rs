@@ -8,10 +8,11 @@ use super::finding_store::FindingKey;
 use super::{Engine, watch};
 
 impl Engine {
-    /// Clears findings up to `at` that waited for a replacement, and stops counting earlier events.
-    /// If a fault persists, it opens a new finding.
+    /// Clears findings that opened or happened up to `at` and waited for a replacement, and stops
+    /// counting events up to `at`. If a fault persists, a new finding opens.
     ///
-    /// Idempotent: applying the same repair twice changes nothing that happened after it.
+    /// Idempotent: if the same repair is applied twice, anything that happened after the repair
+    /// stays unchanged.
     pub fn apply_manual_repair(
         &mut self,
         at: Timestamp,
@@ -22,7 +23,7 @@ impl Engine {
             if let Some(rule_index) = self.rules.iter().position(|rule| rule.code == key.code)
                 && let Some(subject) = self.table.find(&key.subject)
             {
-                // The window measured the component before the repair, so discard it.
+                // The window contains values from before the repair, so discard it.
                 self.watches[rule_index].remove(&subject);
             }
             self.store.clear(&key, &format!("manually repaired: {description}"), now);
@@ -38,10 +39,10 @@ impl Engine {
         let open = self.store.iter().filter(|(key, open)| {
             let finding = &open.finding;
             self.rules.get(&key.code).is_some_and(|rule| {
-                // A finding of an event is repaired unless the event happened again after the
-                // repair. A rule over values matches with every reading, so its first match decides
-                // whether the fault is older than the repair. If the value is still wrong, a new
-                // finding opens.
+                // A finding of an event counts as repaired unless the event happened again after
+                // the repair. A rule over values matches with every reading, so its first match
+                // decides whether the fault is older than the repair. If the value is still wrong,
+                // a new finding opens.
                 let last = if rule.on.is_some() { finding.last_seen } else { finding.first_seen };
                 last <= at && watch::waits_for_replacement(rule, finding.rule_action)
             })

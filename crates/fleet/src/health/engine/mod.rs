@@ -96,10 +96,11 @@ pub struct Engine {
     /// if the signal is only a limit.
     rules_by_signal: Vec<Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
-    /// The clocks of each model.
+    /// The rated clocks of each GPU model.
     gpu_facts: GpuFacts,
     table: Table,
-    /// Details that a number lacks. They are kept until the next value arrives.
+    /// Details of a value that its number does not show. A note is kept until the next value
+    /// arrives.
     notes: BTreeMap<(usize, Signal), String>,
     /// By rule index, then by subject index.
     watches: Vec<BTreeMap<usize, Watch>>,
@@ -144,8 +145,8 @@ impl Engine {
         }
     }
 
-    /// Continues from saved state. `boot` is the current boot. If the node was rebooted since, the
-    /// findings that a reboot repairs are cleared.
+    /// Continues from saved state. `boot` is the current boot. If the node was rebooted after the
+    /// state was saved, findings that a reboot repairs are cleared.
     pub fn restore(&mut self, saved: EngineSnapshot, boot: &str, now: Moment) -> Vec<Change> {
         self.store.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
         for event in &saved.stored_events {
@@ -179,8 +180,8 @@ impl Engine {
         self.apply_recoveries(now);
         let requested = |subject: &Subject| {
             let gpu_index = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
-            // Use the last reported value, because the driver may stop answering when it matters
-            // most.
+            // Use the last value that the driver reported, because the driver may stop answering
+            // when its request matters most.
             let (value, at_ms) = self.recovery_signals.get(gpu_index, Signal::GpuRecoveryAction)?;
             let latest = self.table.latest(gpu_index, Signal::GpuRecoveryAction);
             let is_readable = latest.is_some_and(|reading| reading.value().is_some());
@@ -249,7 +250,7 @@ impl Engine {
         self.table.set_inventory(inventory);
     }
 
-    /// The GPU at a PCI address. If none is there now, the last one that was there in this boot.
+    /// The GPU at a PCI address. If no GPU is there now, the last GPU that was there in this boot.
     pub fn gpu_at(&self, address: &str) -> Option<GpuUuid> {
         self.table.gpu_at_address(address).map(|gpu| gpu.uuid.clone())
     }
@@ -296,8 +297,8 @@ impl Engine {
         coverage
     }
 
-    /// Applies a check of the whole node. Opens findings for its problems, and clears the findings
-    /// of problems that it no longer reports.
+    /// Applies the result of a node check. Opens findings for the problems that the check reports,
+    /// and clears the findings of problems that it no longer reports.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
         let (kind, clears_when) =

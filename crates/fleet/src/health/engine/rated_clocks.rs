@@ -1,4 +1,5 @@
-//! The clocks that the facts give for a GPU's model, as signals that rules compare with.
+//! The clocks of a GPU's model according to the fact set. They become signals that rules compare
+//! with measured clocks.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +9,16 @@ use super::super::observation::{GpuIdentity, Moment, Subject};
 use super::super::signal::Signal;
 use super::Engine;
 
-/// A busy GPU whose SM clock is below this share of the model's highest clock is slow, as in the
-/// rules `gpu.clock-low` and `gpu.clock-application-low`.
+/// If the SM clock of a busy GPU is below this share of the model's highest clock, the GPU is slow.
+/// The rules `gpu.clock-low` and `gpu.clock-application-low` use the same share.
 pub const SM_CLOCK_FLOOR: f64 = 0.6;
-/// A busy GPU whose memory clock is below this share of the model's clock is slow, as in the rule
-/// `gpu.memory-clock-low`.
+/// If the memory clock of a busy GPU is below this share of the model's clock, the GPU is slow. The
+/// rule `gpu.memory-clock-low` uses the same share.
 pub const MEMORY_CLOCK_FLOOR: f64 = 0.95;
 
 impl Engine {
-    /// Sets the clocks of the listed GPUs. They are absent for a model without a record.
+    /// Sets the rated clocks of the listed GPUs. They are absent if the fact set has no record of
+    /// the model.
     pub(super) fn set_rated_clocks(
         &mut self,
         inventory: &[GpuIdentity],
@@ -40,8 +42,7 @@ impl Engine {
         }
     }
 
-    /// Whether the application clock is low. A GPU without application clocks has none that is
-    /// low.
+    /// Whether the application clock is low. The answer is no for a GPU without application clocks.
     pub(super) fn derive_application_low(&self, subject_index: usize) -> Option<Reading<f64>> {
         let latest = |signal| self.table.latest(subject_index, signal).cloned();
         let boost = latest(Signal::GpuClockSmBoost)?;

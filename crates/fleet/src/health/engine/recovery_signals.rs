@@ -1,6 +1,7 @@
-//! The last reported recovery signals of the driver. Later values are compared with them, even
-//! after a restart of the agent: tools refuse to reset a GPU that is in use, so most resets happen
-//! while the agent is stopped.
+//! The last recovery signals that the driver reported. A change of a recovery signal shows that the
+//! GPU or the driver was restarted. Later values are compared with the stored ones, even after a
+//! restart of the agent. Tools refuse to reset a GPU that is in use, so most resets happen while
+//! the agent is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +56,7 @@ impl RecoverySignals {
     pub(super) fn restore(&mut self, saved: Vec<RecoverySignal>, table: &mut Table) {
         for RecoverySignal { subject, signal, value } in saved {
             if let Some(subject_index) = table.index_or_insert(&subject) {
-                // The time is not stored. Treat the value as older than any event.
+                // The time is not stored, so treat the value as older than any event.
                 self.last.insert((subject_index, signal), (value, i64::MIN));
             }
         }

@@ -1,5 +1,5 @@
-//! Clears findings of components that were replaced or removed while the node was off, because
-//! their subject never returns.
+//! Clears findings about components that were replaced or removed while the node was off. The
+//! subject of such a finding never returns.
 
 use farrier_facts::node::Reading;
 
@@ -9,12 +9,12 @@ use super::Engine;
 use super::finding_store::FindingKey;
 
 /// A component that is not detected for this long after a reboot counts as removed. Every collector
-/// has reported many times by then.
+/// reports many times within this period.
 const REMOVED_AFTER_MS: i64 = 600_000;
 
 impl Engine {
-    /// Findings of rules over values about components other than GPUs. There is no inventory that
-    /// shows whether these components still exist.
+    /// Findings about components other than GPUs, from rules over values. No inventory shows
+    /// whether these components still exist.
     pub(super) fn findings_to_recheck(&self) -> Vec<FindingKey> {
         let is_candidate = |key: &&FindingKey| {
             let has_clauses = self.rules.get(&key.code).is_some_and(|rule| !rule.when.is_empty());
@@ -34,9 +34,9 @@ impl Engine {
         }
     }
 
-    /// Clears findings of removed GPUs. Does so only if NVML lists every GPU in the node, because a
-    /// GPU that is not listed may be the faulty one. GPUs are not swapped while the node runs, so
-    /// findings of this boot stay open.
+    /// Clears findings about removed GPUs, but only if NVML lists every GPU in the node. Otherwise
+    /// the GPU that is not listed may be the faulty one. GPUs are not swapped while the node runs,
+    /// so findings of this boot stay open.
     fn clear_removed_gpus(&mut self, now: Moment) {
         let listed = self.table.inventory();
         let is_removed = |subject: &Subject| {

@@ -11,10 +11,10 @@ use super::super::signal::Signal;
 /// Most watched subjects. A node with 16 GPUs, 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
 
-/// Most GPUs that are remembered after they left the inventory. This is more than a node has.
+/// Most GPUs that are remembered after they left the inventory. No node has this many GPUs.
 const DEPARTED_MAX: usize = 32;
 
-/// Values sorted by signal. A link has a dozen, a GPU some seventy.
+/// Values sorted by signal. A link has about a dozen values, and a GPU has about seventy.
 pub type SignalValues = Vec<LatestValue>;
 
 /// The latest value of one signal.
@@ -26,8 +26,8 @@ pub struct LatestValue {
     pub read_ms: i64,
 }
 
-/// The latest values, by subject. Clones share the values until one changes, so that cloning once a
-/// second for display is cheap.
+/// The latest values, by subject. Clones share the values until a value changes. Cloning once a
+/// second for display is therefore cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Latest {
     indices: Arc<BTreeMap<Arc<Subject>, usize>>,
@@ -90,13 +90,13 @@ impl Table {
         identities.find(|identity| identity.uuid == *gpu)?.name.as_deref()
     }
 
-    /// The GPU at a PCI address. If none is there now, the last one that was there in this boot.
+    /// The GPU at a PCI address. If no GPU is there now, the last GPU that was there in this boot.
     pub(super) fn gpu_at_address(&self, address: &str) -> Option<&GpuIdentity> {
         let mut identities = self.inventory.iter().chain(self.departed.iter().rev());
         identities.find(|identity| identity.has_pci_address(address))
     }
 
-    /// The index of a subject. It is assigned when the subject is first observed. `None` if the
+    /// The index of a subject. A subject gets its index when it is first observed. `None` if the
     /// table is full.
     pub(super) fn index_or_insert(&mut self, subject: &Subject) -> Option<usize> {
         if let Some(index) = self.find(subject) {

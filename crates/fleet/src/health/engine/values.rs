@@ -14,13 +14,13 @@ use super::table::LatestValue;
 use super::watch::{self, ConditionState, Measured, Transition, Watch};
 use super::{Engine, Recovery};
 
-/// Added to the text after a reboot that did not help. The action then changes too, so that
-/// automation does not reboot forever.
+/// This sentence is added to the text if the fault persists after a reboot. The action changes too,
+/// so that automation does not reboot the node again and again.
 const REBOOT_DID_NOT_HELP: &str =
     "The node was rebooted since and the fault persists: another reboot does not help.";
 
-/// How often open findings are checked for clearing. The check visits every open finding, so it
-/// does not run with every batch.
+/// How often open findings are checked for clearing. The check visits every open finding, so
+/// running it with every batch would cost too much.
 const CLEAR_CHECK_EVERY_MS: i64 = 1000;
 
 /// The result of a rule's clauses for one subject.
@@ -95,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Detects a recovery: the driver no longer asks for a recovery action, the driver was gone and
-    /// is back, or a counter was reset.
+    /// Detects a recovery. There are three kinds: the driver no longer requests a recovery action,
+    /// the driver was gone and is back, or a counter was reset.
     fn detect_recovery(
         &mut self,
         subject_index: usize,
@@ -110,8 +110,8 @@ impl Engine {
         let reset_indicators =
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
         let Some(value) = value.filter(|_| reset_indicators.contains(&signal)) else { return };
-        // A reset makes the GPU unreadable for a while. Compare with the last value that was
-        // reported, even if a read failed since.
+        // A reset makes the GPU unreadable for a while, so compare with the last value that was
+        // reported, even if a read has failed since then.
         let Some(before) =
             self.recovery_signals.insert(subject_index, signal, value, now.steady_ms)
         else {
@@ -149,9 +149,9 @@ impl Engine {
         }
     }
 
-    /// 1 if NVML lists the GPU but every read from it fails. A GPU that is lost, needs a reset, or
-    /// is skipped because a call hangs has its own signal. If NVML itself does not answer, the
-    /// result is unreadable.
+    /// Returns 1 if NVML lists the GPU but every read from it fails. A GPU that is lost, needs a
+    /// reset, or is skipped because a call hangs has another signal, and the result is then 0. If
+    /// NVML itself does not answer, the result is unreadable.
     fn derive_unreadable(&self, subject_index: usize) -> Option<Reading<f64>> {
         let gpu = self.table.subject(subject_index).gpu()?;
         if !self.table.inventory().iter().any(|identity| identity.uuid == *gpu) {
@@ -184,9 +184,9 @@ impl Engine {
         }
     }
 
-    /// Returns the rules with a finding that may clear by time alone, without a new value. Measures
-    /// over a window wait for their next value. This visits only open findings, because they are
-    /// few, while there are thousands of watches.
+    /// Returns the rules with an open finding that may clear without a new value, because enough
+    /// time has passed. A measure over a window waits for its next value. Only open findings are
+    /// visited, because they are few, while there are thousands of watches.
     pub(super) fn rules_due_to_clear(&mut self, now: Moment) -> BTreeSet<usize> {
         if self.clear_check_ms.is_some_and(|last_ms| now.steady_ms - last_ms < CLEAR_CHECK_EVERY_MS)
         {
@@ -203,8 +203,8 @@ impl Engine {
         self.store.iter().filter_map(due).collect()
     }
 
-    /// Evaluates a rule for all its subjects. Compares peers when the results of the other clauses
-    /// are known.
+    /// Evaluates a rule for all its subjects. Comparisons with peers come last, because they need
+    /// the results of the other clauses.
     fn evaluate_rule(&self, rule_index: usize, now: Moment) -> Vec<Evaluation> {
         let rule = self.rules.at(rule_index);
         let watches = &self.watches[rule_index];
@@ -218,7 +218,7 @@ impl Engine {
             !matches!(evaluation.state, ConditionState::Unsupported(_))
         };
         if compares_peers && evaluations.iter_mut().filter(is_supported).count() <= PEERS_MIN {
-            // With so few peers, the condition can never hold. A finding that opened while there
+            // There are too few peers for the condition to hold. A finding that opened while there
             // were more peers has to clear.
             for evaluation in evaluations.iter_mut().filter(is_supported) {
                 let is_open =
@@ -268,11 +268,11 @@ impl Engine {
     ) -> Evaluation {
         let is_open = watch.is_open;
         let latest = |signal| self.table.latest(subject_index, signal);
-        // Measured values are kept only for subjects that may match. On a healthy node, hardly any
-        // do.
+        // Measured values are kept only for subjects that may match. A healthy node has hardly any
+        // such subjects.
         let mut measured = Vec::new();
-        // A signal that the subject does not have takes precedence over one that is unknown now. If
-        // one clause does not hold, the others do not matter.
+        // If a clause does not hold, the other clauses do not matter. Otherwise a signal that the
+        // subject does not have takes precedence over a signal that is unknown now.
         let mut unsupported = None;
         let mut unknown = None;
         let mut is_false = false;
@@ -376,8 +376,8 @@ impl Engine {
         }
     }
 
-    /// Updates the open flags of the watches after findings opened or cleared. Looking up the flag
-    /// in each evaluation would cost more than the evaluation itself.
+    /// Sets the open flags of the watches after findings opened or cleared. A search for the
+    /// finding in each evaluation would cost more than the evaluation itself.
     pub(super) fn refresh_open_flags(&mut self) {
         if !self.store.take_open_set_changed() {
             return;
@@ -391,7 +391,7 @@ impl Engine {
     }
 }
 
-/// The signals that are derived from this one.
+/// The signals that are computed from the given signal.
 fn derived_signals(signal: Signal) -> impl Iterator<Item = Signal> {
     let combined = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),

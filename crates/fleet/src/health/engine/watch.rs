@@ -1,5 +1,4 @@
-//! The state of one rule for one subject: the result of its clauses, and since when it has not
-//! changed.
+//! The state of one rule for one subject: whether its condition holds, and since when.
 
 use super::super::finding::{Action, Evidence};
 use super::super::observation::{GpuUuid, Moment, Subject};
@@ -41,8 +40,8 @@ pub(super) struct Watch {
     first_value_ms: i64,
 }
 
-/// If a signal is still missing this long after the other signals of its rule, it will not arrive
-/// soon. Every tier except the hourly one has been read several times by then.
+/// If a signal is still missing this long after the other signals of its rule arrived, it will not
+/// arrive soon. By then, every group of signals except the hourly one has been read several times.
 const UNREAD_MS: i64 = 300_000;
 
 /// What an evaluation does to the finding of the rule.
@@ -98,7 +97,7 @@ impl Watch {
         *self = Self::new(rule, self.is_open, now_ms);
     }
 
-    /// At first, a signal that was never read counts as warming up. Later, it counts as unknown.
+    /// A signal that was never read counts as warming up at first, and as unknown later.
     pub(super) fn resolve_unread(&self, state: ConditionState, now_ms: i64) -> ConditionState {
         match state {
             ConditionState::Unread(signal) if now_ms - self.first_value_ms >= UNREAD_MS => {
@@ -123,7 +122,7 @@ impl Watch {
         }
     }
 
-    /// Whether the finding may clear by time alone, without a new value.
+    /// Whether the finding may clear because time passes, without a new value.
     pub(super) fn may_clear_by_time(&self, rule: &Rule, now_ms: i64) -> bool {
         let since = self.since_ms.filter(|_| self.is_open && !self.is_true);
         since.is_some_and(|since| now_ms - since >= i64::from(rule.clear_for_s) * 1000)
@@ -144,7 +143,7 @@ impl Watch {
             | ConditionState::Unread(_)
             | ConditionState::Unsupported(_)
             | ConditionState::NoPeers => {
-                // An unknown state neither opens nor clears a finding. The period in which the
+                // An unknown state neither opens nor clears a finding. The time for which the
                 // condition has to hold starts again.
                 self.since_ms = None;
                 self.state = state;
@@ -177,7 +176,8 @@ pub(super) fn mask_to_flag(clause: &Clause, value: f64) -> f64 {
     clause.bits.map_or(value, |bits| f64::from(u8::from(value as u64 & bits != 0)))
 }
 
-/// Returns the limit: a number, or the value of another signal. The caller handles peers.
+/// Returns the limit: a number, or the value of another signal. The caller handles limits from
+/// peers.
 pub(super) fn resolve_limit<'t>(
     clause: &Clause,
     is_open: bool,
@@ -195,7 +195,7 @@ pub(super) fn resolve_limit<'t>(
     }
 }
 
-/// Returns the latest value, or the state of the condition without it.
+/// Returns the latest value. If there is none, returns the state of the condition without it.
 pub(super) fn resolve_value(
     signal: Signal,
     latest: Option<&Reading<f64>>,
@@ -229,17 +229,17 @@ pub(super) fn evidence(
 }
 
 /// Whether a finding of this rule stays open until the GPU, the driver or the node restarts. An
-/// event is momentary, but its fault persists: a quiet period does not reset a GPU.
+/// event is momentary, but its fault persists: a period without events does not reset a GPU.
 pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
     let needs_restart = matches!(action, Action::ResetGpu | Action::RebootNode);
     rule.until_recovery || (rule.on.is_some() && needs_restart)
 }
 
-/// Whether a finding of this rule stays open at least until the node is rebooted, because a quiet
-/// period does not replace a component. After a reboot, it clears after the quiet period of the
-/// rule, because no signal reports a re-seated card or a replaced module. Findings
-/// about network ports do not wait for a reboot, because cables and transceivers are changed while
-/// the node runs.
+/// Whether a finding of this rule stays open at least until the node is rebooted, because a period
+/// without events does not replace a component. After a reboot, the finding clears after the rule's
+/// quiet period, because no signal reports a re-seated card or a replaced module. Findings about
+/// network ports do not wait for a reboot, because cables and transceivers are changed while the
+/// node runs.
 pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
     action == Action::DrainAndReplace
         && !rule.until_recovery
@@ -247,7 +247,7 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
         && (rule.on.is_some() || rule.is_windowed())
 }
 
-/// With this command, the server sends the agent an order that acknowledges the repair.
+/// This command makes the server send the agent an order that acknowledges the repair.
 const MANUAL_REPAIR: &str = "a manual repair is reported (`farrier fleet repaired`)";
 
 /// Describes what clears the findings of a rule, for the rules reference. Rules about GPUs get the

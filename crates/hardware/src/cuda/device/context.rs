@@ -24,7 +24,8 @@ pub(in crate::cuda) fn open(index: usize) -> Result<Arc<CudaContext>, CudaError>
     CudaContext::new(index).context("create a CUDA context")
 }
 
-/// The other GPUs that this one can access directly, with peer access enabled both ways.
+/// Returns the contexts of the peers, which are the GPUs that this GPU can access directly. Peer
+/// access is enabled in both directions.
 pub(super) fn peers(
     own: &Arc<CudaContext>,
     index: usize,

@@ -1,4 +1,4 @@
-//! Allocations that are freed however a test ends.
+//! Records the allocations of a test, and frees them even if the test fails.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ use super::super::backend::{
 };
 use super::super::error::CudaError;
 
-/// A backend with everything allocated from it for one test.
+/// A backend, and everything that one test has allocated from it.
 pub(super) struct Allocations<'b> {
     backend: &'b mut dyn GpuBackend,
     buffers: Vec<DeviceBuffer>,
@@ -52,16 +52,17 @@ impl<'b> Allocations<'b> {
         Ok(prepared)
     }
 
-    /// The size of each of `parts` buffers, in whole MiB: at most `bytes` each, and together at
-    /// most half of the free memory, but at least 1 MiB each.
+    /// Returns the size of each of `parts` buffers, rounded down to whole MiB. A buffer has at most
+    /// `bytes`, and all buffers together take at most half of the free memory. A buffer always has
+    /// at least 1 MiB.
     pub(super) fn buffer_bytes(&mut self, bytes: u64, parts: u64) -> Result<u64, CudaError> {
         let free = self.backend.free_bytes()?;
         Ok(round_to_mib(bytes.min(free / 2 / parts)))
     }
 }
 
-/// Rounds down to whole MiB, because kernels access four words at a time, so the size of a buffer
-/// must be a multiple of four words. Returns at least 1 MiB.
+/// Rounds down to whole MiB. Kernels access four words at a time, so the size of a buffer must be a
+/// multiple of four words. Returns at least 1 MiB.
 pub(super) fn round_to_mib(bytes: u64) -> u64 {
     (bytes >> 20 << 20).max(1 << 20)
 }

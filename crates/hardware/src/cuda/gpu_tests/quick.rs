@@ -22,8 +22,8 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<TestOutcome, Cuda
         }
     }
     let after = backend.free_bytes()?;
-    // Other processes may allocate meanwhile, so it counts as a leak only if more than half of the
-    // test's own allocation is missing.
+    // Other processes may allocate memory at the same time. Missing memory therefore counts as a
+    // leak only if it is more than half of the test's own allocation.
     if after + bytes / 2 < before {
         let what = format!("{} were allocated and not freed", mib(before - after));
         return Ok(TestOutcome::Wrong { what: vec![what] });
@@ -31,7 +31,7 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<TestOutcome, Cuda
     Ok(passed(format!("{} allocated, written, read and freed, twice", mib(bytes))))
 }
 
-/// Rounds per chain. They keep a thread busy for some microseconds.
+/// Rounds per chain. This number of rounds keeps a thread busy for some microseconds.
 const ROUNDS: u32 = 64;
 
 /// Every thread of a grid that fills the GPU computes a chain that the host verifies.

@@ -138,8 +138,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Compares the checksum of each thread block with `expected`, or with the most frequent
-    /// checksum if there is none. Returns the checksum used for the comparison.
+    /// Compares the checksum of each thread block with `expected`. If `expected` is `None`,
+    /// compares with the most frequent checksum. Returns the checksum used for the comparison.
     fn compare(
         &mut self,
         gpu: &mut Allocations<'_>,

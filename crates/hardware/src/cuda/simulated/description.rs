@@ -56,7 +56,7 @@ pub enum SimulatedFault {
     WrongGemm { after: u32 },
     /// All calls fail after this many work items.
     Lost { after: u32 },
-    /// Like `Lost`, but later processes cannot open the GPU either. A file marks it as lost.
+    /// Like `Lost`, but later processes cannot open the GPU either. A file marks the GPU as lost.
     Gone {
         after: u32,
         /// Created when the GPU is lost.
@@ -84,7 +84,8 @@ const MEMORY_MIB_MAX: u64 = 1 << 20;
 const PEERS_MAX: usize = 576;
 
 impl SimulatedFault {
-    /// Describes what is invalid on a GPU with this many SMs. `None` if the fault is valid.
+    /// Describes which value of the fault is invalid on a GPU with this many SMs. `None` if the
+    /// fault is valid.
     fn invalid_field(&self, processors: u32) -> Option<String> {
         match self {
             Self::SlowMemory(share) => invalid_share("slow-memory", *share),

@@ -138,13 +138,14 @@ fn exits_within(child: &mut Child, limit: Duration) -> bool {
 }
 
 impl GpuControls {
-    /// Uses this command to start the child.
+    /// Creates controls that start their child with this command.
     pub fn new(command: Command, timeouts: ControlTimeouts) -> Self {
         Self { command: Some(command), timeouts, child: None, lost: None }
     }
 
     /// Accesses a node through `farrier probe control`. If the node is not this machine, only an
-    /// explicitly named library is used, because this machine's own would report other GPUs.
+    /// explicitly named library is used, because the library of this machine would report the GPUs
+    /// of this machine.
     pub fn for_node(
         program: &Path,
         library: Option<&Path>,
@@ -160,7 +161,7 @@ impl GpuControls {
         Self::new(command, timeouts)
     }
 
-    /// Controls that are disabled for this reason, so that every request fails.
+    /// Creates controls that are disabled for the reason `why`. Every request to them fails.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Self {
             command: None,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A call of this length is slow. The costliest regular call takes 70 ms on an H200.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Most slow calls in one response. More of them would take longer than the parent waits.
+/// Maximum slow calls in one response. More slow calls would take longer than the parent waits.
 const SLOW_MAX: usize = 8;
 
 /// Calls that initialise the driver or open a GPU. Without persistence mode, they take seconds.
@@ -72,8 +72,8 @@ impl CallTimer {
     }
 }
 
-/// The part of a call that the driver is to blame for. On an overloaded host, this process also
-/// waits for a CPU.
+/// The time that a call spent in the driver. On an overloaded host, part of the elapsed time is a
+/// wait for a CPU, which is subtracted.
 fn time_in_driver(elapsed: Duration, waited: Option<Duration>) -> Duration {
     elapsed.saturating_sub(waited.unwrap_or_default())
 }

@@ -6,8 +6,8 @@ use farrier_fleet::health::signal::Signal;
 
 use super::{Pace, Tier, gpm, session};
 
-/// A value may be this much older than its interval. Requests follow each other, so that a read of
-/// slower values delays the next one.
+/// A value may be this much older than its interval. Requests run one after the other, so a request
+/// for slow values delays the next request.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Whether a value of this age is stale, if it is read at this interval.
@@ -15,8 +15,8 @@ pub fn is_stale(age: Duration, interval: Duration) -> bool {
     age > interval + GRACE
 }
 
-/// The interval between two reads of a signal of a GPU. `None` for signals that no request of this
-/// pace reads regularly.
+/// The interval between two reads of a signal of a GPU. `None` for signals that are not read
+/// regularly at this pace.
 pub fn reading_interval(signal: Signal, pace: Pace) -> Option<Duration> {
     if gpm::signals().any(|measured| measured == signal) {
         let requests = session::medium_requests_per_activity(pace.is_interactive());

@@ -105,8 +105,8 @@ impl Reader<'_, '_> {
         let called = call!(self.caller, ffi::GpmMetrics, "nvmlGpmMetricsGet", &raw mut *request);
         for (metric, (_, signal, unit)) in request.metrics.iter().zip(METRICS) {
             let called = if called == Ok(ffi::SUCCESS) { Ok(metric.nvml_return) } else { called };
-            // One missing metric says nothing about the others, so each is marked absent on its
-            // own.
+            // One missing metric says nothing about the other metrics, so each metric is marked
+            // absent on its own.
             let value = reading(called, metric.value * unit)?;
             if value == Reading::Absent {
                 self.gpu.absent.insert(signal);

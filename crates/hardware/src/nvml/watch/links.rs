@@ -123,8 +123,8 @@ impl Reader<'_, '_> {
     }
 
     /// Reads only whether the links are up, and reports those that went down or came up since they
-    /// were last read. So a link that flaps between two reads of all counters is seen. The call has
-    /// one field per link, which costs about as much as the other calls of the fast tier.
+    /// were last read. This detects a link that flaps between two reads of all counters. The call
+    /// has one field per link, and costs about as much as the other calls of the fast tier.
     pub(super) fn link_states(&mut self) -> Result<(), ReadFailure> {
         let count = self.gpu.links.map_or(0, |links| links.count);
         if count == 0 {
@@ -170,8 +170,8 @@ impl Reader<'_, '_> {
     }
 
     /// Whether a link is up. A link that is down is a fault only if it was up before or has a
-    /// remote device. Otherwise it is absent, because the links of a PCIe card are not connected
-    /// without a bridge.
+    /// remote device. Otherwise the signal is absent, because the links of a PCIe card are not
+    /// connected without a bridge.
     fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, ReadFailure> {
         let bit = 1 << link;
         if active == Reading::Value(1.0) {
@@ -208,8 +208,8 @@ impl Reader<'_, '_> {
     }
 
     /// Marks links as unreadable because their count cannot be read: the links known so far, or
-    /// link 0 if none is known. Without this, the links would look healthy, or the GPU would seem
-    /// to have none.
+    /// link 0 if none is known. Without these samples, the links would look healthy, or the GPU
+    /// would seem to have no links.
     fn unreadable_links(&mut self, why: ReadError) {
         self.gpu.links_reported = self.gpu.links_reported.max(1);
         let why = ReadError::LinkCount { err: Box::new(why) };

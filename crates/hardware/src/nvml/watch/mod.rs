@@ -84,14 +84,15 @@ pub struct ProbeReport {
     pub xids: Vec<(GpuUuid, u64)>,
     /// CPU time of the child since its last response.
     pub cpu_us: u64,
-    /// The driver version. Present if `inventory` is.
+    /// The driver version. Present if `inventory` is present.
     pub driver: Option<String>,
     /// The newest CUDA version that the driver supports, in NVML's encoding. In interactive mode
     /// only, and only together with `inventory`.
     pub cuda: Option<u32>,
     /// Additional values, in interactive mode only.
     pub detailed: Vec<DetailedSample>,
-    /// What a node check reads from NVML. With the slow tier, except in interactive mode.
+    /// What a node check reads from NVML. Present in reports of the slow tier, except in
+    /// interactive mode.
     pub node_check: Option<Box<Nvml>>,
 }
 
@@ -174,7 +175,7 @@ pub enum ProbeEvent {
         /// The call and its GPU.
         during: String,
         after: Duration,
-        /// Abandoned children that are still alive, including this one.
+        /// Abandoned children that are still alive, including the child of this call.
         stuck: u32,
     },
     /// The child exited or wrote malformed output.
@@ -197,8 +198,8 @@ pub enum ProbeEvent {
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 
 pub struct WatchSettings {
-    /// Builds the child's command. It must run the parent's own executable, because both ends of
-    /// the protocol have to be from one build.
+    /// Builds the child's command. The command must run the parent's own executable, because both
+    /// ends of the protocol have to be from one build.
     pub command: Box<dyn FnMut() -> Command + Send>,
     /// GPUs already known. They are needed because a GPU that cannot be opened does not report its
     /// identity.
@@ -209,8 +210,8 @@ pub struct WatchSettings {
     pub start_deadline: Duration,
     /// How long to skip a GPU after a call about it hung, so that the others can be monitored.
     pub avoid: Duration,
-    /// A path that exists while the driver module is loaded. When it appears, NVML is retried at
-    /// once, without waiting for the end of the back-off.
+    /// A path that exists while the driver module is loaded. When the path appears, NVML is retried
+    /// at once, without waiting for the end of the back-off.
     pub module: Option<PathBuf>,
     /// Lets other tasks pause the probe.
     pub pause: Option<Arc<ProbePause>>,

@@ -26,7 +26,7 @@ const EXPENSIVE_EVERY: u32 = 3;
 /// In interactive mode, activity is sampled with every second medium request.
 const INTERACTIVE_EVERY: u32 = 2;
 
-/// With every how many medium requests the activity is sampled.
+/// Number of medium requests from one sample of the activity to the next.
 pub(super) fn medium_requests_per_activity(is_interactive: bool) -> u32 {
     if is_interactive { INTERACTIVE_EVERY } else { EXPENSIVE_EVERY }
 }
@@ -37,7 +37,7 @@ const ENERGY_EVERY: u32 = 5;
 /// Maximum events read per request. The rest follows with the next request.
 const EVENTS_MAX: usize = 64;
 
-/// The code for a GPU that is skipped. NVML does not use it.
+/// Return code that stands for a skipped GPU. NVML does not use this code.
 const AVOIDED: Return = Return::MAX;
 
 pub(super) struct ProbeSession<'a> {

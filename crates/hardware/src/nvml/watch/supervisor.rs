@@ -191,7 +191,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         count(self.exiting.iter().filter(stuck).count())
     }
 
-    /// When a GPU's skip time is over, replaces the child by one that reads the GPU again.
+    /// When a GPU's skip time is over, replaces the child by a child that reads the GPU again.
     fn try_avoided_again(&mut self, now: Duration) {
         // While the child that hung on the GPU is still stuck, another child would hang too.
         if self.avoided.is_empty() || !self.exiting.is_empty() {
@@ -231,7 +231,7 @@ impl<C: ProbeSpawner> Supervisor<C> {
         }
     }
 
-    /// Sends the next request, or continues to wait for the response to the last one.
+    /// Sends the next request, or continues to wait for the response to the last request.
     fn request(
         &mut self,
         mut current: ActiveChild<C::Child>,

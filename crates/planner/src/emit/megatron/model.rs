@@ -40,7 +40,7 @@ pub(super) fn model(
     group.set_if(!model.tied, "--untie-embeddings-and-output-weights");
     let AttentionWindow { tokens, global, period } = model.window;
     if tokens > 0 && global < period {
-        // The window has tokens before the current one, and none after it.
+        // The window contains tokens before the current token, and no tokens after it.
         group.quote("--window-size", &format!("{},0", tokens - 1));
         if global > 0 {
             group.put("--window-attn-skip-freq", period);

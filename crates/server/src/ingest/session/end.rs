@@ -1,4 +1,4 @@
-//! Why a session ends, and which status the node gets.
+//! Why a session ends, and which gRPC status the node gets.
 
 use farrier_wire::convert::ConvertError;
 use farrier_wire::limits::ORDERS_AHEAD_MAX;

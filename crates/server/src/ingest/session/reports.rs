@@ -62,8 +62,8 @@ impl Session<'_> {
         &mut self,
         message: proto::Findings,
     ) -> Result<(), SessionEnd> {
-        // Stop skipping even if this report is old: an old report does not include the changes
-        // after it.
+        // Stop skipping even if this report is old, because an old report does not include the
+        // changes that follow it.
         self.changes_to_skip = 0;
         if self.last.is_some_and(|last| message.record < last) {
             return self.acknowledge().await;
@@ -92,9 +92,9 @@ impl Session<'_> {
     /// Decodes a report of findings. Returns the findings, the size of the report, and a permit if
     /// the report is large.
     ///
-    /// The log stores findings as JSON, which is larger than the message, so the permit and the
-    /// quota use the logged size. Large reports are decoded on a blocking thread, because the
-    /// threads of the runtime serve all other nodes.
+    /// The log stores findings as JSON, which is larger than the message. The permit and the quota
+    /// therefore use the size in the log. Large reports are decoded on a blocking thread, because
+    /// the threads of the runtime serve all other nodes.
     async fn decode_findings<M: Message + 'static, T: Send + 'static>(
         &self,
         message: M,
@@ -138,8 +138,8 @@ impl Session<'_> {
         self.submit(event).await
     }
 
-    /// Logs that the node's findings are unreadable. Its health is then unknown although it is
-    /// connected.
+    /// Logs that the node's findings are unreadable. The node is connected, but its health is
+    /// unknown.
     pub(super) async fn log_unreadable(&self) {
         // This fails only if the node was retired or the server is stopping.
         let _ = self.submit(Event::ReportsUnreadable { node: self.node.clone() }).await;
@@ -152,7 +152,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Notes that a report was not logged because disk space is low.
+    /// Remembers that a report was not logged because disk space is low.
     pub(super) fn mark_refused(&mut self) {
         self.is_refused = true;
         self.last_seen.set_delayed(true);
@@ -182,14 +182,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Reports a cordon. Orders also change the cordon, so the controller decides whether the
-    /// report is new.
+    /// Submits the cordon that the scheduler reports. Orders also change the cordon, so the
+    /// controller decides whether the report is new.
     pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), SessionEnd> {
         let event = Event::CordonObserved { node: self.node.clone(), cordon };
         self.report(event, SMALL_BYTES, None).await
     }
 
-    /// Reports what the node's agent cannot read. The controller decides whether it is new.
+    /// Submits what the node's agent cannot read. The controller decides whether the report is new.
     pub(super) async fn report_coverage(
         &mut self,
         message: proto::Coverage,

@@ -11,15 +11,15 @@ use prost::Message;
 use super::super::quota::NodeQuota;
 use super::{Session, SessionEnd};
 
-/// How much more a byte costs while disk space is low. With the default quota, a node then logs 4
-/// KiB/s instead of 64 KiB/s.
+/// Factor on the cost of a byte while disk space is low. With the default quota, a node then logs
+/// at most 4 KiB/s instead of 64 KiB/s.
 const LOW_SPACE_COST: usize = 16;
 
 /// How often the quota is checked while a node is throttled.
 pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
-    /// Charges a message to the quota. Skipped changes are not logged, and cost nothing.
+    /// Charges a message to the quota. Skipped changes cost nothing, because they are not logged.
     pub(super) fn charge(&self, message: &AgentMessage) {
         let is_changes = matches!(
             &message.what,
@@ -58,8 +58,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for a resource of the server. The server does not read from the node in this time, so
-    /// the time does not count towards the heartbeat timeout.
+    /// Waits for a resource of the server. In the meantime, the server does not read from the node,
+    /// so this time does not count towards the heartbeat timeout.
     pub(super) async fn without_heartbeats<T>(
         &self,
         wait: impl Future<Output = T>,
@@ -74,8 +74,8 @@ impl Session<'_> {
         }
     }
 
-    /// Starts or ends throttling. At its end, the node may have many queued changes, so the server
-    /// asks for all open findings and skips the changes that are in flight.
+    /// Starts or ends throttling. When throttling ends, the node may have many queued changes. The
+    /// server then asks for all open findings and skips the changes that are in flight.
     pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), SessionEnd> {
         if is_throttled {
             self.context.sessions.skip_heartbeats(&self.last_seen);
@@ -85,8 +85,8 @@ impl Session<'_> {
         }
         self.is_throttled = is_throttled;
         self.last_seen.set_delayed(is_throttled || self.is_refused);
-        // Do not ask for findings that are larger than the available quota: they would throttle the
-        // node again at once.
+        // Do not ask for findings that are larger than the available quota, because the node would
+        // be throttled again at once.
         if !is_throttled {
             #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
             if self.snapshot_bytes as f64 > self.quota().resync_bytes_max() {

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{SessionEntry, SessionRegistry};
 
-/// An open session without a message for this many heartbeat intervals is late. After six, the
-/// server closes it.
+/// If an open session has no message for this many heartbeat intervals, it is late. After six
+/// intervals, the server closes it.
 const LATE_INTERVALS: u32 = 3;
 
 /// Times of a session, in milliseconds since the server started.
@@ -23,7 +23,7 @@ struct SessionTimes {
     closed_ms: Option<u64>,
     last_message_ms: u64,
     /// When the server last read from the session. While the server deliberately does not read,
-    /// this time keeps advancing.
+    /// this time is still updated.
     observed_ms: u64,
     is_delayed: bool,
 }

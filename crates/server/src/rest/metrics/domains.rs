@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use super::families;
 use super::page::MetricsPage;
 
-/// Maximum racks, switches and other small domains with samples. Those with the least headroom come
-/// first.
+/// Maximum number of racks, switches and other small domains that have samples. Domains with the
+/// least headroom come first.
 const DOMAINS_MAX: usize = 500;
 
 #[derive(Debug, Default, PartialEq)]

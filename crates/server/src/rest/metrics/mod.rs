@@ -1,7 +1,8 @@
 //! `/metrics` in the Prometheus text format.
 //!
-//! Labels are bounded: pools are few, and only the number of nodes is counted by rack. The query
-//! parameter `racks` limits the racks. `docs/metrics.md` is generated from `families`.
+//! The number of label values is bounded. There are few pools, and by rack only the number of nodes
+//! is counted. The query parameter `racks` limits the number of racks. `docs/metrics.md` is
+//! generated from `families`.
 
 mod domains;
 mod families;
@@ -28,7 +29,8 @@ use domains::DomainTally;
 use page::MetricsPage;
 use tally::NodeTally;
 
-/// Racks with samples by default. A rack has one sample, or one for each phase of its nodes.
+/// Default number of racks with samples. A rack has one sample, or one sample for each phase of its
+/// nodes.
 const RACKS_DEFAULT: u64 = 1000;
 
 pub(super) const QUERY: &[Parameter] = &[Parameter {
@@ -38,7 +40,8 @@ pub(super) const QUERY: &[Parameter] = &[Parameter {
 }];
 
 /// How long the controller may take to answer. After this time, the page has only the metrics of
-/// the server, so that a controller that hangs can be told from a server that is down.
+/// the server process. A controller that hangs can thus be distinguished from a server that is
+/// down.
 const READ_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// Prometheus sends its scrape timeout in this header.

@@ -21,7 +21,7 @@ impl MetricKind {
     }
 }
 
-/// A metric family. The reference page has a row for each.
+/// A metric family. The reference page has one row per family.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
@@ -34,8 +34,8 @@ pub(super) struct Family {
 pub(super) struct MetricsPage(String);
 
 impl MetricsPage {
-    /// Writes the samples of a family: the values of its labels, in their order, and a number. A
-    /// family without samples is left out.
+    /// Writes the samples of a family. A sample consists of the values of the labels, in the order
+    /// of the labels, and a number. A family without samples is left out.
     pub(super) fn family<V: Display>(
         &mut self,
         family: &Family,
@@ -95,7 +95,7 @@ impl MetricsPage {
     }
 }
 
-/// The codes of findings come from agents, so a label may contain any character.
+/// Escapes a label value. Codes of findings come from agents, so a value may contain any character.
 fn escape(out: &mut String, text: &str) {
     for letter in text.chars() {
         match letter {

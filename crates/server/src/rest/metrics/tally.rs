@@ -15,8 +15,8 @@ use super::page::{Family, MetricsPage};
 
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
-/// Maximum codes of findings with samples of their own. There are about 150 rules, but an agent may
-/// send any code.
+/// Maximum number of finding codes that have their own samples. There are about 150 rules, but an
+/// agent may send any code.
 const CODES_MAX: usize = 200;
 
 #[derive(Debug, Default, PartialEq)]
@@ -34,19 +34,19 @@ const COVERAGE_STATES: [&str; 3] = ["full", "gaps", "unknown"];
 #[derive(Debug, Default, PartialEq)]
 struct PoolTally {
     phases: ByPhase,
-    /// When the node that is longest in the phase entered it.
+    /// For each phase, when the node that has been in the phase for longest entered it.
     oldest: [Option<Timestamp>; NodePhase::ALL.len()],
     connections: [u32; ConnectionState::ALL.len()],
     heartbeat_lost: u32,
-    /// By [`COVERAGE_STATES`].
+    /// Number of nodes, in the order of [`COVERAGE_STATES`].
     coverage: [u32; COVERAGE_STATES.len()],
     coverage_gaps: u64,
     waiting_for_approval: u32,
     over_quota: u32,
-    /// By the code of the reason.
+    /// Number of nodes with a deferred action, by the code of the reason.
     deferred: BTreeMap<&'static str, u32>,
     findings: [u64; SEVERITIES.len()],
-    /// By kind of order.
+    /// Number of pending orders, by kind of order.
     pending: BTreeMap<&'static str, u32>,
     failed: BTreeMap<&'static str, u32>,
 }
@@ -125,7 +125,7 @@ impl NodeTally {
     }
 
     /// Writes up to `racks_max` racks. Racks with the most nodes that are not in service come
-    /// first, so that the racks that are left out are the healthy ones.
+    /// first, so that healthy racks are left out before others.
     fn write_racks(&self, page: &mut MetricsPage, racks_max: usize) {
         let rows = self.racks.iter();
         let rows = rows.flat_map(|(pool, racks)| racks.iter().map(move |row| (pool, row)));
@@ -147,7 +147,7 @@ impl NodeTally {
         page.value(&families::RACKS_OMITTED, omitted);
     }
 
-    /// Writes the most frequent codes, and the sum of the others.
+    /// Writes the most frequent codes, and one sum for all other codes.
     fn write_codes(&self, page: &mut MetricsPage) {
         let mut codes: Vec<(&(Severity, String), u64)> =
             self.codes.iter().map(|(code, count)| (code, *count)).collect();

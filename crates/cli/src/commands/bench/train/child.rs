@@ -1,5 +1,5 @@
-//! A child process with a timeout. Its output goes to files, so that a grandchild that keeps a pipe
-//! open does not block the runner.
+//! Runs a child process with a timeout. The output of the child goes to files. The runner is
+//! therefore not blocked if a process that the child started keeps the output open.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,23 +11,23 @@ use serde_json::Value;
 
 use super::shard::{ShardFailure, ShardOutcome, Spec, parse_result};
 
-/// A shard prints one line; more output than this is an error.
+/// Maximum size of the output. A shard prints one line, so more output than this is an error.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes read from the end of each output file.
 const TAIL_BYTES: u64 = 256 << 10;
 /// Lines of stderr stored for a failed child.
 const STDERR_LINES: usize = 20;
-/// Poll interval: short compared with a shard, which takes seconds.
+/// Poll interval. It is short compared with a shard, which takes seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) enum ChildEnd {
     Exit(ExitStatus),
-    /// Killed: timeout.
+    /// The child was killed because of the timeout.
     Deadline,
-    /// Killed: the time of `--stop-after` is over.
+    /// The child was killed because the time of `--stop-after` is over.
     Stopped,
-    /// Killed: too much output.
+    /// The child was killed because of too much output.
     Flood,
 }
 
@@ -39,7 +39,8 @@ pub(crate) struct ChildOutput {
     pub(crate) stderr: String,
 }
 
-/// Runs the child until it exits, prints too much, or exceeds its `deadline`, or until `stop`.
+/// Runs the child until one of these events: it exits, it prints too much, `deadline` is over, or
+/// `stop` is reached.
 pub(crate) fn run(
     mut command: Command,
     scratch: impl Fn(&str) -> std::path::PathBuf,
@@ -98,7 +99,8 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The outcome of the shard; `None` if the run stopped first, so that the shard must run again.
+/// The outcome of the shard. `None` if the run was stopped before the end, so that the shard has to
+/// run again.
 pub(crate) fn outcome(
     spec: &Spec,
     output: &ChildOutput,
@@ -125,7 +127,8 @@ pub(crate) fn outcome(
     })
 }
 
-/// Parses the last line of stdout, which is the result. Libraries may print other lines before it.
+/// Parses the last line of stdout, which contains the result. Libraries may print other lines
+/// before this line.
 fn result(spec: &Spec, stdout: &str) -> Result<Value, String> {
     let last = stdout.lines().rev().find(|line| !line.trim().is_empty());
     let last = last.ok_or("it printed nothing")?;

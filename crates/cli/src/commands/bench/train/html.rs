@@ -69,7 +69,8 @@ fn changes(report: &BenchReport) -> String {
         "<h2>{}</h2>\n<div class=\"wide\" tabindex=\"0\"><table class=\"changes\">\n<thead><tr>",
         escape(&changes.title)
     );
-    // The first column becomes a row above its group: a phone screen is too narrow for it.
+    // The first column becomes a separate row above its group, because a phone screen is too narrow
+    // for another column.
     for heading in changes.headings.iter().skip(1) {
         html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
     }
@@ -147,8 +148,8 @@ fn bar(row: &VariantRow, value: Option<Stats>, format: fn(f64) -> String) -> Bar
     Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
 }
 
-/// A bar for a figure that depends on the launches. If the launch counts of the repeats differ, the
-/// bar ends at the maximum instead of the median.
+/// A bar for a figure that depends on the number of launches. If the repeats have different numbers
+/// of launches, the bar ends at the maximum instead of the median.
 fn bar_by_mode(
     row: &VariantRow,
     all: Option<Stats>,
@@ -170,7 +171,7 @@ fn lost_steps(comparison: &CapComparison) -> String {
         .iter()
         .map(|row| Bar {
             label: row.variant.clone(),
-            // The bar is the rate over all seeds; the whisker spans the seeds.
+            // The bar shows the rate over all seeds, and the whisker shows the range of the seeds.
             value: row.oom_rate.and_then(|rate| {
                 let seeds = Stats::from_samples(row.oom_rate_by_seed.iter().copied())?;
                 Some(Stats { median: rate, ..seeds })

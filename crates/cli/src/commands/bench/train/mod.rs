@@ -7,7 +7,8 @@
 //! stdout, --html <─ view, html (pure) <─ report <─ aggregate (pure) <─ DIR/shards/NAME.json
 //! ```
 //!
-//! A shard is one process and one file. An interrupted run resumes where it stopped.
+//! A shard is the measurement of one process, whose result is one file. An interrupted run
+//! continues with the shards that are left.
 
 mod aggregate;
 mod child;
@@ -144,7 +145,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let plan = plan(args);
         let specs = plan.shards();
         if !ShardStore::exists(&args.dir) {
-            // Check before creating anything, so that a failed start leaves no directory behind.
+            // Check this before anything is created, so that a failed start leaves no directory.
             runner::check_python(&args.python, &specs.iter().collect::<Vec<_>>())?;
         }
         let store = ShardStore::create(&args.dir)?;
@@ -157,7 +158,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if args.merge_only {
         require_matches(args, &filter, &shards)?;
     }
-    // A shard without a spec (its file is unreadable) passes every filter.
+    // If the file of a shard is unreadable, the shard has no spec, and passes every filter.
     shards.retain(|shard| shard.spec.as_ref().is_none_or(|spec| filter.matches(spec)));
     let options = ReportOptions { plan, filter, price_per_hour_usd: args.price_per_hour };
     let report = BenchReport::from_shards(&shards, &fact_sets::active().gpus, &options);
@@ -176,8 +177,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!report.failed.is_empty()))
 }
 
-/// Fails if a filter names something that no shard has: it is probably a typo, which an empty table
-/// would hide.
+/// Fails if a filter has a name that no shard has. The name is probably a typo, and an empty table
+/// would hide that.
 fn require_matches(args: &Args, filter: &Filter, shards: &[Shard]) -> anyhow::Result<()> {
     let planned = shards.iter().filter_map(|shard| shard.plan.as_ref()).flat_map(Plan::shards);
     let existing: Vec<Spec> =

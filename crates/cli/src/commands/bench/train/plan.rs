@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shard::{MemorySpec, Spec, StepsSpec};
 
-/// A model and the shape of its batch, as `191m@1x512`.
+/// A model and the shape of its batch. The text form is, for example, `191m@1x512`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
@@ -37,7 +37,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) steps: u32,
 }
 
-/// Selects shards; a field that is `None` selects all of them.
+/// Selects shards. A field that is `None` selects all shards.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Filter {
     pub(crate) no_steps: bool,
@@ -76,7 +76,7 @@ impl Filter {
         }
     }
 
-    /// Describes a requested name that no existing shard has; `None` if all have a match.
+    /// Describes a requested name that no existing shard has. `None` if there is no such name.
     pub(crate) fn missing(&self, existing: &[Spec]) -> Option<String> {
         let names = |all: &Option<Vec<String>>| all.clone().unwrap_or_default();
         let shapes = self.shapes.iter().flatten();
@@ -111,7 +111,8 @@ impl Filter {
     }
 }
 
-/// The value of a filter flag that selects the shard; `None` if the flag does not apply to it.
+/// The value with which a filter flag selects this shard. `None` if the flag does not apply to the
+/// shard.
 fn name_for_flag(spec: &Spec, flag: &str) -> Option<String> {
     match (spec, flag) {
         (Spec::Steps(steps), "models") => {
@@ -147,8 +148,9 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
 }
 
 impl Plan {
-    /// All shards, round by round, so that a slow phase of the machine affects all variants. Each
-    /// round starts with another variant, so that no variant always gets the cool GPU.
+    /// All shards, ordered by rounds. If the machine is slow for a while, all variants are
+    /// therefore affected. Each round starts with another variant, so that no variant always runs
+    /// on a cool GPU.
     pub(crate) fn shards(&self) -> Vec<Spec> {
         let seeds = self.memory.as_ref().map_or(0, |memory| memory.seeds);
         let mut shards = Vec::new();
@@ -192,7 +194,7 @@ impl Plan {
     }
 }
 
-/// All names; the first one changes with each round.
+/// All names, starting with another name in each round.
 fn rotated(names: &[String], round: u32) -> impl Iterator<Item = &str> {
     let first = if names.is_empty() { 0 } else { round as usize % names.len() };
     names[first..].iter().chain(&names[..first]).map(String::as_str)

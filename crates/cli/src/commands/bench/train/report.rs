@@ -15,15 +15,17 @@ pub(crate) struct BenchReport {
     pub(crate) farrier_bench_train: u32,
     /// Start of the first and the last shard.
     pub(crate) began: Option<[String; 2]>,
-    /// Here and in the next three fields: the distinct values among the shards. More than one GPU,
-    /// torch, build, driver or processor makes the figures incomparable.
+    /// The distinct values that the shards have. The same applies to the next three fields. If
+    /// there is more than one GPU, torch, build, driver or processor, the figures cannot be
+    /// compared.
     pub(crate) gpus: Vec<String>,
     pub(crate) torch: Vec<String>,
     pub(crate) builds: Vec<ShardCount>,
     pub(crate) machines: Vec<Machine>,
     /// Boot ids of the hosts on which shards ran.
     pub(crate) hosts: Vec<ShardCount>,
-    /// Rounds whose variants ran on several hosts, so that their ratios compare two hosts.
+    /// Rounds whose variants did not all run on the same host. Their ratios compare different
+    /// hosts.
     pub(crate) rounds_on_several_hosts: Vec<String>,
     pub(crate) peak: Option<Peak>,
     pub(crate) price_per_hour_usd: Option<f64>,
@@ -31,9 +33,9 @@ pub(crate) struct BenchReport {
     pub(crate) memory: Vec<CapComparison>,
     pub(crate) failed: Vec<FailedShard>,
     pub(crate) shards_done: usize,
-    /// Shards of all known plans; `None` without a plan.
+    /// Number of shards in all known plans. `None` without a plan.
     pub(crate) shards_planned: Option<usize>,
-    /// Planned shards that have not run; `None` without a plan.
+    /// Number of planned shards that have not run. `None` without a plan.
     pub(crate) shards_left: Option<usize>,
     /// The commands that ran the shards, without their directory.
     pub(crate) commands: Vec<String>,
@@ -60,7 +62,7 @@ pub(crate) struct Peak {
     pub(crate) gpu: String,
     /// Dense, in bfloat16.
     pub(crate) tflops: f64,
-    /// Not confirmed by a source.
+    /// Whether no source confirms the value.
     pub(crate) unverified: bool,
     pub(crate) sources: Vec<String>,
 }
@@ -75,7 +77,7 @@ pub(crate) struct FailedShard {
 }
 
 impl BenchReport {
-    /// Reports all `shards`; the caller has filtered them.
+    /// Creates the report from `shards`, which the caller has filtered.
     pub(crate) fn from_shards(shards: &[Shard], gpus: &GpuFacts, options: &ReportOptions) -> Self {
         let distinct = |field: &dyn Fn(&Shard) -> Option<String>| -> Vec<String> {
             shards.iter().filter_map(field).collect::<BTreeSet<_>>().into_iter().collect()
@@ -153,7 +155,7 @@ impl BenchReport {
         }
     }
 
-    /// Why the figures are not comparable with each other.
+    /// Why the figures cannot be compared with each other.
     pub(crate) fn incomparable(&self) -> Option<String> {
         let several = |what: &str, names: &[String]| {
             (names.len() > 1).then(|| format!("{what} {}", names.join(" and ")))
@@ -200,7 +202,8 @@ impl BenchReport {
     }
 }
 
-/// Replaces the directory in the command line with `DIR`: it means nothing on another machine.
+/// Replaces the directory in the command line by `DIR`, because the path has no meaning on another
+/// machine.
 fn without_directory(command: &str) -> String {
     let mut args: Vec<&str> = command.split(' ').collect();
     for index in 0..args.len() {
@@ -226,7 +229,8 @@ fn shard_counts(names: impl Iterator<Item = String>) -> Vec<ShardCount> {
     counts.into_iter().map(|(name, shards)| ShardCount { name, shards }).collect()
 }
 
-/// All selected shards in the plans of this command and of the commands that ran the shards.
+/// All selected shards that are in a plan: the plan of this command, or the plan of a command that
+/// ran some of the shards.
 fn planned(shards: &[Shard], options: &ReportOptions) -> Option<BTreeMap<String, Spec>> {
     let mut plans: Vec<&Plan> = Vec::new();
     for plan in shards.iter().filter_map(|shard| shard.plan.as_ref()).chain(&options.plan) {
@@ -237,14 +241,14 @@ fn planned(shards: &[Shard], options: &ReportOptions) -> Option<BTreeMap<String,
     if plans.is_empty() {
         return None;
     }
-    // Files from before plans were stored have only a spec: count these shards as planned.
+    // Files from before plans were stored have only a spec. Their shards count as planned.
     let known = shards.iter().filter_map(|shard| shard.spec.clone());
     let all = plans.into_iter().flat_map(Plan::shards).chain(known);
     let selected = all.filter(|spec| options.filter.matches(spec));
     Some(selected.map(|spec| (spec.name(), spec)).collect())
 }
 
-/// The binary and the Python package that ran a successful shard.
+/// The binary and the Python package with which a successful shard ran.
 fn build(shard: &Shard) -> Option<String> {
     let package = match shard.result.as_ref().ok()? {
         ShardResult::Steps(steps) => &steps.farrier,

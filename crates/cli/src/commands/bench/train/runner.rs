@@ -40,7 +40,7 @@ impl<'a> ShardRunner<'a> {
         }
     }
 
-    /// Runs the shards; returns how many are left.
+    /// Runs the shards. Returns the number of shards that are left.
     pub(super) fn run(&self, shards: &[Spec]) -> anyhow::Result<usize> {
         let mut left = Vec::new();
         let mut times: Vec<(Spec, f64)> = Vec::new();
@@ -76,7 +76,7 @@ impl<'a> ShardRunner<'a> {
         Some(self.stop?.saturating_duration_since(Instant::now()).as_secs_f64())
     }
 
-    /// The stored result of a shard, unless it is to be run again.
+    /// The stored result of a shard. `None` if the shard has to run.
     fn finished(&self, spec: &Spec) -> anyhow::Result<Option<ShardFile>> {
         let name = spec.name();
         let Some(read) = self.store.read(&name)? else { return Ok(None) };
@@ -96,7 +96,8 @@ impl<'a> ShardRunner<'a> {
         Ok((!again).then_some(file))
     }
 
-    /// Runs and stores one shard, and returns its duration; `None` if the run stops first.
+    /// Runs one shard and stores its result. Returns the duration, or `None` if the run is stopped
+    /// before the end.
     fn run_shard(&self, spec: &Spec, number: usize, total: usize) -> anyhow::Result<Option<f64>> {
         let mut command = Command::new(&self.args.python);
         command.args(["-m", spec.module(), &spec.argument()?]);
@@ -142,8 +143,8 @@ fn summarize(spec: &Spec, outcome: &ShardOutcome) -> String {
     }
 }
 
-/// Python preflight: prints one line for each missing requirement of the shards. It does not import
-/// torch, which takes seconds; each shard does that itself.
+/// Python preflight. It prints one line for each requirement of the shards that is missing. It does
+/// not import torch, because this takes seconds, and each shard imports torch anyway.
 const PREFLIGHT: &str = "\
 import ctypes, importlib.util, pathlib, runpy, sys
 missing = []
@@ -168,7 +169,8 @@ print(*missing, sep='\\n', file=sys.stderr)
 sys.exit(bool(missing))
 ";
 
-/// Checks that Python has what the shards need: one error now instead of one per shard.
+/// Checks that Python has what the shards need. If not, there is one error now, instead of one
+/// error per shard.
 pub(super) fn check_python(python: &Path, shards: &[&Spec]) -> anyhow::Result<()> {
     let mut modules: Vec<&str> = shards.iter().map(|spec| spec.module()).collect();
     modules.sort_unstable();

@@ -44,7 +44,7 @@ pub(crate) struct MemorySpec {
 }
 
 impl Spec {
-    /// Name of its file, without the extension.
+    /// Name of the shard's file, without the extension.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Steps(steps) => {
@@ -86,7 +86,7 @@ impl Spec {
         }
     }
 
-    /// The Python module that measures it.
+    /// The Python module that runs the shard.
     pub(crate) fn module(&self) -> &'static str {
         match self {
             Self::Steps(_) => "farrier.bench.train",
@@ -94,7 +94,7 @@ impl Spec {
         }
     }
 
-    /// The JSON argument of the module.
+    /// The argument of the module, as JSON.
     pub(crate) fn argument(&self) -> serde_json::Result<String> {
         match self {
             Self::Steps(steps) => serde_json::to_string(steps),
@@ -102,7 +102,8 @@ impl Spec {
         }
     }
 
-    /// Whether both shards take about the same time: they differ only in the repeat or seed.
+    /// Whether both shards take about the same time. This is the case if they differ only in the
+    /// repeat or the seed.
     pub(crate) fn takes_as_long_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Steps(left), Self::Steps(right)) => {
@@ -116,8 +117,8 @@ impl Spec {
     }
 }
 
-/// The machine that a shard ran on, as read from /proc and /sys. The GPU's name comes from the
-/// child.
+/// The machine on which a shard ran, according to /proc and /sys. The name of the GPU comes from
+/// the child process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
@@ -140,7 +141,7 @@ pub(crate) struct ShardFile {
     /// Start time, in UTC.
     pub(crate) began: String,
     pub(crate) wall_s: f64,
-    /// The command line that ran it.
+    /// The command line that ran the shard.
     pub(crate) command: String,
     /// Version and plan of the run; missing in older files.
     #[serde(default)]
@@ -155,7 +156,7 @@ pub(crate) struct ShardFile {
 pub(crate) enum ShardOutcome {
     /// The child's complete result.
     Done(Value),
-    /// No result.
+    /// The shard has no result.
     Failed(ShardFailure),
 }
 
@@ -174,7 +175,7 @@ impl ShardFailure {
     }
 }
 
-/// The fields used here from the output of `farrier.bench.train`.
+/// The fields of the output of `farrier.bench.train` that are used here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct StepsResult {
     pub(crate) gpu: String,
@@ -206,7 +207,7 @@ pub(crate) struct StepsResult {
     pub(crate) report: Option<String>,
 }
 
-/// The fields used here from the output of `farrier.bench.memory`.
+/// The fields of the output of `farrier.bench.memory` that are used here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct MemoryResult {
     pub(crate) gpu: String,
@@ -275,7 +276,7 @@ pub(crate) struct Shard {
     pub(crate) began: Option<String>,
     pub(crate) wall_s: Option<f64>,
     pub(crate) command: Option<String>,
-    /// Version of the binary that ran it.
+    /// Version of the binary that ran the shard.
     pub(crate) farrier: Option<String>,
     /// The plan of the run.
     pub(crate) plan: Option<Plan>,
@@ -410,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_file_of_the_first_version_parses() {
-        // Written by the first version; later versions must read it.
+        // The first version wrote this text, and later versions must be able to read it.
         let text = r#"{"farrier_shard":1,"spec":{"memory":{"model":"1.4b","variant":"ours","cap_gib":30.0,"seed":0,
             "steps":60}},"machine":{"driver":"580.159.04","processor":null,"cores":16},"began":"2026-11-15T09:00:00Z",
             "wall_s":12.5,"command":"farrier bench train --dir x","outcome":{"failed":{"why":"exit status: 1",

@@ -1,4 +1,4 @@
-//! The directory of shards: one file each, written atomically.
+//! The directory of shards. Each shard has one file, which is written atomically.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -59,8 +59,8 @@ impl ShardStore {
         self.folder.join(format!("running.{stream}"))
     }
 
-    /// Compile cache of a variant. Each variant has its own, so that none starts from code that
-    /// another variant compiled.
+    /// The compile cache of a variant. Each variant has a separate cache, so that no variant starts
+    /// with code that another variant compiled.
     pub(crate) fn compile_cache(&self, variant: &str) -> anyhow::Result<PathBuf> {
         let folder = self.folder.join("compiled").join(variant);
         std::path::absolute(&folder)
@@ -119,7 +119,8 @@ fn parse_shard_file(bytes: &[u8]) -> Result<ShardFile, String> {
     }
 }
 
-/// Names and contents of the JSON files in a directory, sorted; empty without the directory.
+/// Names and contents of the JSON files in a directory, sorted by name. Empty if the directory does
+/// not exist.
 fn json_files(folder: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let what = || format!("failed to read `{}`", folder.display());
     let entries = match fs::read_dir(folder) {

@@ -34,14 +34,14 @@ pub(crate) fn cap(comparison: &CapComparison) -> String {
 
 pub(crate) fn times(ratio: f64) -> String {
     if ratio > 0.0 && ratio < 0.1 {
-        // A small ratio reads better inverted.
+        // A small ratio is easier to read as its inverse.
         format!("÷ {}", significant(1.0 / ratio))
     } else {
         format!("{ratio:.2}×")
     }
 }
 
-/// A ratio and its range. Either all three numbers are inverted or none is.
+/// A ratio and its range. If the ratio is inverted, the two ends of its range are inverted too.
 pub(crate) fn ratio(stats: Stats) -> String {
     if stats.median > 0.0 && stats.median < 0.1 && stats.min > 0.0 {
         stats.format_with(|ratio| format!("÷ {}", significant(1.0 / ratio)))
@@ -68,8 +68,8 @@ fn one_decimal(number: f64) -> String {
     format!("{number:.1}")
 }
 
-/// Text of a cell, never empty: `failed` if no repeat has a result, `unknown` if one lacks the
-/// figure.
+/// Text of a cell. It is never empty: `failed` means that no repeat has a result, and `unknown`
+/// means that a repeat lacks the figure.
 fn cell(value: Option<Stats>, done: usize, format: fn(f64) -> String) -> String {
     match value {
         Some(stats) => stats.format_with(format),
@@ -128,7 +128,7 @@ fn points(before: Option<f64>, after: Option<f64>) -> String {
     }
 }
 
-/// Values that must not be averaged: each one, or their range if there are many.
+/// Values that must not be averaged. Each value is listed, or their range if there are many.
 pub(crate) fn either(
     numbers: impl IntoIterator<Item = f64>,
     format: fn(f64) -> String,
@@ -155,7 +155,8 @@ pub(crate) fn launches(row: &VariantRow) -> Option<String> {
     either(row.modes.iter().map(|mode| mode.launches), thousands)
 }
 
-/// A figure that depends on the launches: one value per launch mode if the repeats differ.
+/// A figure that depends on the launches. If the repeats differ in their launches, there is one
+/// value per number of launches.
 pub(crate) fn by_mode(
     row: &VariantRow,
     all: Option<Stats>,

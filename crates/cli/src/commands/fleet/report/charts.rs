@@ -56,16 +56,17 @@ const WIDTH: f64 = 560.0;
 const ROW: f64 = 44.0;
 const LABEL: f64 = 130.0;
 const VALUE: f64 = 86.0;
-/// Pools that the chart shows.
+/// Maximum number of pools in the chart.
 const POOLS_MAX: usize = 24;
 
-/// A row for each pool: the days as a line, and the availability. The lines share one scale.
+/// One row for each pool, with a line over the days, and the availability. All lines have the same
+/// scale.
 pub(super) fn pools(report: &FleetReport) -> String {
     let pools = &report.pools[..report.pools.len().min(POOLS_MAX)];
     let shares =
         pools.iter().flat_map(|pool| pool.days.iter().filter_map(|day| day.time.availability()));
     let lowest = shares.fold(1.0, f64::min);
-    // A round number below the lowest day.
+    // The lower end is a round number below the lowest day.
     let floor =
         [0.99, 0.95, 0.9, 0.75, 0.5].into_iter().find(|floor| *floor < lowest).unwrap_or(0.0);
     let rows = f64::from(u16::try_from(pools.len()).unwrap_or(u16::MAX));
@@ -107,7 +108,7 @@ pub(super) fn pools(report: &FleetReport) -> String {
     svg
 }
 
-/// A name that fits beside its line.
+/// A name that is short enough for the space next to its line.
 fn shortened(name: &str) -> String {
     const LETTERS: usize = 17;
     if name.chars().count() <= LETTERS {
@@ -117,7 +118,7 @@ fn shortened(name: &str) -> String {
     format!("{kept}…")
 }
 
-/// One bar: what of the lost time has which cause.
+/// One bar that divides the lost time by cause.
 pub(super) fn causes(report: &FleetReport) -> String {
     let lost = report.time.lost_sum_ms();
     let rows = Cause::ALL.into_iter().filter(|cause| report.time.lost_ms.of(*cause) > 0);

@@ -39,7 +39,7 @@ pub(super) fn page(view: &ReportView) -> String {
     html
 }
 
-/// The figures that a reader looks for first.
+/// The most important figures.
 fn figures(view: &ReportView) -> String {
     let report = &view.report;
     let availability = report.time.availability().map_or_else(|| "–".to_owned(), percent);
@@ -65,7 +65,7 @@ fn figure(title: &str, plot: &str) -> String {
     format!("<figure><figcaption>{title}</figcaption>{plot}</figure>\n")
 }
 
-/// Text from anywhere. Hidden characters become visible.
+/// Text from any source. Hidden characters become visible.
 fn text(text: &str) -> String {
     escape(&escaped(text))
 }
@@ -94,7 +94,7 @@ fn table(section: &ReportSection) -> String {
     html
 }
 
-/// Columns of words are aligned left and may wrap. The others are numbers.
+/// Columns with words are aligned left and may wrap. All other columns have numbers.
 fn class(section: &ReportSection, column: usize) -> &'static str {
     const WORDS: [&str; 18] = [
         "Cause",

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// A time, or a time before now.
+/// A point in time, given as a time or as a duration before now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
     At(Timestamp),

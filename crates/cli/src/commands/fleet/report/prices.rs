@@ -1,4 +1,4 @@
-//! Prices of GPU-hours, from the command line. Without a price there is no cost.
+//! Prices of GPU-hours, from the command line. Without a price, the report shows no cost.
 
 use std::str::FromStr;
 

@@ -18,7 +18,7 @@ const TERMINAL_ROWS: usize = 10;
 /// Rows of a long table in HTML.
 const PAGE_ROWS: usize = 50;
 
-/// How much a long table shows.
+/// How many rows of a long table are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReportDetail {
     Terminal,
@@ -174,8 +174,7 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// A share as a percentage. Never 100 % for less than the whole, and never 0 % for more than
-/// nothing.
+/// A share as a percentage. It is 100 % only for the whole, and 0 % only for nothing.
 pub(super) fn percent(share: f64) -> String {
     let text = format!("{:.2} %", 100.0 * share);
     match text.as_str() {

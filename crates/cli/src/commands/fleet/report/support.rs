@@ -24,7 +24,8 @@ pub(super) struct BranchSupport {
     pub(super) days_left: Option<i32>,
 }
 
-/// The branches in use, by their end of support. What ends first comes first.
+/// The branches in use, sorted by their end of support. The branch whose support ends first comes
+/// first.
 pub(super) fn branches(report: &FleetReport, facts: &FactSet) -> Vec<BranchSupport> {
     let on = TimeZone::UTC.to_datetime(report.period.to).date();
     let mut nodes: BTreeMap<Option<u32>, u64> = BTreeMap::new();

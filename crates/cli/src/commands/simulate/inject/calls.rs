@@ -1,4 +1,4 @@
-//! Validates call names against the node's own library.
+//! Checks names of calls against the library of the simulated node.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use farrier_sim::fault::{CallEffect, CallFault, FIELD_PREFIX};
 
 use crate::failure::Hinted;
 
-/// Rejects a call that the library does not export: its fault would never occur.
+/// Rejects a call that the library does not export, because the fault would never occur.
 pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
     let call = fault.call.as_str();
     if let Some(number) = call.strip_prefix(FIELD_PREFIX) {
@@ -26,7 +26,7 @@ pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    // Without the library there are no clients, and the names cannot be checked.
+    // Without the library, there are no clients, and the names cannot be checked.
     let Ok(library) = fs::read(dir.join("lib/libnvidia-ml.so.1")) else { return Ok(()) };
     let exported = exported_calls(&library);
     if call == "*" || exported.iter().any(|name| fault.matches_call(name)) {

@@ -73,7 +73,7 @@ pub(super) struct FabricArgs {
     /// NVML return code of the registration
     #[arg(long, value_name = "CODE")]
     status: Option<u32>,
-    /// NVML health mask, in decimal or as 0x1a9
+    /// NVML health mask, as a decimal number or in hexadecimal such as 0x1a9
     #[arg(long, value_name = "MASK", value_parser = mask)]
     health_mask: Option<u32>,
 }
@@ -101,7 +101,8 @@ pub(super) struct LinkArgs {
     /// Additional CRC errors in flits
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     crc_flit: u64,
-    /// Additional receive errors; NVLink 5 only, as are all options below except --speed
+    /// Additional receive errors. This option and those below, except --speed, are for NVLink 5
+    /// only
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     receive: u64,
     /// Additional malformed packets

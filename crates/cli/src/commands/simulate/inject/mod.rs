@@ -82,7 +82,7 @@ impl Injection {
             }
             FaultCommand::Host(command) => Self::Host(command.fault()),
             FaultCommand::Gpu(command) => match command.fault()? {
-                // A call that concerns no particular GPU is a fault of the node.
+                // A call that is not about a particular GPU is a fault of the node.
                 Fault::Call(call) if fault::is_node_scoped(&call.call) => {
                     Self::Host(HostFault::Call(call))
                 }

@@ -1,4 +1,5 @@
-//! Formats values. `?` is an unknown value, `-` a value that the hardware does not have.
+//! Formats values. `?` stands for an unknown value, and `-` for a value that the hardware does not
+//! have.
 
 use farrier_facts::node::Reading;
 use jiff::Timestamp;
@@ -51,7 +52,7 @@ pub(crate) fn rate(reading: &Reading<f64>) -> String {
 pub(crate) fn scaled(value: f64) -> String {
     const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     for (step, unit) in STEPS {
-        // A value that rounds up to the next unit uses that unit.
+        // If a value rounds up to the next unit, that unit is used.
         if value >= step * 0.9995 {
             let value = value / step;
             return if value < 9.95 {

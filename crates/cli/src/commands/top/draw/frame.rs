@@ -231,8 +231,9 @@ impl Frame {
     }
 }
 
-/// Whether a cell must be written again although it did not change: it was the right half of a wide
-/// character, or the cell to its right became such a half or no longer is one.
+/// Whether a cell must be written again although it did not change. This is the case if the cell
+/// was the right half of a wide character, or if the cell to its right became such a half or no
+/// longer is one.
 fn must_rewrite(was: &[Cell], now: &[Cell], column: usize) -> bool {
     let is_next_half =
         |cells: &[Cell]| cells.get(column + 1).is_some_and(|cell| cell.letter == '\0');

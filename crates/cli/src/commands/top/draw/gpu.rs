@@ -67,7 +67,7 @@ fn graphs(
     now: Timestamp,
 ) -> usize {
     let room = below.saturating_sub(row);
-    // Readings and processes need about eleven rows. The graphs get the rest.
+    // Readings and processes need about eleven rows. The graphs get the remaining rows.
     let graph_rows = match room {
         0..=8 => return row,
         9..=22 => 1,

@@ -65,7 +65,8 @@ const ORDER: [Column; 21] = [
     Limit,
 ];
 
-/// Layout steps, by priority: add a column, or widen the sparklines to this many characters.
+/// Layout steps, most important first. A step adds a column, or widens the sparklines to this many
+/// characters.
 enum Step {
     Add(Column),
     Sparks(usize),
@@ -263,7 +264,8 @@ impl Layout {
                 Step::Sparks(_) => {}
             }
         }
-        // Spare width goes to the sparklines, up to a maximum, and then to the text of the limit.
+        // Spare width goes to the sparklines first, up to a maximum. The text of the limit gets the
+        // remaining width.
         let mut left = width.saturating_sub(total(&fitting, spark));
         let lines = fitting.iter().filter(|column| column.metric().is_some()).count();
         if spark > 0 && lines > 0 && left / lines > 0 {
@@ -314,7 +316,7 @@ impl Layout {
             if gpu.stale_age(column.shown(gpu), now).is_some() {
                 style = Style::Dim;
                 text.insert(0, STALE_MARK);
-                // The mark may take the gap before the column.
+                // The mark may use the gap before the column.
                 (from, room) = (at.saturating_sub(1), room + at.min(1));
             }
             if *column == Limit && *width > column.width() + 20 {

@@ -12,7 +12,7 @@ use crate::commands::top::sample::{
 };
 use crate::commands::top::view_state::ViewState;
 
-/// Findings are drawn if this many rows are left below the GPUs.
+/// Findings are drawn only if at least this many rows are left below the GPUs.
 const FINDINGS_MIN_ROWS: usize = 3;
 
 pub(super) fn draw(
@@ -73,8 +73,8 @@ pub(super) fn draw(
     }
 }
 
-/// Counts GPUs and findings that do not fit on a terminal with few rows. `None` if everything fits,
-/// or if not even this row fits.
+/// Counts GPUs and findings for which a terminal with few rows has no space. `None` if everything
+/// fits, or if there is not even space for this row.
 fn more(node: &NodeSample, gpus: usize, room: usize) -> Option<(Style, String)> {
     const MIN_ROWS: usize = 3;
     let findings = node.findings.as_ref().map_or(0, Vec::len);
@@ -276,7 +276,7 @@ fn limits(frame: &mut Frame, mut row: usize, below: usize, gpus: &[&GpuSample]) 
     row
 }
 
-/// Draws findings, worst first, in at most `max_rows` rows. Returns the row below.
+/// Draws findings, worst first, in at most `max_rows` rows. Returns the row after the last finding.
 pub(super) fn draw_findings(
     frame: &mut Frame,
     mut row: usize,
@@ -290,7 +290,7 @@ pub(super) fn draw_findings(
         let word = worst.to_string();
         let at = frame.text(row, 0, 9, severity(*worst), &word);
         let since = format::ago(*since, now);
-        // The action and the event come first, as the end may be cut off.
+        // The action and the event come first, because the end of the line may be cut off.
         let event =
             if lead.detail.is_empty() { String::new() } else { format!("{}: ", lead.detail) };
         let text = format!(

@@ -9,8 +9,8 @@ use super::frame::{Frame, Style};
 use crate::commands::top::freshness::STALE_MARK;
 use crate::commands::top::sample::{NodeSample, ProcessSample};
 
-/// Draws a heading and as many rows as fit, and counts the rest. Without processes it draws the
-/// text `empty`.
+/// Draws a heading and as many rows as fit, and the number of other rows. If there are no
+/// processes, draws the text `empty`.
 pub(super) fn draw(
     frame: &mut Frame,
     (from, rows): (usize, usize),
@@ -172,7 +172,7 @@ fn job_rows(node: &NodeSample, processes: &[&ProcessSample], room: usize) -> Vec
         let own = members.remove(&name).unwrap_or_default();
         let below = if fits_all && own.len() > 1 { process_rows(node, &own) } else { Vec::new() };
         lines.push(job_row(node, &own, name));
-        // The row above names the job, so these rows do not repeat it.
+        // The row above already names the job, so these rows do not name it.
         lines.extend(below.into_iter().zip(&own).map(|(line, process)| ProcessRow {
             job: format!("  {}", line.job),
             command: or_unknown(process.command.as_ref()),
@@ -190,7 +190,7 @@ fn job_row(node: &NodeSample, processes: &[&ProcessSample], name: String) -> Pro
     let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
     pids.sort_unstable();
     pids.dedup();
-    // A sum with an unknown summand is unknown.
+    // If any part of a sum is unknown, the sum is unknown.
     let sum = |field: fn(&ProcessSample) -> Option<u64>| {
         processes
             .iter()

@@ -100,7 +100,8 @@ fn node_sample(
     node.with_limits()
 }
 
-/// The values of a GPU. Those that the agent does not report as stale are as fresh as its answer.
+/// The values of a GPU. Values that the agent does not report as stale are as recent as the agent's
+/// answer.
 fn gpu(status: &GpuStatus, answer: Freshness) -> GpuSample {
     let mut gpu = GpuSample::new(status.identity.clone());
     for (signal, reading) in [
@@ -138,7 +139,7 @@ fn gpu(status: &GpuStatus, answer: Freshness) -> GpuSample {
     gpu.links.down = status.links_down;
     gpu.links.bytes_per_s = status.links_bytes_per_s;
     gpu.worst = status.worst;
-    // The agent does not collect these.
+    // The agent does not collect these values.
     let not_collected =
         || Reading::Unreadable(ReadError::unavailable("not collected by the agent"));
     gpu.performance_state = not_collected();

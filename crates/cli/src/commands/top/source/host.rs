@@ -10,7 +10,7 @@ use farrier_hardware::process_owner::{self, OwnerKind};
 use crate::commands::top::sample::{HostSample, ProcessSample};
 
 /// Attributes that do not change during the lifetime of a process. They are read only once, because
-/// reading the files of a process that is stuck in the driver may hang.
+/// reading the files of a process may hang if the process is stuck in the driver.
 #[derive(Debug, Clone, Default)]
 struct ProcessIdentity {
     started_ticks: Option<u64>,

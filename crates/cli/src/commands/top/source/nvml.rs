@@ -53,7 +53,8 @@ pub(in crate::commands::top) fn run(
     watch_settings.module = Some(settings.root.join("sys/module/nvidia/initstate"));
     let mut host = HostReader::new(Root::unrecorded(&settings.root));
     let mut state = NvmlNodeState::new(node_name(&settings.root), pace);
-    // NVML may take long to start, or hang on one GPU. Until it answers, the kernel lists the GPUs.
+    // NVML may take long to start, or may hang on one GPU. Until NVML answers, the list of GPUs
+    // comes from the kernel.
     state.wait_for_first_answer(&settings.root);
     send(state.node.clone().with_limits(), state.progress);
     let mut engine = LocalEngine::new();
@@ -76,7 +77,8 @@ pub(in crate::commands::top) fn run(
         if state.node.outage.is_some() {
             state.node.findings = None;
         }
-        // Once every tier was read, values of slower tiers wait for the next fast sample.
+        // Once every group of signals was read, values of slower groups wait for the next sample of
+        // the fastest group.
         if is_new || !state.progress.was_complete {
             state.progress.was_complete = state.progress.is_complete();
             send(state.node.clone().with_limits(), state.progress);
@@ -217,7 +219,8 @@ impl NvmlNodeState {
         }
         // The host answers even if the driver does not.
         self.node.host = host.sample();
-        // The outage starts at the last answer or, if there was none, when the hung call was made.
+        // The outage starts at the last answer. If there was no answer, the outage starts at the
+        // time of the hung call.
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
         let last = if is_first { at - waited } else { self.node.at };
         let since = self.node.outage.as_ref().map_or(last, |outage| outage.since);
@@ -371,7 +374,7 @@ fn unread_gpu(index: u32, pci: String) -> GpuSample {
     gpu
 }
 
-/// Whether the sample is the parent's report that the child does not answer.
+/// Whether the sample is the report of the parent process that its child process does not answer.
 fn is_unanswered(sample: &Sample) -> bool {
     sample.signal == Signal::NodeNvmlAnswers && sample.reading == Reading::Value(0.0)
 }

@@ -12,7 +12,8 @@ use crate::commands::top::sample::SourceOutage;
 use crate::commands::top::view_state::ServerQuery;
 use crate::failure;
 
-/// Phases other than in service: all nodes in them are requested, however large the fleet is.
+/// All phases except in service. All nodes in these phases are requested, no matter how large the
+/// fleet is.
 const NOT_IN_SERVICE: [&str; 6] =
     ["quarantined", "repairing", "suspect", "verifying", "held", "joining"];
 
@@ -79,7 +80,7 @@ impl ServerSource {
         let page: NodePage = session.get(path.as_str())?;
         fleet.nodes.extend(page.nodes);
         fleet.has_more = page.next.is_some();
-        // A node that changes its phase between two requests appears twice; keep one.
+        // If a node changes its phase between two requests, it appears twice. Keep only one.
         fleet.nodes.sort_by(|one, other| one.node.cmp(&other.node));
         fleet.nodes.dedup_by(|one, other| one.node == other.node);
         if let Some(name) = &self.query.open {

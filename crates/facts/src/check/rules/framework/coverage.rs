@@ -59,7 +59,7 @@ pub(super) fn gpu_coverage(
     }
 }
 
-/// Reports how a build supports the GPU; false if it does not.
+/// Reports how a build supports the GPU. Returns false if the build does not support the GPU.
 pub(super) fn evaluate(
     set: &FactSet,
     query: &Query<'_>,

@@ -73,7 +73,8 @@ fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
     }
 }
 
-/// A framework on torch has GPU code of its own: the framework's code and torch must both work.
+/// A framework that is built on torch has GPU code of its own, so both that code and torch must
+/// work.
 fn on_torch(
     set: &FactSet,
     query: &Query<'_>,
@@ -116,7 +117,7 @@ pub(super) struct CheckedBuild<'a> {
     name: String,
     package: &'a str,
     version: &'a crate::version::PackageVersion,
-    /// The lowest CUDA that it installs.
+    /// The lowest CUDA that the build installs.
     cuda: Option<CudaVersion>,
     build: Option<&'a Build>,
     /// Origin of the build, or of its package if the data has no record of the build.

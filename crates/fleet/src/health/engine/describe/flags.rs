@@ -1,4 +1,4 @@
-//! Texts that describe flags, for 0 and for 1.
+//! Texts that describe flags: one text for the value 0, and one for the value 1.
 
 use super::super::super::signal::Signal;
 
@@ -88,7 +88,7 @@ pub(super) fn state(signal: Signal, is_set: bool) -> String {
     if let Some((_, off, on)) = TEXTS.iter().find(|(flag, ..)| *flag == signal) {
         return (if is_set { *on } else { *off }).to_owned();
     }
-    // This is not reached: the test below checks that every flag is in the table.
+    // This line is not reached: the test below checks that every flag is in the table.
     format!("`{signal}` is {}", u8::from(is_set))
 }
 

@@ -1,7 +1,7 @@
 //! Reads what `farrier check` reads from NVML, so that the agent judges the same values.
 //!
-//! It costs about 5 ms per GPU (H200, driver 580.159.04), so it goes with the slow tier. The
-//! InfoROM is not part of it: the slow tier validates the InfoROM of one GPU at a time.
+//! It costs about 5 ms per GPU (H200, driver 580.159.04), so the slow tier includes it. The InfoROM
+//! is not read here: the slow tier validates the InfoROM of one GPU at a time.
 
 use farrier_facts::node::{Nvml, ReadError, Reading};
 

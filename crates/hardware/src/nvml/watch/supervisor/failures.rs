@@ -1,5 +1,5 @@
-//! Children that refuse, hang, exit or write malformed output, and the node's samples in these
-//! cases.
+//! Handles children that refuse, hang, exit or write malformed output, and reports the node's
+//! samples in these cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

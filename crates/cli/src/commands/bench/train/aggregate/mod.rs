@@ -1,10 +1,11 @@
-//! Aggregates shards: medians, ranges, ratios, MFU, cost. Pure.
+//! Aggregates the results of shards into medians, ranges, ratios, MFU and cost. Pure.
 //!
-//! A shard is one repeat of one variant. A figure of a variant is a median over its repeats, and
-//! each repeat's figure is the median over its groups of steps. A round is the same repeat of all
-//! variants. A ratio is computed per round, before the median is taken: a slow phase of the machine
-//! affects both shards and cancels out. Launch counts have no median: a graph step makes one launch
-//! and an eager step about a thousand, and a number in between would describe neither.
+//! A shard is one repeat of one variant. Each repeat has one figure, which is the median over its
+//! groups of steps. The figure of a variant is the median over its repeats. A round consists of the
+//! same repeat of all variants. A ratio is computed for each round, and the median is taken after
+//! that. If the machine is slow for a while, both shards of a round are slow, and the ratio does
+//! not change. Launch counts have no median: a graph step makes one launch and an eager step makes
+//! about a thousand, and a number in between would describe neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,12 +46,13 @@ pub(crate) struct VariantRow {
     pub(crate) variant: String,
     pub(crate) done: usize,
     pub(crate) failed: usize,
-    /// From the median over the groups of steps.
+    /// Computed from the median over the groups of steps.
     pub(crate) tokens_per_s: Option<Stats>,
-    /// From the median step, reduced by the share of time that a long run spends on comparing the
-    /// graph step with the eager step. Comparisons are far more frequent at the start of a run.
+    /// Computed from the median step, and reduced by the share of time in a long run in which the
+    /// graph step is compared with the eager step. These comparisons are far more frequent at the
+    /// beginning of a run.
     pub(crate) tokens_per_s_long: Option<Stats>,
-    /// From the mean of all timed steps, including comparisons.
+    /// Computed from the mean of all timed steps, including those with comparisons.
     pub(crate) tokens_per_s_mean: Option<Stats>,
     /// How often the graph step was compared with the eager step in the timed steps of a repeat.
     pub(crate) comparisons: Option<Stats>,
@@ -65,26 +67,26 @@ pub(crate) struct VariantRow {
     pub(crate) to_eager: Option<Stats>,
     /// Tokens per second in a long run, relative to the best variant.
     pub(crate) to_best: Option<Stats>,
-    /// Ratios of the other figures to eager.
+    /// Ratios of the other figures to the figures of the eager step.
     pub(crate) rounds: Option<RoundRatios>,
     pub(crate) mfu_causal: Option<Stats>,
     pub(crate) mfu_full: Option<Stats>,
-    /// Repeats grouped by launches per step, fewest first. Empty if the launches of a repeat are
-    /// unknown.
+    /// Repeats, grouped by launches per step. The group with the fewest launches comes first. Empty
+    /// if the launches of any repeat are unknown.
     pub(crate) modes: Vec<LaunchMode>,
     pub(crate) launch_ms: Option<Stats>,
-    /// Share of a step in which the GPU runs no kernel or copy. The busy time is from one step
-    /// under the profiler, the step time from the median step without the profiler.
+    /// Share of a step in which the GPU runs no kernel and no copy. The busy time comes from one
+    /// step under the profiler, and the step time comes from the median step without the profiler.
     pub(crate) idle: Option<Stats>,
     pub(crate) allocated_gib: Option<Stats>,
     pub(crate) reserved_gib: Option<Stats>,
     pub(crate) ready_s: Option<Stats>,
     pub(crate) usd_per_million_tokens: Option<Stats>,
-    /// Largest relative difference between this variant's loss after the warm-up and eager's loss
-    /// in the same repeat.
+    /// Largest relative difference between the losses after the warm-up of this variant and of the
+    /// eager step, in the same repeat.
     pub(crate) loss_off_eager: Option<f64>,
-    /// The report of the last repeat that did not fall back to eager, then the reports of all
-    /// repeats that did.
+    /// Reports of repeats: first the report of the last repeat that did not fall back to eager,
+    /// then those of all repeats that did.
     #[serde(rename = "told")]
     pub(crate) self_reports: Vec<SelfReport>,
 }
@@ -94,12 +96,12 @@ pub(crate) struct VariantRow {
 pub(crate) struct SelfReport {
     pub(crate) repeat: u32,
     pub(crate) report: String,
-    /// Why the step fell back to eager; `None` if it did not.
+    /// Why the step fell back to eager. `None` if the step did not fall back.
     pub(crate) eager_because: Option<String>,
 }
 
-/// Repeats with the same number of launches. A repeat that ran as a graph and a repeat that ran
-/// eagerly must not be averaged.
+/// Repeats with the same number of launches. Figures of a repeat that ran as a graph must not be
+/// averaged with those of a repeat that ran eagerly.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LaunchMode {
     pub(crate) launches: f64,
@@ -108,8 +110,8 @@ pub(crate) struct LaunchMode {
     pub(crate) idle: Option<Stats>,
 }
 
-/// Ratios of a variant's figures to eager's in the same round, one per round. Empty if a value is
-/// unknown.
+/// Ratios of a variant's figures to the eager figures of the same round, with one entry per round.
+/// Empty if any value is unknown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct RoundRatios {
     pub(crate) mfu_causal: Vec<f64>,
@@ -117,11 +119,11 @@ pub(crate) struct RoundRatios {
     pub(crate) launches: Vec<f64>,
     pub(crate) launch_ms: Vec<f64>,
     pub(crate) reserved_gib: Vec<f64>,
-    /// Differences, not ratios.
+    /// Differences of the idle share. The other fields are ratios.
     pub(crate) idle: Vec<f64>,
 }
 
-/// The allocators under one cap.
+/// The allocators under one memory cap.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CapComparison {
     pub(crate) model: String,
@@ -140,7 +142,7 @@ pub(crate) struct MemoryRow {
     /// Steps over all seeds.
     pub(crate) steps: u32,
     pub(crate) steps_lost: u32,
-    /// Lost steps over all steps; `None` without steps.
+    /// Number of lost steps, divided by the number of all steps. `None` if there are no steps.
     pub(crate) oom_rate: Option<f64>,
     pub(crate) oom_rate_by_seed: Vec<f64>,
     pub(crate) tokens_per_s: Option<Stats>,
@@ -149,10 +151,10 @@ pub(crate) struct MemoryRow {
     pub(crate) report: Option<String>,
 }
 
-/// Results by repeat or seed; `None` for a failed shard.
+/// Results by repeat or seed. `None` stands for a failed shard.
 type Repeats<'a, T> = BTreeMap<u32, Option<&'a T>>;
 
-/// All models and shapes, smallest first.
+/// Comparisons of the variants for all models and shapes, smallest first.
 pub(crate) fn comparisons(shards: &[Shard], rates: Rates) -> Vec<VariantComparison> {
     type Variants<'a> = BTreeMap<Rank, Repeats<'a, StepsResult>>;
     let mut groups: BTreeMap<(Rank, u32, u32), (BTreeSet<u32>, Variants<'_>)> = BTreeMap::new();
@@ -215,7 +217,7 @@ fn comparison(
     }
 }
 
-/// Tokens per second in a long run, of each repeat where it is known.
+/// Tokens per second in a long run, for each repeat in which this figure is known.
 fn speeds(repeats: &Repeats<'_, StepsResult>) -> BTreeMap<u32, f64> {
     repeats
         .iter()
@@ -232,9 +234,10 @@ fn speed(result: &StepsResult) -> Option<f64> {
     Some(result.tokens / step_s(result)?)
 }
 
-/// Share of time for comparisons in a long run: 0 without comparisons, `None` if unknown.
+/// Share of time for comparisons in a long run. 0 if there are no comparisons, and `None` if the
+/// share is unknown.
 fn comparisons_share(result: &StepsResult) -> Option<f64> {
-    // A variant without a report runs no farrier step and compares nothing.
+    // A variant without a report runs no farrier step, so it makes no comparisons.
     let none = result.comparisons == Some(0.0) || result.report.is_none();
     let share = result.comparisons_share.or_else(|| none.then_some(0.0))?;
     (0.0..1.0).contains(&share).then_some(share)
@@ -245,14 +248,14 @@ fn long_speed(result: &StepsResult) -> Option<f64> {
     Some(speed(result)? * (1.0 - comparisons_share(result)?))
 }
 
-/// Tokens per second over all timed steps; all groups have the same number of steps.
+/// Tokens per second over all timed steps. All groups have the same number of steps.
 fn mean_speed(result: &StepsResult) -> Option<f64> {
     let groups = f64::from(u32::try_from(result.step_s.len()).ok()?);
     Some(result.tokens * groups / result.step_s.iter().sum::<f64>())
 }
 
-/// Idle share of a step, at least zero: the busy time under the profiler can be slightly longer
-/// than the whole step without it.
+/// Idle share of a step. It is at least zero, although the busy time under the profiler can be
+/// slightly longer than the whole step without the profiler.
 fn idle(result: &StepsResult) -> Option<f64> {
     Some((1.0 - result.busy_s? / step_s(result)?).max(0.0))
 }
@@ -295,7 +298,7 @@ fn rounds(
     }
 }
 
-/// Groups the repeats by launches; empty if the launches of a repeat are unknown.
+/// Groups the repeats by launches. Empty if the launches of any repeat are unknown.
 fn modes(done: &[&StepsResult]) -> Vec<LaunchMode> {
     let known: Option<Vec<f64>> = done.iter().map(|result| result.launches).collect();
     let mut kinds = known.unwrap_or_default();
@@ -315,7 +318,7 @@ fn modes(done: &[&StepsResult]) -> Vec<LaunchMode> {
     kinds.into_iter().map(mode).collect()
 }
 
-/// Ratios of the repeats that both variants have.
+/// Ratios for the repeats that both variants have.
 fn ratio(speeds: &BTreeMap<u32, f64>, to: &BTreeMap<u32, f64>) -> Option<Stats> {
     Stats::from_samples(speeds.iter().filter_map(|(repeat, speed)| Some(speed / to.get(repeat)?)))
 }
@@ -369,8 +372,8 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
 /// in Python).
 const EAGER_PREFIX: &str = "eager from here on: ";
 
-/// The report of the last repeat that did not fall back to eager, then the reports of all repeats
-/// that did.
+/// Reports of repeats: first the report of the last repeat that did not fall back to eager, then
+/// those of all repeats that did.
 fn self_reports(repeats: &Repeats<'_, StepsResult>) -> Vec<SelfReport> {
     let self_report = |(&repeat, result): (&u32, Option<&StepsResult>)| {
         let report = result?.report.clone()?;
@@ -390,7 +393,8 @@ fn self_reports(repeats: &Repeats<'_, StepsResult>) -> Vec<SelfReport> {
 
 /// All caps, largest first.
 pub(crate) fn caps(shards: &[Shard]) -> Vec<CapComparison> {
-    // Thousandths of a GiB, because `f64` is not `Ord`; reversed, because larger caps come first.
+    // Caps are in thousandths of a GiB, because `f64` is not `Ord`. The order is reversed, so that
+    // larger caps come first.
     type Cap = std::cmp::Reverse<u64>;
     type Variants<'a> = BTreeMap<Rank, Repeats<'a, MemoryResult>>;
     let mut groups: BTreeMap<(Rank, Cap), (f64, Variants<'_>)> = BTreeMap::new();
@@ -452,8 +456,8 @@ fn memory_row(variant: &str, seeds: &Repeats<'_, MemoryResult>) -> MemoryRow {
     }
 }
 
-/// A position in a list of known names, and the name. Unknown names sort after the known ones,
-/// alphabetically.
+/// The position of a name in a list of known names, and the name itself. Unknown names come after
+/// all known names, in alphabetical order.
 type Rank = (usize, String);
 
 fn rank(name: &str, known: &[&str]) -> Rank {

@@ -10,9 +10,9 @@ use super::{
 use crate::commands::fleet::report::support::BranchSupport;
 use crate::commands::status::evidence_text;
 
-/// Days ahead in which an end of support needs a plan.
+/// An end of support within this number of days requires planning.
 const SUPPORT_AHEAD_DAYS: i32 = 180;
-/// Observations per GPU of the list of GPUs to replace.
+/// Maximum number of observations per GPU in the list of GPUs to replace.
 const EVIDENCE_MAX: usize = 2;
 
 impl ReportView {

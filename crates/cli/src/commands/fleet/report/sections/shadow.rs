@@ -1,4 +1,4 @@
-//! Shadow mode: what Farrier would have done, next to what operators did.
+//! Shadow mode: compares what Farrier would have done with what operators did.
 
 use farrier_fleet::fleet::ledger::report::{
     OperatorActionKind, ShadowCase, ShadowOutcome, ShadowReport,
