@@ -217,15 +217,17 @@ impl Follower<'_> {
             Event::PolicySet { policy } => policy.notifications != *self.router.policy(),
             _ => false,
         });
-        if changes_policy {
-            self.reset(None).await?;
-            return self.use_policy().await;
-        }
         if !page.is_empty() {
             let view = self.view(&page).await?;
             for entry in &page {
                 self.router.apply(entry, &view);
             }
+        }
+        if changes_policy {
+            // Later entries are still read, because some are not in the state: acknowledgements.
+            let seq = self.router.seq();
+            self.reset_at(Some(seq), None).await?;
+            return self.use_policy().await;
         }
         let outgoing = self.router.advance(self.controller.now());
         self.save(outgoing, None).await
@@ -246,7 +248,17 @@ impl Follower<'_> {
     /// Continues from the current state of the fleet. With a cause, notifications may be missing,
     /// and every receiver is told so.
     async fn reset(&mut self, cause: Option<GapCause>) -> Result<(), FollowError> {
-        let Snapshot { view, policy, seq } = self.controller.read(Snapshot::new).await?;
+        self.reset_at(None, cause).await
+    }
+
+    /// As [`Self::reset`], but reads the log from an earlier entry on.
+    async fn reset_at(
+        &mut self,
+        seq: Option<u64>,
+        cause: Option<GapCause>,
+    ) -> Result<(), FollowError> {
+        let Snapshot { view, policy, seq: end } = self.controller.read(Snapshot::new).await?;
+        let seq = seq.unwrap_or(end);
         let now = self.controller.now();
         let before = self.router.seq();
         self.router.reset_to(&view, policy, seq, now);
