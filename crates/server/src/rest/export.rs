@@ -34,10 +34,10 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
         // While the export waits for the client or the disk, the token is checked too.
         let written = tokio::select! {
             written = write => written,
-            failure = call.token_invalidated() => Err(Stop::Failed(failure)),
+            failure = call.token_invalidated() => Err(ExportStop::Failed(failure)),
         };
         // A problem in the last line tells the client that the export is incomplete.
-        if let Err(Stop::Failed(failure)) = written {
+        if let Err(ExportStop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;
         }
         drop(slot);
@@ -45,19 +45,19 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-pub(super) enum Stop {
+pub(super) enum ExportStop {
     /// The client has disconnected or does not read.
     Reader,
     Failed(Failure),
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for ExportStop {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
+async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), ExportStop> {
     let mut from = Bound::Unbounded;
     loop {
         let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
@@ -80,7 +80,11 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
 }
 
 /// Exports the log up to its current end.
-async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
+async fn log(
+    call: &Call,
+    filter: &EventFilter,
+    out: &mpsc::Sender<Bytes>,
+) -> Result<(), ExportStop> {
     let end = call.app.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();
     while at < end {
@@ -97,11 +101,14 @@ async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Re
     Ok(())
 }
 
-pub(super) async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(), Stop> {
+pub(super) async fn send(
+    out: &mpsc::Sender<Bytes>,
+    lines: &[impl Serialize],
+) -> Result<(), ExportStop> {
     let mut bytes = Vec::new();
     for line in lines {
         serde_json::to_writer(&mut bytes, line)
-            .map_err(|_| Stop::Failed(Failure::internal_error()))?;
+            .map_err(|_| ExportStop::Failed(Failure::internal_error()))?;
         bytes.push(b'\n');
         if bytes.len() >= READ_BYTES_MAX {
             send_piece(out, std::mem::take(&mut bytes)).await?;
@@ -110,9 +117,9 @@ pub(super) async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) ->
     if bytes.is_empty() { Ok(()) } else { send_piece(out, bytes).await }
 }
 
-async fn send_piece(out: &mpsc::Sender<Bytes>, bytes: Vec<u8>) -> Result<(), Stop> {
+async fn send_piece(out: &mpsc::Sender<Bytes>, bytes: Vec<u8>) -> Result<(), ExportStop> {
     match tokio::time::timeout(READ_TIMEOUT, out.send(bytes.into())).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(Stop::Reader),
+        _ => Err(ExportStop::Reader),
     }
 }

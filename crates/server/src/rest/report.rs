@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use super::export::{Stop, send};
+use super::export::{ExportStop, send};
 use super::failure::{Failure, internal_error};
 use super::reply::{self, Reply};
 use super::{Call, pagination};
@@ -37,9 +37,9 @@ pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
         // While the report is computed, the token is checked too.
         let written = tokio::select! {
             written = write(&call, spec, &out) => written,
-            failure = call.token_invalidated() => Err(Stop::Failed(failure)),
+            failure = call.token_invalidated() => Err(ExportStop::Failed(failure)),
         };
-        if let Err(Stop::Failed(failure)) = written {
+        if let Err(ExportStop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;
         }
         drop(slot);
@@ -47,7 +47,11 @@ pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-async fn write(call: &Call, mut spec: LedgerSpec, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
+async fn write(
+    call: &Call,
+    mut spec: LedgerSpec,
+    out: &mpsc::Sender<Bytes>,
+) -> Result<(), ExportStop> {
     // Computing a report keeps a core busy, so the server computes one report at a time.
     let turn = Arc::clone(&call.rest.reports).acquire_owned().await;
     let turn = turn.map_err(|_| Failure::internal_error())?;

@@ -14,8 +14,8 @@ pub(super) struct TimelineSegment {
     pub(super) class: Arc<NodeClass>,
     /// How many GPUs the node has. `None` before its first inventory.
     pub(super) gpus: Option<u64>,
-    /// Why the node was not observed in this time. GPU-time that would otherwise count as available is
-    /// then unknown.
+    /// Why the node was not observed in this time. GPU-time that would otherwise count as available
+    /// is then unknown.
     pub(super) unobserved: Option<Arc<LossReason>>,
 }
 
