@@ -18,7 +18,7 @@ pub enum ReportError {
     Missing(u64),
     #[error("there is no log")]
     NoLog,
-    #[error("nobody waits for the report any more")]
+    #[error("the caller no longer waits for the report")]
     Cancelled,
 }
 
