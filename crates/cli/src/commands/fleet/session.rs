@@ -88,8 +88,8 @@ impl Login {
 /// Wait after the server refused a request because of the rate limit. The default limit is 50
 /// requests per second.
 const RATE_LIMIT_WAIT: Duration = Duration::from_millis(500);
-/// Maximum total wait. It is a minute, because another client with the same token may use up the
-/// rate for that long.
+/// Maximum number of these waits. Together they take a minute, because another client with the same
+/// token may use up the rate for that long.
 const RATE_LIMIT_TRIES: u32 = 120;
 
 /// A blocking wrapper around the REST client.

@@ -41,7 +41,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     drop(create_new(&args.file)?);
     let moved = archive(&mut log, before, &args.file);
     if matches!(moved, Ok(Ok(Archived::Nothing) | Err(_))) {
-        // No entry was moved. Remove the incomplete file, so that nobody takes it for an archive.
+        // No entry was moved. Remove the incomplete file, because it could be mistaken for an
+        // archive.
         let _ = fs::remove_file(&args.file);
     }
     let moved = moved.with_context(|| {

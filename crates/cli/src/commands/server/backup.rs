@@ -79,7 +79,7 @@ pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Resul
     let (entries, hash) = match copied {
         Ok(copied) => copied,
         Err(err) => {
-            // Remove the incomplete copy, so that nobody takes it for a backup.
+            // Remove the incomplete copy, because it could be mistaken for a backup.
             let _ = fs::remove_file(&args.file);
             return Err(err);
         }
@@ -119,7 +119,7 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
             "they do not belong to the restored log: move them away",
         ));
     }
-    // Copy to a temporary file and rename it, so that nobody takes a truncated copy for a log.
+    // Copy to a temporary file and rename it, because a truncated copy could be mistaken for a log.
     let part = args.dir.join("log.part");
     let _ = fs::remove_file(&part);
     drop(create_new(&part)?);

@@ -28,7 +28,7 @@ pub enum Cause {
     Hold,
     /// Another tool or person cordoned the node.
     Maintenance,
-    /// Nobody knows whether the GPU was usable.
+    /// It is unknown whether the GPU was usable.
     Unknown,
 }
 

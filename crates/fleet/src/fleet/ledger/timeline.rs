@@ -14,8 +14,8 @@ pub(super) struct TimelineSegment {
     pub(super) class: Arc<NodeClass>,
     /// How many GPUs the node has. `None` before its first inventory.
     pub(super) gpus: Option<u64>,
-    /// Why the node was not observed in this time. GPU-time that would otherwise count as available
-    /// is then unknown.
+    /// Why the server had no observation of the node in this time. GPU-time that would otherwise
+    /// count as available is then unknown.
     pub(super) unobserved: Option<Arc<LossReason>>,
 }
 
@@ -43,7 +43,7 @@ impl Timeline {
         }
     }
 
-    /// Marks this time, which ends now, as time in which the node was not observed.
+    /// Marks this time, which ends now, as time without any observation of the node.
     pub(super) fn mark_unobserved(&mut self, time: Range<i64>, why: &Arc<LossReason>) {
         if time.is_empty() {
             return;
