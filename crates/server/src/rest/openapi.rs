@@ -117,8 +117,17 @@ fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.permission.is_some(),
         404 => {
-            route.path.contains('{')
-                || ["createToken", "freeze", "unfreeze", "domainRepaired"].contains(&route.name)
+            const WITH_NAMES_IN_BODY: [&str; 8] = [
+                "createToken",
+                "freeze",
+                "unfreeze",
+                "domainRepaired",
+                "testReceiver",
+                "acknowledgeAlerts",
+                "mute",
+                "unmute",
+            ];
+            route.path.contains('{') || WITH_NAMES_IN_BODY.contains(&route.name)
         }
         405 => false,
         409 => {

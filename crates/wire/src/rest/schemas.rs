@@ -298,9 +298,14 @@ impl Schema for NotificationPolicy {
                 "group_wait_s": seconds(0), "group_interval_s": seconds(1),
                 "repeat_interval_s": seconds(60),
                 "escalate": {
-                    "type": "object", "additionalProperties": false,
-                    "required": ["after_s", "receivers"],
-                    "properties": { "after_s": seconds(1), "receivers": names },
+                    "anyOf": [
+                        {
+                            "type": "object", "additionalProperties": false,
+                            "required": ["after_s", "receivers"],
+                            "properties": { "after_s": seconds(1), "receivers": names },
+                        },
+                        { "type": "null" },
+                    ],
                 },
                 "continue": { "type": "boolean" },
             },
@@ -321,7 +326,12 @@ impl Schema for NotificationPolicy {
                     },
                 },
                 "routes": { "type": "array", "maxItems": 200, "items": route },
-                "runbook_base_url": { "type": "string", "pattern": "^https?://[^\\s]+$" },
+                "runbook_base_url": {
+                    "anyOf": [
+                        { "type": "string", "pattern": "^https?://[^\\s]+$" },
+                        { "type": "null" },
+                    ],
+                },
             },
         })
     }
