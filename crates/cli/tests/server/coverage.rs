@@ -60,7 +60,10 @@ fn a_failing_reading_is_shown_and_the_node_is_verified_again_when_it_returns() {
     assert_eq!(gap["source"], "signals");
     assert_eq!(gap["cause"]["params"]["status"], "NVML_ERROR_UNKNOWN", "{gap}");
     let nodes = ann.run_ok(&["fleet", "nodes"]);
-    assert!(nodes.contains("1 gap") && nodes.contains("1 node with coverage gaps"), "{nodes}");
+    assert!(
+        nodes.contains("1 coverage gap") && nodes.contains("1 node with coverage gaps"),
+        "{nodes}"
+    );
     let explained = ann.run_ok(&["fleet", "explain", "gpu-1"]);
     for part in ["coverage gap", "GPU 1 at ", "gpu.power_w cannot be read", "farrier status"] {
         assert!(explained.contains(part), "{part}: {explained}");

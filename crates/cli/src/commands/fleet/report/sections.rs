@@ -176,12 +176,14 @@ pub(super) fn grouped(number: u64) -> String {
 
 /// A share as a percentage. It is 100 % only for the whole, and 0 % only for nothing.
 pub(super) fn percent(share: f64) -> String {
-    let text = format!("{:.2} %", 100.0 * share);
-    match text.as_str() {
-        "100.00 %" if share < 1.0 => "> 99.99 %".to_owned(),
-        "0.00 %" if share > 0.0 => "< 0.01 %".to_owned(),
-        _ => text,
+    // Two decimals would show these shares as the whole, or as nothing.
+    if (0.999_95..1.0).contains(&share) {
+        return "> 99.99 %".to_owned();
     }
+    if share > 0.0 && share < 0.000_05 {
+        return "< 0.01 %".to_owned();
+    }
+    format!("{:.2} %", 100.0 * share)
 }
 
 fn share(part: u64, whole: u64) -> String {
