@@ -192,6 +192,8 @@ impl Ledger {
         }
         let subject = entry.event.subject().cloned();
         let before = subject.as_ref().and_then(|id| self.state.nodes.get(id)).cloned();
+        // A node that this entry retires has no account any more afterwards.
+        let was_counted = subject.as_ref().is_some_and(|id| self.accounts.contains_key(id));
         let mut changed = self.state.apply(entry);
         changed.extend(subject.iter().cloned());
         if let (Event::Enrolled { .. } | Event::Retired { .. }, Some(id)) = (&entry.event, &subject)
@@ -201,7 +203,7 @@ impl Ledger {
         for id in &changed {
             self.update(id);
         }
-        if let Some(id) = subject.filter(|id| self.accounts.contains_key(id) || before.is_some()) {
+        if let Some(id) = subject.filter(|id| was_counted || self.accounts.contains_key(id)) {
             self.note_entry(&id, before.as_deref(), entry);
         }
         self.follow_shadow(&changed, entry);
