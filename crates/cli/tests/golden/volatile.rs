@@ -70,7 +70,7 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             r#""seq":<seq>,"batch":<seq>,"at":"<time>""#.to_owned()
         }),
         // The current day, by the real clock.
-        Kind::new(r#"("(?:on|date)": "|, for )\d{4}-\d\d-\d\d\b"#, |captures| {
+        Kind::new(r#"("(?:on|date)": "|, for |, as of )\d{4}-\d\d-\d\d\b"#, |captures| {
             let is_case_day = captures[0].ends_with(&DAY[..10]);
             if is_case_day { captures[0].to_owned() } else { format!("{}<day>", &captures[1]) }
         }),
