@@ -148,6 +148,12 @@ impl Xid {
         }
     }
 
+    /// Whether every line with this Xid requires the same action. The action of the other Xids also
+    /// depends on the register bits, the sub-code or the recovery action in the line.
+    pub fn has_fixed_action(&self) -> bool {
+        !matches!(self.code, 74 | 144..=150 | 154)
+    }
+
     /// NVIDIA's buckets in one line.
     pub fn buckets(&self) -> String {
         match (&self.immediate, &self.investigatory) {
@@ -169,23 +175,32 @@ impl Xid {
         if acts(gpud.severity) == acts(self.severity) && (resets || !reboots) {
             return None;
         }
-        let repair =
-            if gpud.repair.is_empty() { "no repair".to_owned() } else { gpud.repair.join(", ") };
+        let repair = gpud.repairs().unwrap_or_else(|| "no repair".to_owned());
         Some(format!("gpud says {}, {repair}", gpud.severity))
     }
 
     /// The sources in one line, including sources that disagree.
     pub fn source_line(&self) -> String {
         let source = self.origin.source.first().map_or("", String::as_str);
-        let mut line = match self.origin.kind {
-            OriginKind::Derived => format!("our conclusion from {source}, unverified"),
-            _ => format!("{source}: {}", self.buckets()),
-        };
+        if self.origin.kind == OriginKind::Derived {
+            return self.derived_source_line(source);
+        }
+        let mut line = format!("{source}: {}", self.buckets());
         if let Some(other) = self.disagreement() {
             line.push_str("; ");
             line.push_str(&other);
         }
         line
+    }
+
+    /// The source line of an Xid whose severity and action are our own conclusion.
+    fn derived_source_line(&self, source: &str) -> String {
+        let own = "severity and action are our own conclusion, unverified";
+        let Some(gpud) = &self.gpud else { return format!("{own}; name from {source}") };
+        let repair = gpud
+            .repairs()
+            .map_or_else(|| "no repair".to_owned(), |repairs| format!("repair {repairs}"));
+        format!("{own}; {source} lists severity {}, {repair}", gpud.severity)
     }
 }
 
@@ -210,6 +225,13 @@ impl fmt::Display for Xid {
 pub struct GpudView {
     pub severity: Severity,
     pub repair: Vec<String>,
+}
+
+impl GpudView {
+    /// The repairs in one line. `None` if there is none.
+    fn repairs(&self) -> Option<String> {
+        (!self.repair.is_empty()).then(|| self.repair.join(", "))
+    }
 }
 
 /// A row of NVIDIA's NVLink 5 decode sheet.

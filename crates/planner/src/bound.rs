@@ -77,7 +77,8 @@ impl Bound {
 pub struct BoundShare {
     pub bound: Bound,
     pub share: f64,
-    /// Relative speedup from 10 % more of the resource, or 10 % less bubble or launch time.
+    /// Relative speedup from 10 % more of the resource. For bubble and launch: from their time
+    /// divided by 1.1.
     #[serde(rename = "gain_of_tenth")]
     pub gain_from_tenth_more: f64,
 }

@@ -2,8 +2,8 @@
 //!
 //! Sources count FLOPs, and therefore MFU, in different ways: with causal attention (Megatron) or
 //! full attention (`PaLM`, llm-foundry), and without recomputed FLOPs (model FLOPs) or with them
-//! (hardware FLOPs). At 8,192 tokens, causal and full counts differ by some 10 %, so both are
-//! reported.
+//! (hardware FLOPs). At 8,192 tokens, the full count is about 1.04 (Llama 3.1 405B) to 1.13 (Llama
+//! 3 8B) times the causal one, so both are reported.
 
 use serde::Serialize;
 

@@ -71,7 +71,8 @@ pub(crate) struct HookParts {
     pub(crate) state_dir: std::path::PathBuf,
     pub(crate) node: NodeId,
     pub(crate) published: Published,
-    /// GPUs that were listed before, until the agent has listed them again.
+    /// GPUs of the last enumeration in this boot, read from disk at start. They name GPUs that the
+    /// published state does not contain yet.
     pub(crate) gpus: Vec<GpuIdentity>,
     pub(crate) facts: &'static FactSet,
 }
@@ -121,7 +122,8 @@ impl Hooks {
     }
 }
 
-/// The node's name in notifications: the host name, or else the part of it that is a valid name.
+/// The node's name in notifications: the host name if it is a valid name, else its first label,
+/// else `n-` and the valid characters of that label.
 pub(crate) fn node_name(hostname: &str) -> NodeId {
     let label = hostname.split('.').next().unwrap_or_default();
     let is_valid = |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
@@ -292,8 +294,9 @@ impl HookRunner {
         self.save();
     }
 
-    /// Stores the state if it has changed. The number of the last record alone is stored now and
-    /// then: records without changes for the hooks may be read again.
+    /// Stores the state if it has changed. If only the number of the last record has changed, the
+    /// state is stored once per `RECORDS_REPEATED_MAX` records. After a restart, up to that many
+    /// records without changes for the hooks are read again.
     fn save(&mut self) {
         let is_current = |saved: &StoredHooks| {
             saved.hooks == self.stored.hooks && self.stored.seq < saved.seq + RECORDS_REPEATED_MAX

@@ -11,12 +11,18 @@ use crate::rule_case::Detection;
 const INTRODUCTION: &str = "\
 # Faults and detections
 
-Every rule has a case: a fault that `farrier simulate inject DIR ...` injects into a simulated node.
-The agent's collectors and rules run on that node, with real NVML calls and in simulated time. The
-table has the last injection of each case and the time from it until the finding opens. A rule that
-waits for a rate, a trend or repeats needs its window first. The page is generated:
-`FARRIER_BLESS=1 cargo test -p farrier --test rules`. What to do about each finding is in the
-[runbooks](runbooks/README.md).
+Every rule has a case. Most cases inject a fault into a simulated node with
+`farrier simulate inject DIR ...`. For signals that the agent measures about itself, the case sets
+the signal directly; the table then says *a value of the agent itself*, and 0 seconds. The agent's
+collectors and rules run on that node, with real NVML calls and in simulated time. The table has the
+last injection of each case and the time from it until the finding opens.
+
+Some rules need a history: repeats, or a time before the fault. Their cases first let the node run,
+or inject faults several times. The table does not show these earlier steps, and the seconds do not
+include them.
+
+The page is generated: `FARRIER_BLESS=1 cargo test -p farrier --test rules`. What to do about each
+finding is in the [runbooks](runbooks/README.md).
 
 | injected | finding | severity | seconds | action |
 |---|---|---|---|---|

@@ -1,4 +1,5 @@
-//! Matches lines against the table of messages without a code.
+//! Matches lines against the table of messages that have no Xid or SXid number
+//! (`data/xids/messages.toml`).
 
 use memchr::memmem::Finder;
 

@@ -161,8 +161,10 @@ impl AlertGroup {
         digest(parts.into_iter(), 32)
     }
 
-    /// Adjusts to a clock step. Timers keep their remaining time. A timer that already ran by the
-    /// new time, before the step was read, keeps it: no time may lie in the future.
+    /// Shifts the start times of the timers by the step, so the timers keep their remaining time. A
+    /// timer that was started after the clock was stepped, but before this entry was applied,
+    /// already has the new time. A forward shift would put it into the future, so no start time
+    /// becomes later than `to`.
     pub(super) fn step(&mut self, by: SignedDuration, to: Timestamp) {
         let step = |at: &mut Timestamp| *at = at.checked_add(by).unwrap_or(to).min(to);
         step(&mut self.opened);

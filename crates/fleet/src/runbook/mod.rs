@@ -129,7 +129,12 @@ impl RunbookSources<'_> {
             automation: automation::describe(FindingKind::Fault, severity, action),
             replacement: replacement::for_xid(xid, &code, self.rules),
             clears: rule.map_or_else(String::new, |rule| {
-                format!("It clears {}.", rule.describe_clearing())
+                let clearing = if xid.has_fixed_action() {
+                    rule.describe_clearing_of(xid.action)
+                } else {
+                    rule.describe_clearing()
+                };
+                format!("It clears {clearing}.")
             }),
             source: xid.source_line(),
             code,

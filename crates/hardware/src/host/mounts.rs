@@ -1,8 +1,9 @@
 //! Disk file systems that became read-only.
 //!
 //! When a file system hits an error, it becomes read-only: its superblock says `ro` while the mount
-//! still says `rw`. Only the superblock counts, because the agent's own mount namespace may be
-//! read-only by design.
+//! still says `rw`. A read-only mount alone means nothing, because the agent's own mount namespace
+//! may be read-only by design. A file system counts as failed if its superblock is read-only, and
+//! either the superblock was writable before or the mount is still writable.
 
 use std::collections::BTreeMap;
 

@@ -56,8 +56,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTTP/2 receive window of a stream.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// HTTP/2 send buffer of an unauthenticated connection. As soon as a reply fits into this buffer,
-/// it no longer holds a slot of its token.
+/// HTTP/2 send buffer of a connection whose peer is neither an admitted node nor local. Once the
+/// rest of a REST answer fits into this buffer, the answer no longer counts towards its token's
+/// limit on concurrent answers (`rest/answer_body.rs`).
 const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
 /// HTTP/1 read buffer of an unauthenticated connection.

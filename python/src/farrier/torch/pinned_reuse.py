@@ -11,7 +11,8 @@ from farrier.torch.batch import tensors
 
 log = logging.getLogger("farrier.torch")
 
-#: Weak reference that knows whether the storage was freed. Untyped in torch.
+#: Weak reference that knows whether the storage was freed. `Any`, because torch has no type
+#: annotations for it.
 _WeakRef: Any = reductions.StorageWeakRef
 
 
@@ -21,11 +22,12 @@ class PinnedReuseDetector:
     The GPU copies pinned memory asynchronously, after the call of the step has returned. If memory
     is allocated for each batch, as by a DataLoader, torch's allocator does not reuse this memory
     before the GPU has read it. But a user may also write every batch into the same staging buffer.
-    An eager step may have waited for its copy, and the user cannot see that a graph does not. So as
-    soon as a batch uses memory of an earlier batch that is still alive, calls wait for their
-    copies. The first calls run eagerly with the user's own copies, so a buffer is usually reused
-    before a graph reads one. If there are so many buffers that reuse is found only later, the first
-    call that waits also waits for all earlier copies.
+    In eager mode that is safe if the user's own copy to the GPU blocks. A graph's copy does not
+    block, and the user cannot see that. So as soon as a batch uses a storage that an earlier batch
+    used and that has not been freed since, every replay waits until its batch is copied. The first
+    calls run eagerly with the user's own copies, so a buffer is usually reused before a graph reads
+    one. If there are so many buffers that reuse is found only later, the first replay that waits
+    also waits for all earlier copies.
 
     Attributes:
         reuse_found: whether a batch reused the memory of an earlier one.

@@ -70,7 +70,7 @@ fn ranks(job: &JobState) -> String {
     all.map_or(here.clone(), |size| format!("{here}, {size} in all"))
 }
 
-/// Notes, worst first.
+/// Notes in a fixed order: checkpoint, disconnected ranks, out of memory, slowest rank.
 fn notes(job: &JobState, names: &BTreeMap<String, String>) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(checkpoint(job, names));

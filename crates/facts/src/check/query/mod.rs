@@ -201,7 +201,7 @@ fn reject_unused_flags(request: &CheckRequest) -> Result<(), InputError> {
         Some((field, needs)) => Err(InputError::new(
             field,
             format!("has no effect without {needs}"),
-            format!("give {needs} as well, or leave it out"),
+            format!("give {needs} as well, or leave out {field}"),
         )),
         None => Ok(()),
     }

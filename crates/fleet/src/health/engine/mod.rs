@@ -33,7 +33,7 @@ pub use events::event_detail;
 pub use rated_clocks::{MEMORY_CLOCK_FLOOR, SM_CLOCK_FLOOR};
 pub use recovery_signals::RecoverySignal;
 pub use table::{Latest, LatestValue, SignalValues};
-pub use watch::describe_clear_condition;
+pub use watch::{describe_clear_condition, describe_clear_condition_of};
 
 use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};

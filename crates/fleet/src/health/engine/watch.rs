@@ -250,11 +250,11 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
 /// This command makes the server send the agent an order that acknowledges the repair.
 const MANUAL_REPAIR: &str = "a manual repair is reported (`farrier fleet repaired`)";
 
-/// Describes what clears the findings of a rule, for the rules reference. Rules about GPUs get the
+/// Describes what clears the findings of a rule, for the rules reference. The text continues a
+/// sentence that starts with `It clears`, and has no full stop at its end. Rules about GPUs get the
 /// text for a GPU.
 pub fn describe_clear_condition(rule: &Rule) -> String {
-    let gpu = Subject::Gpu(GpuUuid(String::new()));
-    let subject = if rule.code.starts_with("gpu.") { gpu } else { Subject::Node };
+    let subject = described_subject(rule);
     match rule.action {
         Some(action) => clear_condition(rule, action, &subject),
         None if rule.on.is_some() => {
@@ -263,10 +263,27 @@ pub fn describe_clear_condition(rule: &Rule) -> String {
             if otherwise == after_restart {
                 return otherwise;
             }
-            format!("{otherwise}; if the event requires a reset or a reboot, {after_restart}")
+            format!(
+                "{otherwise}. But if the event requires a reset or a reboot, it clears only \
+                 {after_restart}"
+            )
         }
         None => clear_condition(rule, Action::Investigate, &subject),
     }
+}
+
+/// Like [`describe_clear_condition`], for an event that requires this action.
+pub fn describe_clear_condition_of(rule: &Rule, action: Action) -> String {
+    let clearing = clear_condition(rule, action, &described_subject(rule));
+    if waits_for_recovery(rule, action) {
+        format!("{clearing}. Time alone does not clear it")
+    } else {
+        clearing
+    }
+}
+
+fn described_subject(rule: &Rule) -> Subject {
+    if rule.code.starts_with("gpu.") { Subject::Gpu(GpuUuid(String::new())) } else { Subject::Node }
 }
 
 /// Describes what clears a finding of this rule.

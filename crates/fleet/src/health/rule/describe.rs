@@ -1,6 +1,7 @@
 //! Describes the condition of a rule, for the rules page and the runbooks.
 
-use crate::health::engine::describe_clear_condition;
+use crate::health::Action;
+use crate::health::engine::{describe_clear_condition, describe_clear_condition_of};
 
 use super::{Clause, EventPattern, Limit, Rule, Same};
 
@@ -24,7 +25,8 @@ impl Rule {
         parts.join("; ")
     }
 
-    /// When the finding clears, as the end of a sentence.
+    /// When the finding clears. The text continues a sentence that starts with `It clears`, and has
+    /// no full stop at its end.
     pub fn describe_clearing(&self) -> String {
         let is_check = self.when.is_empty() && self.on.is_none();
         if is_check {
@@ -32,6 +34,11 @@ impl Rule {
         } else {
             describe_clear_condition(self)
         }
+    }
+
+    /// Like `describe_clearing`, for an event that requires this action.
+    pub fn describe_clearing_of(&self, action: Action) -> String {
+        describe_clear_condition_of(self, action)
     }
 }
 

@@ -6,11 +6,14 @@
 //!
 //! ```text
 //! every second       calls below 50 us, changes of the links' states (one call)
-//! every ten seconds  recovery action (120 us), errors, processes, the second GPM sample
-//! every 30 seconds   GPM (2 ms), two of the throttle times (700 us each)
-//! every minute       temperature margin (1.1 ms), PCIe replays (350 us) and the like
+//! every ten seconds  recovery action (120 us), errors, processes
+//! every 30 seconds   GPM (2 ms; the second sample of a new child already after ten seconds),
+//!                    two of the throttle times (700 us each)
+//! every minute       temperature margin (1.1 ms), PCIe replays (350 us) and the like; InfoROM
+//!                    checksum (70 ms) of one GPU, in turn
 //! every 5 minutes    energy (3.3 ms)
-//! every N minutes    InfoROM checksum (70 ms) of N GPUs: one GPU a minute
+//! every hour, and    maximum clocks, maximum PCIe generation and width; InfoROM checksum of
+//! at start           all GPUs
 //! never              PCIe throughput (21 ms; GPM has it), AER counters (125 us each; in sysfs too)
 //! ```
 
@@ -40,7 +43,7 @@ const RECOVERY_ACTION: (c_uint, Signal, f64) =
 /// Inputs of a medium request, apart from the GPU.
 pub(super) struct MediumRequest<'m> {
     pub(super) throttle: ThrottleFields,
-    /// Whether calls that cost milliseconds are due as well.
+    /// Whether the two costly throttle times (hardware thermal, power brake) are due.
     pub(super) with_expensive: bool,
     /// Whether GPM activity is due.
     pub(super) with_activity: bool,
@@ -182,7 +185,7 @@ impl Reader<'_, '_> {
         self.fabric()
     }
 
-    /// `with_expensive` says whether the InfoROM checksum is due as well.
+    /// `with_expensive`: also validate the InfoROM, as the slow requests do for one GPU each.
     pub(super) fn rare(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
