@@ -1,5 +1,5 @@
 //! Serves `farrier status`. The response is cached until the health monitor publishes a new state,
-//! or the state of the server connection or of the orders changes.
+//! or the state of the server connection, of the orders or of the hooks changes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -118,8 +118,8 @@ impl<T: CValue> OutPtr<T> {
         OutArray(self.0.wrapping_add(1).cast())
     }
 
-    /// The same address as a pointer to a later version of the struct. The caller has checked
-    /// `version`.
+    /// The same address as a pointer to a later version of the struct. Call this only after
+    /// [`Self::version`] has shown that the C caller passed that later version.
     pub(crate) fn extended<U>(self) -> OutPtr<U> {
         OutPtr(self.0.cast())
     }

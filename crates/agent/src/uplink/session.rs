@@ -47,7 +47,8 @@ pub(super) struct UplinkSession {
     /// Set if the server accepted the last session. The value is the time over which agents spread
     /// their reconnects.
     pub(super) accepted: Option<Duration>,
-    /// The server has acknowledged all records with changes up to this one.
+    /// The server has acknowledged every record that contains changes, up to the record with this
+    /// sequence number.
     pub(super) reported: u64,
     pub(super) status: StatusSender,
     /// Validity of the certificate that this stream uses.

@@ -156,7 +156,7 @@ fn a_request_for_many_nodes_is_shown_confirmed_and_may_be_repeated() {
             &["uncordon", "--rack", "rack-7", "--phase", "suspect", "--yes"],
             "no node in your scope matches",
         ),
-        (&["uncordon", "--yes"], "`uncordon` of no node"),
+        (&["uncordon", "--yes"], "`uncordon` needs at least one node"),
         (&["uncordon", "n-7", "--rack", "rack-7", "--yes"], "either name nodes or select them"),
         (&["approve", "--rack", "rack-7", "--yes"], "no repair waits for approval"),
     ] {

@@ -344,7 +344,7 @@ pub(crate) fn optimizer(
 /// Weights per GPU, before sharding across data-parallel replicas.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WeightsPerGpu {
-    /// Replicated over DP × CP ranks.
+    /// All weights except those of routed experts. They are replicated over DP × CP ranks.
     pub(crate) common: f64,
     /// Weights of routed experts. They have fewer replicas than `common`, because EP shards them.
     pub(crate) routed: f64,

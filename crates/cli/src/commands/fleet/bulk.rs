@@ -68,22 +68,22 @@ impl NodeTarget {
     fn selection(&self, verb: &str) -> anyhow::Result<Selection<'_>> {
         match (self.nodes.as_slice(), self.filter.is_empty()) {
             ([], true) => Err(Hinted::error(
-                format!("`{verb}` of no node"),
+                format!("`{verb}` needs at least one node"),
                 "name nodes, or select them, such as `--rack r1 --phase quarantined`",
             )),
             ([node], true) => Ok(Selection::One(node)),
             (nodes, true) => Ok(Selection::Named(nodes)),
             ([], false) => Ok(Selection::Filter(&self.filter)),
             (_, false) => Err(Hinted::error(
-                format!("both names and `{}`", self.filter.describe()),
+                format!("names of nodes cannot be combined with `{}`", self.filter.describe()),
                 "either name nodes or select them",
             )),
         }
     }
 }
 
-/// Sends a request for several nodes after a confirmation. If the target is one node, sends the
-/// request at once.
+/// Sends a request for several nodes after a confirmation. If the target is one node, callers send
+/// the request themselves, without a confirmation.
 pub(super) fn send(
     session: &mut FleetSession,
     target: &NodeTarget,
@@ -220,8 +220,9 @@ enum NodeResult {
     NotSent,
 }
 
-/// Sends the requests. If the server refuses the request for one node, the other requests are still
-/// sent. If the server does not answer, or refuses the caller, the remaining requests are not sent.
+/// Sends the requests. If the request for one node fails for a reason that concerns only this node,
+/// the other requests are still sent. If the reason concerns every node, such as a server that does
+/// not answer or that refuses the caller, the remaining requests are not sent.
 fn execute(
     session: &mut FleetSession,
     nodes: &[NodeId],

@@ -410,8 +410,8 @@ impl Engine {
     }
 }
 
-/// Returns `xid.48` for a finding with the detail `Xid 48`. For other findings, the result is not a
-/// valid event code.
+/// Returns `xid.48` for a finding with the detail `Xid 48`, and `sxid.48` for `SXid 48`. If the
+/// detail of a finding does not have this form, its rule has no event override for the result.
 fn event_code(key: &FindingKey) -> String {
     key.detail.to_ascii_lowercase().replace(' ', ".")
 }
