@@ -1,5 +1,6 @@
-//! The hardware baseline: the most GPUs and network ports that were ever detected. It is kept in a
-//! file across restarts of the agent and of the node.
+//! The hardware baseline: the GPUs with their addresses, the most GPUs and the most active network
+//! ports ever seen at once, and the ports whose link was ever up. It is kept in a file across
+//! restarts of the agent and of the node.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};

@@ -60,7 +60,7 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             if context.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }
-            // Do not make up for missed periods.
+            // Make up for at most one missed period.
             *due = (*due + *period).max(now);
         }
         let next = due.iter().min().copied().unwrap_or(start);

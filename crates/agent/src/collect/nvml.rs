@@ -124,7 +124,7 @@ fn convert(
 
 /// Process owners. Each is read once per process, because an owner does not change while the
 /// process lives, and because reading a process may hang if its threads are stuck in the driver.
-/// The kernel reuses PIDs, so the start time is part of the key.
+/// The kernel reuses PIDs, so an entry is used only if the start time of the process is the same.
 struct OwnerCache {
     root: Root,
     owners: BTreeMap<u32, (Option<u64>, Owner)>,

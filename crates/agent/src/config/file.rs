@@ -66,7 +66,9 @@ pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
     parse_file(path, named)?.into_config(path)
 }
 
-/// Reads a configuration leniently: invalid keys get their default. Also returns the problems.
+/// Reads a configuration leniently: a key whose value has the wrong type or range gets its default.
+/// A value that only a later check rejects stays, such as tiers in the wrong order. Also returns
+/// the problems.
 pub fn read_lenient(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
     match parse_file(path, named) {
         Ok(parsed) => {
@@ -80,7 +82,8 @@ pub fn read_lenient(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
 /// A parsed file and its problems.
 #[derive(Debug, Default)]
 pub(crate) struct ParsedFile {
-    /// Invalid keys have their default.
+    /// A key whose value has the wrong type or range has its default. A value that only a later
+    /// check rejects stays.
     pub(crate) config: Config,
     /// Line of each valid key.
     pub(crate) lines: KeyLines,

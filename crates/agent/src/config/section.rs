@@ -21,7 +21,8 @@ pub struct ConfigProblem {
     /// The key with its tables, such as `tiers.fast_s`, or a command-line flag, such as `--nvml`.
     /// Empty for a TOML syntax error.
     pub key: String,
-    /// The invalid value. Empty if the key itself is wrong.
+    /// The value of the key. Empty if the problem is not about one value, for example a TOML syntax
+    /// error, an unknown table or a missing key.
     pub value: String,
     /// What is wrong, or which value is expected.
     pub expected: String,
@@ -49,7 +50,7 @@ impl Display for ConfigProblem {
 pub(super) struct ParseContext<'t> {
     pub(super) text: &'t str,
     pub(super) problems: Vec<ConfigProblem>,
-    /// The line of each valid key.
+    /// The line of each known key, without the keys whose value [`Section::reject`] reported.
     pub(super) lines: super::KeyLines,
 }
 
@@ -282,7 +283,7 @@ impl<'p, 't> Section<'p, 't> {
         self.table.clear();
     }
 
-    /// The line of a valid key.
+    /// The line of a key in [`ParseContext::lines`].
     pub(super) fn line_of(&self, key: &str) -> Option<usize> {
         self.context.lines.get(&self.key(key)).copied()
     }

@@ -474,7 +474,8 @@ fn five_thousand_connections_stay_within_the_limit() {
                 Err(_) => refused += 1,
             }
             if many.len() > 1500 {
-                // Refused connections are already closed. Drop them to limit open files.
+                // The server evicts the oldest connections first and has closed these. Drop them to
+                // limit open files.
                 many.drain(..200);
             }
             tokio::task::yield_now().await;
@@ -559,7 +560,7 @@ fn a_second_hello_and_an_invalid_gpu_are_rejected() {
     // Only the first hello counted: a fault of another GPU does not matter to this client.
     registry.finding(at_s(0), &finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
     assert_eq!(registry.jobs()[0].checkpoints_wanted, 0);
-    // A node that goes down ends its work, whichever GPU is at fault.
+    // A reboot of the node ends the client's work, whichever GPU is at fault.
     registry.finding(at_s(0), &finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
     assert_eq!(registry.jobs()[0].checkpoints_wanted, 1);
 }

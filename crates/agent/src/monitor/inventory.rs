@@ -1,6 +1,6 @@
-//! GPU identities by PCI address. They are stored for an agent that starts while NVML does not
-//! answer. The kernel log names PCI addresses, and a fault must be assigned to the same GPU as
-//! before. Status output uses indices, so a GPU that is no longer listed keeps its index.
+//! GPU identities: UUID, index and PCI address. They are stored for an agent that starts while NVML
+//! does not answer. The kernel log names PCI addresses, and a fault must be assigned to the same
+//! GPU as before. Status output uses indices, so a GPU that is no longer listed keeps its index.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ struct InventoryFile {
     left: Vec<GpuUuid>,
 }
 
-/// The GPUs of the last enumeration in this boot. The file contains nothing else, so losing it
-/// loses only these identities.
+/// The GPUs of the last enumeration in this boot, and the GPUs that were listed before it, also in
+/// earlier boots. The file contains only identities, so no finding is lost with it.
 #[derive(Debug)]
 pub struct BootInventory {
     path: PathBuf,

@@ -9,7 +9,8 @@ use crate::origin::Origin;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuDevice {
-    /// The [`super::Gpu::id`]; `None` for the values of a SKU without a record.
+    /// The [`super::Gpu::id`]. `None` in the one record that stands for every SKU without a record
+    /// of its own.
     pub gpu: Option<String>,
     pub memory_mib: u64,
     /// Memory that the driver keeps for itself.

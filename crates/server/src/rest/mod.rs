@@ -137,8 +137,9 @@ struct Call {
     query: Params,
     headers: HeaderMap,
     body: Bytes,
-    /// A slot of the token for an answer. The body of the answer shares the slot. If the answer is
-    /// a stream, the slot is exchanged for a stream slot.
+    /// One of the slots that limit how many answers the caller's token gets at a time. The body of
+    /// the answer shares the slot. If the answer is a stream, the slot is exchanged for a stream
+    /// slot.
     hold: Option<AnswerHold>,
 }
 
@@ -227,7 +228,7 @@ impl Rest {
     ) -> Result<Reply, Failure> {
         let query = head.uri.query().unwrap_or_default();
         if head.uri.path().len() + query.len() > PATH_BYTES_MAX {
-            return Err(Failure::bad_request("the path is too long"));
+            return Err(Failure::bad_request("the path and the query are too long"));
         }
         let RouteMatch { route, path } = routes::find(&head.method, head.uri.path())?;
         let caller = match route.permission {
@@ -307,8 +308,8 @@ async fn run_to_completion(
     tokio::spawn(change).await.map_err(|_| Failure::stopping())?
 }
 
-/// Discards the body of a request to a route that accepts none. Does not wait for the body if the
-/// route needs no token.
+/// Checks that a request to a route without a body has none: waits for the end of the body, and
+/// fails if the body has content. Ignores the body if the route needs no token.
 async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
     if route.permission.is_none() {
         return Ok(Bytes::new());

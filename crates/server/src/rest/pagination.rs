@@ -76,7 +76,8 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
     }
 }
 
-/// Whether the range ends before it starts. `BTreeMap::range` would panic on such a range.
+/// Whether the range ends before it starts, or excludes the only name in it. `BTreeMap::range`
+/// panics on a range that ends before it starts.
 fn is_empty(from: &Bound<NodeId>, to: &Bound<NodeId>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

@@ -1,7 +1,7 @@
-//! The fleet report: the loss ledger over the whole log. It contains only what the caller may see.
-//! Computing the report of a large fleet takes longer than the timeout for the start of an answer.
-//! The answer is therefore streamed, like an export. When the report is done, it follows as one
-//! line. If it fails, a problem follows.
+//! The fleet report: the loss ledger of a period, computed from the whole log. The report contains
+//! only what the caller may see. For a large fleet, computing it takes longer than an answer may
+//! take to begin. The server therefore begins the answer at once, as for an export, and sends the
+//! report as one line when it is done. If the report fails, the server sends a problem instead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

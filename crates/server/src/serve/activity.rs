@@ -1,5 +1,5 @@
-//! Activity of a connection: whether it has requests in progress that a user or a node has
-//! authenticated.
+//! Activity of a connection: whether it has requests in progress from an authenticated user or
+//! node, and for how long it had none.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ impl ConnectionActivity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Waits until no authenticated request has been in progress for `limit`.
+    /// Waits until the connection has been without an authenticated request for the time `limit`.
     pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Selects the GPUs to test, and excludes those that cannot be tested.
+//! Selects the GPUs to test, and marks those that cannot be tested.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

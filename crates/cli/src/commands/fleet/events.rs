@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Only events by this actor: a person, `farrier` (the server) or `node NAME`
     #[arg(long)]
     by: Option<String>,
-    /// Number of newest events; with --follow, exit after that many
+    /// Number of newest events, or of oldest events with --after; with --follow, exit after N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Only events after this log entry
@@ -113,8 +113,8 @@ fn follow(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> any
         match ended {
             Ok(true) => return Ok(()),
             Ok(false) => failed_reconnects = 0,
-            // Give up if the first request failed, if too many attempts failed, or if the server
-            // refused the request. The server would refuse another attempt too.
+            // Give up if the end of the log could not be read, if too many attempts failed, or if
+            // the server refused the request. The server would refuse another attempt too.
             Err(err)
                 if last.is_none()
                     || failed_reconnects >= RECONNECTS_MAX

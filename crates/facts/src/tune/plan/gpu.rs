@@ -255,7 +255,7 @@ fn mig(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     }
     let standing = match &gpu.mig_layout {
         Reading::Value(instances) if !instances.is_empty() => StepStatus::Refused(format!(
-            "{} instances exist: drain and destroy them first",
+            "MIG instances exist ({}): drain the GPU and destroy them first",
             instances.len()
         )),
         Reading::Unreadable(why) => {
@@ -359,7 +359,7 @@ fn layout(reading: &Reading<Vec<String>>, want: &DesiredValue) -> GpuEvaluation 
     let standing = if DesiredValue::Layout(names) == *want {
         StepStatus::AsWanted
     } else {
-        let how = "drain the GPU, then make the instances with `nvidia-smi mig -dci`, `-dgi` and `-cgi … -C`";
+        let how = "drain the GPU, destroy its instances with `nvidia-smi mig -dci` and `-dgi`, then create the wanted ones with `-cgi … -C`";
         StepStatus::ByHand(how.to_owned())
     };
     GpuEvaluation { current: Some(current), wanted, standing, value: None }

@@ -1,4 +1,5 @@
-//! The reference page, and the size of the page of a large fleet.
+//! Tests that `docs/metrics.md` lists every metric, and that `/metrics` stays small for a large
+//! fleet.
 
 use std::collections::BTreeSet;
 use std::path::Path;
