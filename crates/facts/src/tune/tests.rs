@@ -215,7 +215,7 @@ fn mig_restricts_changes() {
     };
     let off = words("gpu.mig", "off");
     assert_eq!(off.0, "refused");
-    assert!(off.1.contains("2 instances") && !off.2, "{off:?}");
+    assert!(off.1.contains("MIG instances exist (2)") && !off.2, "{off:?}");
     // MIG stays on if its instances are unreadable.
     let mut unreadable = readings.clone();
     if let GpusSeen::Answered(gpus) = &mut unreadable.gpus {
