@@ -203,7 +203,7 @@ fn groups(complete: &[&ScoredRow]) -> BTreeMap<&'static str, BTreeMap<String, Er
         ("precision", |row| row.run.precision.name().to_owned()),
         ("source", |row| row.source.clone()),
         ("kind", |row| {
-            let kind = if row.run.model.experts.is_some() { "mixture" } else { "dense" };
+            let kind = if row.run.model.experts.is_some() { "MoE" } else { "dense" };
             format!("{kind}, {}", row.run.gpu.generation.name())
         }),
     ];

@@ -62,7 +62,7 @@ pub struct SimulatedDevice {
     /// GEMMs by id, with the first words of their results.
     gemms: BTreeMap<usize, (GemmPrecision, [u32; 2])>,
     next: usize,
-    /// Work items so far. `gemms_run` counts the GEMMs among them.
+    /// Operations so far. `gemms_run` counts the GEMMs among them.
     done: u32,
     gemms_run: u32,
     clock_s: f64,

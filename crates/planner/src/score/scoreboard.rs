@@ -20,8 +20,8 @@ A group is a model shape (layers, width, experts), GPU, precision and cluster si
 Other rows of the same source stay in the fit.
 
 Two choices were made with this table in view: the form of the model, and the hyperparameters of the residual model (length scales, category \
-penalties, and the factor 1.4 on every standard deviation). The hyperparameters were chosen on the held-out groups themselves, so that about eight \
-in ten or more rows of each kind are inside P10-P90. The share inside is therefore a target and not a result, and the errors \
+penalties, and the factor 1.4 on every standard deviation). The hyperparameters were chosen on the held-out groups themselves, with the aim that at \
+least 80 % of the rows of each kind are inside P10-P90. The share inside is therefore a target and not a result, and the errors \
 are those of the best of several choices. For a run unlike all of these, expect larger errors than stated here and consult its P10 and P90.
 ";
 
@@ -71,7 +71,7 @@ fn held_out(score: &Score) -> String {
         text.push_str(&format!("; {cautioned} were not, because the table has a caution for them"));
     }
     text.push_str(&format!(
-        ". Each of these {held_out} is held out: it is estimated by a fit without any row of its group."
+        ". The errors are those of a cross-validation: each of these {held_out} rows is estimated by another fit, which uses no row of its group."
     ));
     if rows > held_out {
         text.push_str(&format!(" The other {} are estimated by the shipped fit.", rows - held_out));
@@ -130,7 +130,7 @@ fn goals(score: &Score, accuracy: &[GoalResult<'_>], memory: &MemoryScore<'_>) -
         memory.mean().is_some_and(|mean| mean <= goal::MEMORY_MEAN_MAX),
     );
     add(
-        "complete, predicted to fit (median) where they ran",
+        "complete, median memory estimate within the GPU's memory (all these runs did fit)",
         memory.complete,
         format!("≥ {:.0} %", 100.0 * goal::FITS_MIN),
         percent(fits),
@@ -211,9 +211,9 @@ fn explain_errors(reached: &GoalResult<'_>) -> String {
     }
     if let Some(repeated_runs) = residual::repeated_runs(&reached.rows) {
         text.push_str(&format!(
-            "- {} rows belong to {} runs that are published more than once and differ only in release and speed: they \
-             deviate {} from their own median, and two rows of one run differ by up to {}. No estimate without knowledge of the release can be \
-             more accurate.\n",
+            "- {} rows belong to {} runs that are published more than once. The rows of one run differ only in release and speed: on average, \
+             a row's step time deviates {} from the median of its run, and two rows of one run differ by up to {}. No estimate without \
+             knowledge of the release can be more accurate.\n",
             repeated_runs.rows,
             repeated_runs.runs,
             percent(Some(repeated_runs.mean_abs_error)),
@@ -262,8 +262,8 @@ pub(super) fn describe_run(row: &PublishedRun) -> String {
 fn coverage(score: &Score) -> String {
     let rejected: usize = score.uncovered.values().sum();
     let mut text = format!(
-        "\n## Coverage\n\n{} of {} rows are estimated; {} of {} complete ones. A row is incomplete if it lacks the shape of a model that is not \
-         built in.\n",
+        "\n## Coverage\n\n{} of {} rows are estimated; {} of {} complete ones. A row whose model is not built in is complete only if it states the \
+         model's shape.\n",
         score.rows.len(),
         score.rows.len() + rejected,
         score.overall.covered,

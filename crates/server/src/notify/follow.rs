@@ -26,8 +26,8 @@ const PAGE_ENTRIES: usize = 2048;
 /// Minimum time between two reads. Each read may end in a synced write, and the log of the
 /// controller is on the same disk.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
-/// How often the cursor alone is stored. Entries after it that cause no notification are read again
-/// after a start.
+/// How often the cursor is stored if there is nothing else to store. After a start, the notifier
+/// reads the entries after the stored cursor again.
 const CURSOR_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the policy is checked while it has no routes.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ impl Notifier {
         }
     }
 
-    /// Returns when the log ends, because the server stops.
+    /// Follows the log until the server stops.
     async fn follow(&self, workers: &mut JoinSet<()>) -> Result<(), FollowError> {
         let dir = self.handle.dir.clone();
         let opened = tokio::task::spawn_blocking(move || NotifyStore::open(&dir)).await;
@@ -126,10 +126,11 @@ struct Follower<'n> {
     saved: tokio::time::Instant,
 }
 
-/// The whole fleet at an entry.
+/// The state of the whole fleet.
 struct Snapshot {
     view: FleetView,
     policy: NotificationPolicy,
+    /// The last entry that the state includes.
     seq: u64,
 }
 
@@ -144,7 +145,8 @@ impl Snapshot {
 }
 
 impl Follower<'_> {
-    /// Continues from the stored state, or from the end of the log if there is none.
+    /// Continues from the stored state. Without a stored state, or if the log ends before it,
+    /// continues from the end of the log.
     async fn start(&mut self, missing: Option<GapCause>) -> Result<(), FollowError> {
         let is_replaced = self.router.seq() > self.tail.end();
         let cause = missing.or(is_replaced.then_some(GapCause::LogReplaced));
@@ -158,9 +160,7 @@ impl Follower<'_> {
         loop {
             self.handle.cursor.store(self.router.seq(), Ordering::Relaxed);
             if self.is_idle() {
-                if !self.skip().await? {
-                    return Ok(());
-                }
+                self.idle().await?;
                 continue;
             }
             let started = tokio::time::Instant::now();
@@ -174,7 +174,7 @@ impl Follower<'_> {
                 () = tokio::time::sleep(wait) => Vec::new(),
             };
             self.process(page).await?;
-            // In a burst, more entries are then in one page.
+            // Because of this wait, a burst of entries is read in few large pages.
             tokio::time::sleep_until(started + READ_INTERVAL).await;
         }
     }
@@ -184,8 +184,8 @@ impl Follower<'_> {
         self.router.policy().routes.is_empty() && self.router.groups().next().is_none()
     }
 
-    /// Waits until the policy has routes. Returns false if the server stops.
-    async fn skip(&mut self) -> Result<bool, FollowError> {
+    /// Waits, and then adopts the policy if it has changed.
+    async fn idle(&mut self) -> Result<(), FollowError> {
         tokio::time::sleep(IDLE_INTERVAL).await;
         let known = self.router.policy().clone();
         let has_changed = self.controller.read(move |state| state.policy.notifications != known);
@@ -193,7 +193,7 @@ impl Follower<'_> {
             self.reset(None).await?;
             self.use_policy().await?;
         }
-        Ok(true)
+        Ok(())
     }
 
     fn time_until_due(&self) -> Duration {
@@ -224,7 +224,8 @@ impl Follower<'_> {
             }
         }
         if changes_policy {
-            // Later entries are still read, because some are not in the state: acknowledgements.
+            // The fleet's state may include entries after `seq`. They are read nevertheless, because
+            // the state does not include acknowledgements of alerts.
             let seq = self.router.seq();
             self.reset_at(Some(seq), None).await?;
             return self.use_policy().await;

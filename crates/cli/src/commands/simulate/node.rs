@@ -86,8 +86,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the path is a simulated node. Otherwise a mistyped path could delete the `lib` of a
-/// home directory.
+/// Refuses a directory that has files but is not a simulated node. Otherwise a mistyped path could
+/// delete the `lib` of a home directory.
 fn require_simulated_node(dir: &Path) -> anyhow::Result<()> {
     let occupied = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if occupied && !dir.join("node.json").is_file() {

@@ -32,7 +32,7 @@ impl Freshness {
     }
 }
 
-/// What a cell shows, and therefore what makes it stale.
+/// The values that a cell shows. The cell is stale if one of them is stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Signals(&'static [Signal]),

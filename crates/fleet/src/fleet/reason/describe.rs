@@ -196,7 +196,7 @@ impl fmt::Display for UnblockedBy {
             Self::Coverage { retry_at: Some(at) } => {
                 return write!(
                     out,
-                    "what cannot be read is readable again, then the verification is repeated; at the latest at {at:.0}"
+                    "the verification is repeated when everything is readable again, or else at {at:.0}"
                 );
             }
             Self::VerificationResult => "verification passes (return to service) or fails (repair)",

@@ -34,7 +34,7 @@ pub struct SimulatedGpu {
     pub faults: Vec<SimulatedFault>,
 }
 
-/// A fault of a simulated GPU.
+/// A fault of a simulated GPU. An operation is one `Work`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimulatedFault {
@@ -49,12 +49,12 @@ pub enum SimulatedFault {
     Fading(f64),
     /// A bit of this word reads as 1 in every buffer.
     StuckBit { word: u64, bit: u32 },
-    /// An SM gives wrong results after this many work items.
+    /// An SM gives wrong results after this many operations.
     WrongProcessor { processor: u32, after: u32 },
     /// GEMM results differ by a bit after this many GEMMs.
     #[serde(rename = "wrong-product")]
     WrongGemm { after: u32 },
-    /// All calls fail after this many work items.
+    /// All calls fail after this many operations.
     Lost { after: u32 },
     /// Like `Lost`, but later processes cannot open the GPU either. A file marks the GPU as lost.
     Gone {
@@ -68,7 +68,7 @@ pub enum SimulatedFault {
     FewProcessors(u32),
     /// The GEMM library loads but does not support this GPU or driver.
     UnfitLibrary,
-    /// Work never finishes after this many work items.
+    /// After this many operations, the next one never ends.
     Hung { after: u32 },
     /// Another process holds all memory but this much.
     Full { left_mib: u64 },
