@@ -30,7 +30,7 @@ pub(crate) struct Printer {
     in_ascii: bool,
 }
 
-/// Colour of a word that carries a judgement.
+/// Meaning of a word's colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// No action needed.

@@ -160,8 +160,9 @@ Nov 15 02:26:05 gpu-1 train.py[999]: saw NVRM: Xid (PCI:0000:17:00): 79, GPU has
     gpu-2 0000:17:00
       do first  ignore: nothing to do.
       warning   Xid 63, line 3, Nov 15 02:25:03 → ignore
-                GPU memory remapping event. A row was remapped (Ampere and newer) or a page retired (older); it takes effect
-                at the next GPU reset, so reset when the node is drained next.
+                GPU memory remapping event. A row was remapped (Ampere and newer) or a page was retired (older GPUs). The
+                change takes effect at the next GPU reset. No action is needed now; reset the GPU when the node is drained
+                next.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: IGNORE, then IGNORE; gpud says
                 fatal, RebootSystem, HardwareInspection
 

@@ -242,10 +242,11 @@ pub struct Nvlink5Rule {
     pub xid: u32,
     /// Alternative names of the unit in the log.
     pub unit: Vec<String>,
-    /// Patterns of the first word, one per layout: `0`, `1` or `-` (any), most significant bit
-    /// first.
+    /// Patterns of the interrupt information, the first number in the log line: `0`, `1` or `-`
+    /// (any), most significant bit first. The decode sheet has two bit layouts, so each has a
+    /// pattern.
     pub intrinfo: Vec<String>,
-    /// Value of the second word.
+    /// Error status, the second number in the log line.
     pub error_status: u32,
     /// NVIDIA's bucket for the first action.
     pub resolution: String,

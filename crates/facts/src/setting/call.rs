@@ -27,8 +27,8 @@ pub struct CallRule {
     pub unless_mentioned: Vec<String>,
     /// Does not apply if this keyword argument is present.
     pub unless_keyword: Option<String>,
-    /// Skips the rule where the call is conditional: a debug switch that has to be enabled
-    /// explicitly was not left on by accident.
+    /// Does not apply inside a conditional block. A debug setting in such a block was not left on by
+    /// accident, because someone has to enable it.
     #[serde(default)]
     pub unless_guarded: bool,
     /// `{name}` is the offending path, key or value.

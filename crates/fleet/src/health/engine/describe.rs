@@ -190,6 +190,7 @@ fn short(signal: Signal) -> String {
         Signal::GpuMemoryTotal => "total memory",
         Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
         Signal::GpuPcieReceive => "traffic received from the host",
+        Signal::GpuBanksNone => "depleted memory banks",
         Signal::GpuPcieGeneration => "PCIe generation",
         Signal::GpuPcieWidth => "PCIe lanes",
         Signal::GpuPcieGenerationMax | Signal::GpuPcieWidthMax => "the maximum of card and slot",
@@ -465,10 +466,7 @@ mod tests {
             (
                 "gpu.banks-depleted",
                 &[(1.0, 1.0)],
-                &[
-                    "memory banks without spare rows: 1",
-                    "after 60 s with no memory banks without spare rows",
-                ],
+                &["depleted memory banks: 1", "after 60 s with no depleted memory banks"],
             ),
             (
                 "nic.symbol-error-burst",
