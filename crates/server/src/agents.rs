@@ -27,7 +27,7 @@ use crate::ingest::{self, DisconnectReason, SessionContext};
 use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
-/// Most messages in the queue for a node that does not read its stream.
+/// Maximum number of messages in the queue for a node that does not read its stream.
 const OUTBOUND_MAX: usize = 16;
 /// Maximum number of concurrent enrolments. Each enrolment costs a synced write to disk.
 const ENROLMENTS_MAX: usize = 16;

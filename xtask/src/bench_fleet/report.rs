@@ -18,7 +18,7 @@ const EVENT_MS_MAX: f64 = 50.0;
 /// By how much a flood may increase the P99 latency of a fatal finding.
 const FLOOD_DELAY_MS_MAX: f64 = 100.0;
 const RESTART_S_MAX: f64 = 5.0;
-/// Most messages for a burst of findings.
+/// Maximum number of messages for a burst of findings.
 const MESSAGES_MAX: f64 = 50.0;
 /// Highest median ratio of the P50 latency with notifications to the one without. Runs on a shared
 /// machine differ by about a tenth.

@@ -18,8 +18,8 @@ pub(super) struct MessageContext<'c> {
     pub(super) facts: &'static FactSet,
 }
 
-/// The key of everything about one finding. The journal numbers findings from 0 again if it was
-/// removed, so that the number alone is not unique.
+/// The key of the group, which has all notifications of one finding. The journal numbers findings
+/// from 0 again if it was removed, so that the number alone is not unique.
 pub(super) fn group(node: &NodeId, finding: &Finding) -> String {
     let Finding { id, code, first_seen, .. } = finding;
     format!("{node}/{code}/{id}/{}", first_seen.as_second())
@@ -28,7 +28,7 @@ pub(super) fn group(node: &NodeId, finding: &Finding) -> String {
 /// Whether a hook gets this finding.
 pub(super) fn is_selected(hook: &HookConfig, finding: &Finding, facts: &FactSet) -> bool {
     let page = page_code(facts, &finding.code, &finding.detail);
-    // The configuration of rules calls one Xid `gpu.xid.79`.
+    // In the configuration of rules, the code of Xid 79 is `gpu.xid.79`.
     let rule = format!("gpu.{page}");
     let has = |pattern: &String| {
         [finding.code.as_str(), &page, &rule].iter().any(|code| {

@@ -272,11 +272,11 @@ fn job_states(jobs: &[JobState], text: &mut MetricsWriter) {
     write("farrier_job_step", "The last step that a job completed.", "gauge", &|job| {
         job.step.map(lossy)
     });
-    write("farrier_job_step_seconds", "Duration of that step.", "gauge", &|job| job.step_s);
-    write("farrier_job_loss", "Loss of that step.", "gauge", &|job| job.loss);
+    write("farrier_job_step_seconds", "Duration of a job's last step.", "gauge", &|job| job.step_s);
+    write("farrier_job_loss", "Loss of a job's last step.", "gauge", &|job| job.loss);
     write(
         "farrier_job_tokens_per_s",
-        "Tokens per second of its ranks on this node.",
+        "Tokens per second of a job's ranks on this node.",
         "gauge",
         &|job| job.tokens_per_s,
     );

@@ -32,11 +32,15 @@ fn full_state() -> State {
             Scope::Link => Subject::Link { gpu: gpu.clone(), link: 0 },
             Scope::Nic => Subject::Nic { device: "mlx5_0".to_owned(), port: 1 },
         };
-        latest.entry(subject).or_default().push(LatestValue {
-            signal,
-            reading: Reading::Value(1.0),
-            read_ms: 0,
-        });
+        let mut subjects = vec![subject];
+        // Calls that concern a GPU are reported for it.
+        if matches!(signal, Signal::NodeCallsStuck | Signal::NodeSlowCalls) {
+            subjects.push(Subject::Gpu(gpu.clone()));
+        }
+        for subject in subjects {
+            let reading = Reading::Value(1.0);
+            latest.entry(subject).or_default().push(LatestValue { signal, reading, read_ms: 0 });
+        }
     }
     values.latest = latest.into_iter().collect();
     state.values = Arc::new(values);

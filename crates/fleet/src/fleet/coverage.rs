@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Subject;
 
-/// Most gaps of a node in a report. The hardware bounds the number of gaps. The number of rules
-/// does not, because an agent merges the signals of a component into one gap.
+/// Maximum number of gaps of a node in a report. The hardware bounds the number of gaps. The number
+/// of rules does not, because an agent merges the signals of a component into one gap.
 pub const GAPS_MAX: usize = 64;
 
-/// Most names in a [`GapSource`]. Names beyond this limit are only counted.
+/// Maximum number of names in a [`GapSource`]. Names beyond this limit are only counted.
 pub const GAP_NAMES_MAX: usize = 4;
 
 /// All coverage gaps of a node. A new report replaces the previous one.

@@ -16,9 +16,9 @@ pub struct PolicyError {
 
 /// One year: the upper bound of every duration.
 const TIME_S_MAX: u32 = 365 * 86_400;
-/// Most entries in `pools` and in `services`.
+/// Maximum number of entries in `pools` and in `services`.
 const ENTRIES_MAX: usize = 10_000;
-/// Most repair windows of one pool.
+/// Maximum number of repair windows of one pool.
 const WINDOWS_MAX: usize = 50;
 /// Longest unit name and finding code.
 const NAME_MAX: usize = 128;

@@ -315,7 +315,8 @@ signals! {
     /// 1 while a driver call hangs. Reported for the GPU that the call concerns, until that GPU
     /// answers again, or for the node if the GPU is unknown.
     NodeCallsStuck = "node.calls_stuck", Node, Flag;
-    /// Driver calls that took a second or longer, by the GPU that they concern.
+    /// Driver calls that took a second or longer. Counted for the GPU that the call concerns, or
+    /// for the node if the call concerns no GPU.
     NodeSlowCalls = "node.slow_calls", Node, Counter;
     /// 1 while NVML answers.
     NodeNvmlAnswers = "node.nvml_answers", Node, Flag;
@@ -323,7 +324,7 @@ signals! {
     NodeDriverLoaded = "node.driver_loaded", Node, Flag;
     /// Threads of the NVIDIA driver or its clients that are blocked in the kernel.
     NodeDriverThreadsBlocked = "node.driver_threads_blocked", Node, Gauge;
-    /// Other threads that are blocked in the kernel.
+    /// Threads that are blocked in the kernel outside the driver and NFS.
     NodeThreadsBlocked = "node.threads_blocked", Node, Gauge;
     /// Threads that wait for an NFS server.
     NodeNfsThreadsBlocked = "node.nfs_threads_blocked", Node, Gauge;

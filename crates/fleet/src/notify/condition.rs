@@ -17,7 +17,8 @@ use crate::fleet::reason::{
 use crate::fleet::state::{DisruptionSlot, DomainFault, Node, NodePhase, Symptom};
 use crate::health::{Action, Finding, Severity, Subject};
 
-/// Most conditions of an incident. A node with hundreds of findings has one message, not a list.
+/// Maximum number of conditions of an incident. A node with hundreds of findings has one message,
+/// not a list.
 const CONDITIONS_MAX: usize = 32;
 
 /// What is wrong.
@@ -168,7 +169,8 @@ fn phase_severity(reason: &Reason) -> Severity {
     }
 }
 
-/// What an incident is about. One cause on a node is one incident, however many symptoms it has.
+/// What an incident is about. A node has one incident for everything that affects its service,
+/// however many causes and symptoms there are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IncidentKey {

@@ -49,7 +49,7 @@ pub struct ActionsTaken {
     pub pending: Option<(OrderKind, Option<GpuLocation>)>,
 }
 
-/// Most repairs in a message.
+/// Maximum number of repairs in a message.
 const REPAIRS_MAX: usize = 4;
 
 impl ActionsTaken {

@@ -8,7 +8,7 @@ use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
 use super::receiver::{Receiver, SmtpTls};
 use crate::health::Severity;
 
-/// Most receivers and most routes.
+/// Maximum number of receivers, and of routes.
 const ENTRIES_MAX: usize = 200;
 /// Longest name of a receiver or a route.
 const NAME_MAX: usize = 63;

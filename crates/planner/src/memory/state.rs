@@ -162,7 +162,7 @@ pub(super) fn trainable_bytes(run: &TrainingRun) -> f64 {
     rest + moments_bytes(run)
 }
 
-/// Bytes per adapter weight: a 16-bit weight with a 32-bit master copy.
+/// Bytes per adapter weight: 16-bit weight, gradient, 32-bit master weight and moments.
 fn adapter_bytes(run: &TrainingRun, replicas: u32) -> BytesPerParam {
     let parallelism = &run.parallelism;
     let shards = f64::from(parallelism.shard_group_size(replicas));
@@ -180,7 +180,7 @@ fn adapter_bytes(run: &TrainingRun, replicas: u32) -> BytesPerParam {
 struct QuantizedWeights {
     /// Bytes per weight, over all quantized copies.
     bytes: f64,
-    /// Whether there is no 16-bit copy of the weight in addition.
+    /// Whether the quantized copies replace the 16-bit weight.
     replaces_16bit: bool,
 }
 
@@ -192,8 +192,8 @@ fn quantized(run: &TrainingRun) -> QuantizedWeights {
     if !run.framework.is_megatron() || run.task == TrainingTask::Lora {
         return QuantizedWeights::NONE;
     }
-    // The backward pass needs the transposed weight: before Blackwell, and with block scales,
-    // tensor cores need a second copy in that layout (Transformer Engine).
+    // The backward pass needs the transposed weight. Tensor cores older than Blackwell need a second
+    // copy for it, and so do all formats with block scales (Transformer Engine).
     let copies = match (run.precision, run.gpu.generation) {
         (Precision::Fp8, Generation::Blackwell) => 1.0,
         _ => 2.0,

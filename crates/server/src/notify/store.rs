@@ -39,7 +39,7 @@ CREATE INDEX queue_order ON queue (receiver, state, id);
 CREATE TABLE gaps (id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, after_seq INTEGER, end_seq INTEGER NOT NULL, cause TEXT NOT NULL);
 ";
 
-/// Most waiting notifications per receiver. Further ones are counted in one summary.
+/// Maximum number of waiting notifications per receiver. Further ones are counted in one summary.
 pub(crate) const WAITING_MAX: u32 = 1000;
 /// Delivered notifications that are kept for `farrier notify queue --all`.
 const DELIVERED_MAX: u32 = 200;

@@ -24,7 +24,7 @@ use super::reply::Reply;
 use super::requests::{check_exists, check_owned, end_time, submit_request, visible_node};
 use crate::notify::{NotifyStore, NotifyStoreError, QueuedMessage};
 
-/// Most notifications in an answer.
+/// Maximum number of notifications in an answer.
 const MESSAGES_MAX: usize = 500;
 /// How long a test may take. Below the limit for answers.
 const TEST_MAX: std::time::Duration = std::time::Duration::from_secs(15);

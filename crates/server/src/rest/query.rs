@@ -50,7 +50,7 @@ pub(super) struct Parameter {
 }
 
 const TEXT_MAX: usize = 100;
-/// Most values in a list.
+/// Maximum number of values in a list.
 const LIST_MAX: usize = 100;
 
 impl Parameter {

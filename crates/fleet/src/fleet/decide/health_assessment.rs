@@ -9,8 +9,8 @@ use crate::fleet::reason::Reason;
 use crate::fleet::state::{FaultKey, Node, NodePhase};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
-/// Most findings that a reason lists. Every decision is a log entry, and a node may have thousands
-/// of findings. The limit keeps the entries small.
+/// Maximum number of findings that a reason lists. Every decision is a log entry, and a node may
+/// have thousands of findings. The limit keeps the entries small.
 const FINDINGS_MAX: usize = 16;
 
 /// Impact on service.

@@ -8,15 +8,17 @@ use crate::fleet::event::GpuInventory;
 use crate::fleet::identity::NodeId;
 use crate::health::{Action, Finding, FindingKind, GpuUuid};
 
-/// Most observations in a record.
+/// Maximum number of observations in a record.
 const EVIDENCE_MAX: usize = 3;
-/// Most failed tests in a record.
+/// Maximum number of failed tests in a record.
 const TESTS_MAX: usize = 5;
-/// Most findings in a record. The number is limited because a hostile node can invent details.
+/// Maximum number of findings in a record. The number is limited because a hostile node can invent
+/// details.
 const FINDINGS_MAX: usize = 32;
-/// Most nodes in a record.
+/// Maximum number of nodes in a record.
 const NODES_MAX: usize = 16;
-/// Most GPUs with a history. The number is limited because a hostile node can invent GPUs.
+/// Maximum number of GPUs with a history. The number is limited because a hostile node can invent
+/// GPUs.
 const GPUS_MAX: usize = 1_000_000;
 
 #[derive(Debug, Default)]
@@ -56,8 +58,8 @@ impl GpuHistories {
         self.0.get(uuid)?.serial.as_ref()
     }
 
-    /// Records that a finding opened or changed. `is_fault` is true if the change made the node
-    /// unfit, and the node was not unfit because of this finding before.
+    /// Records that a finding opened or changed. `is_fault` is true if the finding makes the node
+    /// unfit now, and did not before the change.
     pub(super) fn note_finding(&mut self, finding: &Finding, opened: bool, is_fault: bool) {
         let Some(uuid) = finding.subject.gpu() else { return };
         if finding.kind != FindingKind::Fault {

@@ -45,9 +45,9 @@ use report::{
 use shadow::{GpusAtFault, Shadow};
 use timeline::Timeline;
 
-/// Most loss lines in a report.
+/// Maximum number of loss lines in a report.
 const LOSSES_MAX: usize = 10_000;
-/// Most GPUs in each list of a report.
+/// Maximum number of GPUs in each list of a report.
 const GPUS_MAX: usize = 500;
 const HOUR_MS: u64 = 3_600_000;
 

@@ -45,7 +45,7 @@ pub struct NodeNames {
 }
 
 impl NodeNames {
-    /// Most names in a list.
+    /// Maximum number of names in a list.
     const FIRST_MAX: usize = 8;
 
     /// The first names of `nodes`, of which there are `total`.
@@ -165,8 +165,8 @@ pub enum OrderFailure {
     Cancelled(Box<Reason>),
 }
 
-/// Most bytes of a text in a reason. Such texts come from nodes, other tools and people, and each
-/// decision repeats them.
+/// Maximum length, in bytes, of a text in a reason. Such texts come from nodes, other tools and
+/// people, and each decision repeats them.
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Cuts a text to the limit.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::event::{GpuInventory, NodeInventory};
 use crate::health::GpuUuid;
 
-/// Most missing GPUs to remember per node.
+/// Maximum number of missing GPUs to remember per node.
 const MISSING_GPUS_MAX: usize = 32;
 
 /// The last reported inventory, and the GPUs that are missing from it.

@@ -46,9 +46,9 @@ impl StoredEvent {
     }
 }
 
-/// Most occurrences per group. No rule needs a higher count.
+/// Maximum number of occurrences per group. No rule needs a higher count.
 const OCCURRENCES_MAX: usize = 64;
-/// Most groups per rule. A node has some dozen devices.
+/// Maximum number of groups per rule. A node has some dozen devices.
 const GROUPS_MAX: usize = 512;
 
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use super::{Engine, watch};
 /// less than a minute apart as one event (`rules` enforces this). The counts are therefore the same
 /// after a restart.
 const STORE_EVERY_MS: i64 = 60_000;
-/// Most distinct events for which the time of the last storage is kept.
+/// Maximum number of distinct events for which the time of the last storage is kept.
 const STORED_MAX: usize = 1024;
 
 impl Engine {

@@ -10,8 +10,8 @@ use super::super::finding::{
 };
 use super::super::observation::{Moment, Subject};
 
-/// Most open findings. A node has some hundred subjects, so more findings than this come from
-/// forged log lines.
+/// Maximum number of open findings. A node has some hundred subjects, so more findings than this
+/// come from forged log lines.
 const OPEN_MAX: usize = 4096;
 
 /// Extra room for the agent's own findings, because one of these findings reports that others were

@@ -8,10 +8,12 @@ use farrier_facts::node::Reading;
 use super::super::observation::{GpuIdentity, Subject};
 use super::super::signal::Signal;
 
-/// Most watched subjects. A node with 16 GPUs, 18 links each and 32 ports has some 330.
+/// Maximum number of watched subjects. A node with 16 GPUs, 18 links each and 32 ports has some
+/// 330.
 const SUBJECTS_MAX: usize = 4096;
 
-/// Most GPUs that are remembered after they left the inventory. No node has this many GPUs.
+/// Maximum number of GPUs that are remembered after they left the inventory. No node has this many
+/// GPUs.
 const DEPARTED_MAX: usize = 32;
 
 /// Values sorted by signal. A link has about a dozen values, and a GPU has about seventy.

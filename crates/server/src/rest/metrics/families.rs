@@ -17,7 +17,7 @@ macro_rules! families {
 families! {
     NODES = "farrier_fleet_nodes", Gauge, ["pool", "phase"], "Nodes by phase.";
     OLDEST_PHASE = "farrier_fleet_oldest_phase_age_seconds", Gauge, ["pool", "phase"],
-        "Time since the node that is longest in this phase entered it; no sample for a phase without nodes, nor for nodes in service.";
+        "The longest time for which a node has been in this phase; no sample for a phase without nodes, nor for nodes in service.";
     RACK_NODES = "farrier_fleet_rack_nodes", Gauge, ["pool", "rack", "phase"],
         "Nodes of a rack by phase; no sample for a phase without nodes.";
     RACKS_OMITTED = "farrier_fleet_racks_omitted", Gauge, [],
@@ -43,7 +43,7 @@ families! {
     ORDERS_FAILED = "farrier_fleet_nodes_order_failed", Gauge, ["pool", "kind"],
         "Nodes whose last order failed and has not succeeded since; no sample for a kind without nodes.";
     BUDGET_LIMIT = "farrier_fleet_disruption_budget_limit_nodes", Gauge, ["kind", "name"],
-        "Nodes that the controller may keep out of service at once: the fleet, each pool, and other domains that use their budget.";
+        "Nodes that the controller may keep out of service at once, for the fleet, each pool, and each other domain that uses its budget.";
     BUDGET_USED = "farrier_fleet_disruption_budget_used_nodes", Gauge, ["kind", "name"],
         "Nodes that use the disruption budget.";
     BUDGET_HEADROOM = "farrier_fleet_disruption_budget_headroom_nodes", Gauge, ["kind", "name"],
@@ -78,7 +78,7 @@ families! {
     CLOCK_STEPS = "farrier_server_clock_steps_total", Counter, [],
         "Steps of the server's wall clock.";
     PAUSES = "farrier_server_controller_pauses_total", Counter, [],
-        "Times that the controller did not run for seconds.";
+        "Pauses of several seconds in which the controller did not run.";
     AGENTS_CONNECTED = "farrier_server_agents_connected", Gauge, [], "Open sessions of agents.";
     THROTTLED = "farrier_server_reports_throttled_total", Counter, [],
         "Times that a node's reports were throttled by its quota.";
