@@ -47,7 +47,8 @@ const READ_BYTES: u64 = 1 << 20;
 /// Records that may be read again after a restart.
 const RECORDS_REPEATED_MAX: u64 = 64;
 
-/// The longest sleep. The wall clock may be set meanwhile.
+/// Maximum sleep. It is short because due times are wall-clock times, and the wall clock may be set
+/// during a sleep.
 const SLEEP_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// How often to look for the first published state.

@@ -35,8 +35,8 @@ fn bisect(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     low.midpoint(high)
 }
 
-/// Probability of at most `events` for this mean. The terms are summed from the largest one
-/// downwards. They are computed as logarithms, so that no term overflows.
+/// Probability of at most `events` for this mean. The terms are summed from `events` down to 0. They
+/// are computed as logarithms, so that no term overflows.
 fn at_most(events: u64, mean: f64) -> f64 {
     if mean <= 0.0 {
         return 1.0;
@@ -56,7 +56,8 @@ fn at_most(events: u64, mean: f64) -> f64 {
     sum.min(1.0)
 }
 
-/// Stirling's series, exact to 1e-9 from 8 on.
+/// Logarithm of the factorial. From 16 on, it is computed with Stirling's series, whose error is
+/// below 1e-9 there.
 fn ln_factorial(number: u64) -> f64 {
     if number < 16 {
         return (2..=number).map(|factor| as_f64(factor).ln()).sum();

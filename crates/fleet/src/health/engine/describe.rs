@@ -93,7 +93,15 @@ fn negation(clause: &Clause) -> String {
             "with no work on the GPU".to_owned()
         }
         _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
-        Measure::Last if at_zero => format!("with no {noun}"),
+        Measure::Last if at_zero && number(clause, 0.0) == "0" => {
+            format!("with no {}", noun.trim_start_matches("the number of "))
+        }
+        Measure::Last
+            if clause.comparison == Comparison::Above
+                && bound.is_some_and(|bound| state(clause.signal, bound).is_some()) =>
+        {
+            format!("with {noun} {limit} or lower")
+        }
         Measure::Last if clause.comparison == Comparison::Equals && limit == "0" => {
             format!("with any {noun}")
         }
@@ -114,8 +122,10 @@ fn negation(clause: &Clause) -> String {
         }
         Measure::Windows { over_s, window_s, each_above } => {
             let (window, over) = (duration(window_s), duration(over_s));
-            let grew = growth(each_above);
-            format!("with {comparison}{limit} windows of {window} with {grew} {noun} within {over}")
+            let rise = increase(each_above);
+            format!(
+                "in which {noun} had {rise} in {comparison}{limit} windows of {window} within {over}"
+            )
         }
     }
 }
@@ -150,8 +160,12 @@ fn flag(clause: &Clause, is_set: bool) -> String {
     }
 }
 
-fn growth(each_above: u32) -> String {
-    if each_above == 0 { "more".to_owned() } else { format!("more than {each_above} more") }
+fn increase(each_above: u32) -> String {
+    if each_above == 0 {
+        "an increase".to_owned()
+    } else {
+        format!("an increase of more than {each_above}")
+    }
 }
 
 /// Describes the limit of a clause while the finding is open.
@@ -191,6 +205,7 @@ fn short(signal: Signal) -> String {
         Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
         Signal::GpuPcieReceive => "traffic received from the host",
         Signal::GpuBanksNone => "depleted memory banks",
+        Signal::GpuEccCorrected => "corrected memory errors",
         Signal::GpuPcieGeneration => "PCIe generation",
         Signal::GpuPcieWidth => "PCIe lanes",
         Signal::GpuPcieGenerationMax | Signal::GpuPcieWidthMax => "the maximum of card and slot",
@@ -216,6 +231,8 @@ fn short(signal: Signal) -> String {
         Signal::NicEfaImpairedRemote => "impaired EFA connections",
         Signal::NicRate => "port rate",
         Signal::NodeGpusNvml => "the number of GPUs that NVML opened",
+        Signal::NodeGpusPci => "the number of GPUs on the PCI bus",
+        Signal::NodeCpuThrottles => "thermal throttles of the processors",
         Signal::NicLinkLosses => "losses of the link",
         Signal::NodeSlowCalls => "driver calls of a second or longer",
         Signal::NodeGpusExpected | Signal::NodeNicsExpected => "the number expected on the node",
@@ -259,7 +276,7 @@ fn span(clause: &Clause) -> String {
         Measure::Rate { over_s } => format!(" per second over {}", duration(over_s)),
         Measure::Windows { over_s, window_s, each_above } => {
             let (window, over) = (duration(window_s), duration(over_s));
-            format!(" windows of {window} with {} within {over}", growth(each_above))
+            format!(" windows of {window} with {} within {over}", increase(each_above))
         }
         Measure::Falls { over_s } => format!(" within {}", duration(over_s)),
         Measure::Growth { over_s, base_s } => {

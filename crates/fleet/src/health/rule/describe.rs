@@ -3,7 +3,7 @@
 use crate::health::Action;
 use crate::health::engine::{describe_clear_condition, describe_clear_condition_of};
 
-use super::{Clause, EventPattern, Limit, Rule, Same};
+use super::{Clause, EventPattern, Limit, Measure, Rule, Same};
 
 impl Rule {
     /// The condition that opens the finding, as a phrase in Markdown.
@@ -78,18 +78,26 @@ fn events(on: &EventPattern) -> String {
 fn clause(clause: &Clause) -> String {
     let measure = clause.measure.describe();
     let measure = if measure.is_empty() { String::new() } else { format!(" ({measure})") };
-    let bits = clause.bits.map_or_else(String::new, |bits| format!(" has a bit of {bits:#x}"));
     let limit = match clause.limit {
         Limit::Number(number) => number.to_string(),
         Limit::Signal { signal, times: 1.0 } => format!("`{signal}`"),
         Limit::Signal { signal, times } => format!("{times} x `{signal}`"),
         Limit::Peers { times } => format!("{times} x the median of its peers"),
     };
-    let limit = if limit.len() > 24 && limit.starts_with("0.000") {
+    let limit = if limit.len() > 12 && limit.starts_with("0.000") {
         let Limit::Number(number) = clause.limit else { return limit };
         format!("{number:e}")
     } else {
         limit
     };
-    format!("`{}`{bits}{measure} {} {limit}", clause.signal, clause.comparison.as_str())
+    let signal = clause.signal;
+    let value = match clause.bits {
+        None => format!("`{signal}`{measure}"),
+        Some(bits) if clause.measure == Measure::Last => {
+            let one = if limit == "0" { "no" } else { "a" };
+            return format!("{one} bit of {bits:#x} is set in `{signal}`");
+        }
+        Some(bits) => format!("share of time with a bit of {bits:#x} in `{signal}`{measure}"),
+    };
+    format!("{value} {} {limit}", clause.comparison.as_str())
 }

@@ -116,7 +116,7 @@ fn steps(report: &BenchReport, comparison: &VariantComparison) -> String {
         bar
     }));
     html.push_str(&figure(
-        "Milliseconds in launch calls per step under the profiler · launches",
+        "Time in launch calls per step (ms, under the profiler) · number of launches",
         &|row| {
             let launches =
                 view::launches(row).map_or_else(String::new, |launches| format!(" · {launches}"));
