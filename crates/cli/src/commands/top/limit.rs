@@ -105,7 +105,8 @@ impl LimitKind {
         matches!(self.tone(), Some(Tone::Caution | Tone::Bad))
     }
 
-    /// Whether the classification is from the load, so that old values make it stale.
+    /// Whether the limit was determined from the values of the GPU's load. Such a limit is stale if
+    /// these values are.
     pub(super) fn follows_load(self) -> bool {
         !matches!(self, Self::Unknown | Self::Hung | Self::Reset | Self::Lost)
     }
@@ -151,7 +152,7 @@ impl LimitingFactor {
     }
 }
 
-/// A GPU about which a call was made that has not returned yet.
+/// The limit of a GPU while a driver call about the GPU has not returned yet.
 pub(super) fn pending(call: Option<&str>) -> LimitingFactor {
     let call = call.unwrap_or("a driver call");
     LimitingFactor::new(LimitKind::Hung, format!("{call} has not returned yet"))
@@ -198,7 +199,7 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> LimitingFact
         Some(busy) if busy < FULL_UTILISATION => {
             let waits = (1.0 - busy) * 100.0;
             let text = format!(
-                "no kernel runs {waits:.0} % of the time: launches or input data are too slow"
+                "{waits:.0} % of the time, no kernel runs: launches or input data are too slow"
             );
             return LimitingFactor::new(LimitKind::HostBound, text);
         }
