@@ -106,8 +106,8 @@ pub(crate) fn read(path: &Path, mut visit: impl FnMut(JournalRecord)) -> io::Res
     }
 }
 
-/// Reads a line and returns its full length. Of a line longer than `LINE_BYTES_MAX`, only about this
-/// many bytes are kept.
+/// Reads a line and returns its full length. Of a line longer than `LINE_BYTES_MAX`, only about
+/// this many bytes are kept.
 pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     let mut length = 0_u64;
     loop {

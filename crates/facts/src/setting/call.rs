@@ -27,8 +27,8 @@ pub struct CallRule {
     pub unless_mentioned: Vec<String>,
     /// Does not apply if this keyword argument is present.
     pub unless_keyword: Option<String>,
-    /// Does not apply inside a conditional block. A debug setting in such a block was not left on by
-    /// accident, because someone has to enable it.
+    /// Does not apply inside a conditional block. A debug setting in such a block was not left on
+    /// by accident, because someone has to enable it.
     #[serde(default)]
     pub unless_guarded: bool,
     /// `{name}` is the offending path, key or value.

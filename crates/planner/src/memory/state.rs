@@ -192,8 +192,8 @@ fn quantized(run: &TrainingRun) -> QuantizedWeights {
     if !run.framework.is_megatron() || run.task == TrainingTask::Lora {
         return QuantizedWeights::NONE;
     }
-    // The backward pass needs the transposed weight. Tensor cores older than Blackwell need a second
-    // copy for it, and so do all formats with block scales (Transformer Engine).
+    // The backward pass needs the transposed weight. Tensor cores older than Blackwell need a
+    // second copy for it, and so do all formats with block scales (Transformer Engine).
     let copies = match (run.precision, run.gpu.generation) {
         (Precision::Fp8, Generation::Blackwell) => 1.0,
         _ => 2.0,

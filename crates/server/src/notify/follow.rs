@@ -224,8 +224,8 @@ impl Follower<'_> {
             }
         }
         if changes_policy {
-            // The fleet's state may include entries after `seq`. They are read nevertheless, because
-            // the state does not include acknowledgements of alerts.
+            // The fleet's state may include entries after `seq`. They are read nevertheless,
+            // because the state does not include acknowledgements of alerts.
             let seq = self.router.seq();
             self.reset_at(Some(seq), None).await?;
             return self.use_policy().await;

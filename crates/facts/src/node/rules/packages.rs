@@ -11,8 +11,8 @@ use crate::version::DriverVersion;
 const SOURCE: &str = "/var/lib/dpkg/status";
 const SUBJECT: &str = "packages";
 
-/// Minimum priority of a pin that prevents an upgrade. With a lower priority, apt may still upgrade,
-/// for example to a version of the target release (`apt_preferences(5)`).
+/// Minimum priority of a pin that prevents an upgrade. With a lower priority, apt may still
+/// upgrade, for example to a version of the target release (`apt_preferences(5)`).
 const PIN_PRIORITY_MIN: i32 = 1000;
 
 /// Tools whose versions differ from the driver's.

@@ -35,8 +35,8 @@ fn bisect(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     low.midpoint(high)
 }
 
-/// Probability of at most `events` for this mean. The terms are summed from `events` down to 0. They
-/// are computed as logarithms, so that no term overflows.
+/// Probability of at most `events` for this mean. The terms are summed from `events` down to 0.
+/// They are computed as logarithms, so that no term overflows.
 fn at_most(events: u64, mean: f64) -> f64 {
     if mean <= 0.0 {
         return 1.0;

@@ -93,9 +93,10 @@ fn negation(clause: &Clause) -> String {
             "with no work on the GPU".to_owned()
         }
         _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
-        Measure::Last if at_zero && number(clause, 0.0) == "0" => {
-            format!("with no {}", noun.trim_start_matches("the number of "))
+        Measure::Last if at_zero && clause.signal == Signal::NodeGpusPci => {
+            "with no GPUs on the PCI bus".to_owned()
         }
+        Measure::Last if at_zero && number(clause, 0.0) == "0" => format!("with no {noun}"),
         Measure::Last
             if clause.comparison == Comparison::Above
                 && bound.is_some_and(|bound| state(clause.signal, bound).is_some()) =>
