@@ -84,13 +84,25 @@ fn table(section: &ReportSection) -> String {
         for row in &section.rows {
             html.push_str("<tr>");
             for (index, cell) in row.iter().enumerate() {
-                html.push_str(&format!("<td{}>{}</td>", class(section, index), text(cell)));
+                let cell = cell_html(cell);
+                html.push_str(&format!("<td{}>{cell}</td>", class(section, index)));
             }
             html.push_str("</tr>\n");
         }
         html.push_str("</tbody></table></div>\n");
     }
     html.push_str("</section>\n");
+    html
+}
+
+/// A short word, such as a node name or a driver version, does not wrap.
+fn cell_html(cell: &str) -> String {
+    const CHARS_MAX: usize = 24;
+    let html = text(cell);
+    let is_word = cell.contains(['-', '.']) && !cell.contains(' ');
+    if is_word && cell.chars().count() <= CHARS_MAX {
+        return format!("<span class=\"word\">{html}</span>");
+    }
     html
 }
 
