@@ -8,7 +8,9 @@
 //! The ledger applies the entries to a [`FleetState`]. After each entry, it classifies the time of
 //! the changed nodes. Time is wall-clock time by the clock of the log. If that clock was set back,
 //! the ledger counts the repeated time only once, as it was before the step. Time in which the
-//! server did not run is unknown, except on nodes that were out of service when the server stopped.
+//! server did not run, or over which the clock was set forward, is unknown, except on nodes that were
+//! out of service at that time. If the clock is set back after it was set forward, it was wrong in
+//! between: the ledger takes that time back.
 
 mod account;
 mod classify;
@@ -20,6 +22,7 @@ mod shadow;
 mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -27,7 +30,7 @@ use jiff::Timestamp;
 use super::access::is_within;
 use super::decide::{affects_service, ends_service};
 use super::event::{Cordon, Entry, Event, GpuInventory, OperatorRequest};
-use super::identity::{Domain, NodeId};
+use super::identity::{Domain, NodeId, Pool};
 use super::order::OrderStatus;
 use super::policy::Autonomy;
 use super::state::{FleetState, Node, NodePhase};
@@ -43,12 +46,13 @@ use report::{
     OperatorActionKind, PoolTime, REPORT_VERSION, Reliability, ReportPeriod, SkuTime, ratio,
 };
 use shadow::{GpusAtFault, Shadow};
-use timeline::Timeline;
+use timeline::{Timeline, TimelineSegment};
 
 /// Maximum number of loss lines in a report.
 const LOSSES_MAX: usize = 10_000;
-/// Maximum number of GPUs in each list of a report.
-const GPUS_MAX: usize = 500;
+/// Maximum number of GPUs in each list of a report. A tenth of the largest fleet: the limit is for
+/// hostile nodes, which can invent GPUs.
+const GPUS_MAX: usize = 10_000;
 const HOUR_MS: u64 = 3_600_000;
 
 /// Which part of the fleet a report covers, and how.
@@ -94,6 +98,8 @@ struct Account {
     /// inventory of the node.
     installed: Option<Vec<GpuInventory>>,
     held_with_fault: bool,
+    /// When the account ended. `None` while the node is in the fleet.
+    end_ms: Option<i64>,
 }
 
 impl Account {
@@ -134,16 +140,24 @@ pub struct Ledger {
     state: FleetState,
     /// The latest time that the clock of the log has reached, in milliseconds since the epoch.
     clock_ms: i64,
+    /// The times over which the clock was set forward and not back again.
+    forward_steps: Vec<Range<i64>>,
+    /// Accounts that ended after a forward step. A step back may still change their time.
+    ended: Vec<(NodeId, Account)>,
+    /// Whether the findings that were open at the begin of the period are in the histories.
+    is_in_period: bool,
     first_entry: u64,
     /// When the log begins.
     begins: Option<Timestamp>,
     accounts: BTreeMap<NodeId, Account>,
     totals: Totals,
+    drivers: DriverCounts,
     histories: GpuHistories,
     repairs: RepairLedger,
     shadow: Shadow,
     heartbeat_lost: Arc<LossReason>,
     server_stopped: Arc<LossReason>,
+    clock_stepped: Arc<LossReason>,
 }
 
 impl Ledger {
@@ -155,15 +169,20 @@ impl Ledger {
         let to = spec.to.map_or(i64::MAX, Timestamp::as_millisecond);
         let mut ledger = Self {
             clock_ms,
+            forward_steps: Vec::new(),
+            ended: Vec::new(),
+            is_in_period: false,
             first_entry: base.seq + 1,
             begins,
             accounts: BTreeMap::new(),
             totals: Totals::new(from..to),
+            drivers: DriverCounts::default(),
             histories: GpuHistories::default(),
             repairs: RepairLedger::default(),
             shadow: Shadow::new(spec.shadow_window_h.min(LedgerSpec::SHADOW_WINDOW_H_MAX)),
             heartbeat_lost: LossReason::from_code("heartbeat-lost"),
             server_stopped: LossReason::from_code("server-stopped"),
+            clock_stepped: LossReason::from_code("clock-stepped"),
             state: FleetState::default(),
             spec,
         };
@@ -183,9 +202,11 @@ impl Ledger {
     /// Applies the next entry.
     pub fn apply(&mut self, entry: &Entry) {
         self.begins.get_or_insert(entry.at);
+        self.enter_period(entry.at.as_millisecond());
         let before_ms = self.clock_ms;
         self.clock_ms = self.clock_ms.max(entry.at.as_millisecond());
         match &entry.event {
+            Event::ClockStepped { from, to } => self.note_clock_step(before_ms, *from, *to),
             Event::ControllerResumed { last_ran } => self.note_pause(before_ms, *last_ran),
             Event::HeartbeatLost { node, since } => self.note_silence(node, *since),
             _ => {}
@@ -209,13 +230,59 @@ impl Ledger {
         self.follow_shadow(&changed, entry);
     }
 
+    /// Adds the findings that are open when the period begins to the histories of their GPUs.
+    fn enter_period(&mut self, at_ms: i64) {
+        if self.is_in_period || !self.totals.includes(at_ms) {
+            return;
+        }
+        self.is_in_period = true;
+        for id in self.accounts.keys() {
+            let findings = self.state.nodes.get(id).into_iter().flat_map(|node| node.findings());
+            for finding in findings.map(|(_, finding)| finding) {
+                self.histories.note_finding(finding, false, false);
+            }
+        }
+    }
+
+    /// Records a step of the clock. Over a step forward, the time of the nodes is unknown: the
+    /// server may have been suspended. A step back behind the end of a step forward shows that the
+    /// clock was wrong in between. The ledger then continues at the time of the step forward.
+    fn note_clock_step(&mut self, before_ms: i64, from: Timestamp, to: Timestamp) {
+        let from_ms = from.as_millisecond().max(before_ms);
+        let to_ms = to.as_millisecond();
+        if to > from {
+            let step = from_ms..self.clock_ms;
+            if !step.is_empty() {
+                self.mark_unobserved(step.clone(), &Arc::clone(&self.clock_stepped));
+                self.forward_steps.push(step);
+            }
+            return;
+        }
+        let kept = self.forward_steps.partition_point(|step| step.end <= to_ms);
+        let Some(begin_ms) = self.forward_steps.drain(kept..).map(|step| step.start).next() else {
+            return;
+        };
+        self.clock_ms = begin_ms.max(to_ms);
+        let ended = self.ended.iter_mut().map(|(_, account)| account);
+        for account in self.accounts.values_mut().chain(ended) {
+            account.timeline.take_back(begin_ms);
+            account.end_ms = account.end_ms.map(|end_ms| end_ms.min(begin_ms));
+        }
+        self.mark_unobserved(begin_ms..self.clock_ms, &Arc::clone(&self.clock_stepped));
+    }
+
+    /// Marks time of all nodes, which ends now, as time without observation.
+    fn mark_unobserved(&mut self, time: Range<i64>, why: &Arc<LossReason>) {
+        for account in self.accounts.values_mut() {
+            account.timeline.mark_unobserved(time.clone(), why);
+        }
+    }
+
     /// Records that the server did not run. What happened to nodes in service in that time is
     /// unknown.
     fn note_pause(&mut self, before_ms: i64, last_ran: Timestamp) {
         let stopped_ms = last_ran.as_millisecond().clamp(before_ms, self.clock_ms);
-        for account in self.accounts.values_mut() {
-            account.timeline.mark_unobserved(stopped_ms..self.clock_ms, &self.server_stopped);
-        }
+        self.mark_unobserved(stopped_ms..self.clock_ms, &Arc::clone(&self.server_stopped));
     }
 
     /// Records that nothing is known about a node since its last heartbeat. That heartbeat came
@@ -237,8 +304,20 @@ impl Ledger {
 
     /// Ends the account of a node that has left, or whose name belongs to another node from now on.
     fn close(&mut self, id: &NodeId, end_ms: i64) {
-        let Some(account) = self.accounts.remove(id) else { return };
+        let Some(mut account) = self.accounts.remove(id) else { return };
+        account.end_ms = Some(end_ms);
+        if self.forward_steps.is_empty() {
+            self.count(id, &account, end_ms);
+        } else {
+            self.ended.push((id.clone(), account));
+        }
+    }
+
+    fn count(&mut self, id: &NodeId, account: &Account, end_ms: i64) {
         for (segment, time) in account.timeline.segments(end_ms) {
+            if self.spec.to.is_some_and(|to| time.contains(&to.as_millisecond())) {
+                self.drivers.count(segment);
+            }
             self.totals.count(id, segment, time);
         }
     }
@@ -383,10 +462,14 @@ impl Ledger {
         let now_ms = now.map_or(self.clock_ms, Timestamp::as_millisecond).max(self.clock_ms);
         let end = Timestamp::from_millisecond(now_ms).unwrap_or(self.state.at);
         let period = self.period(end);
-        let drivers = self.drivers();
-        let ids: Vec<NodeId> = self.accounts.keys().cloned().collect();
-        for id in ids {
-            self.close(&id, now_ms);
+        self.enter_period(now_ms);
+        let accounts = std::mem::take(&mut self.accounts).into_iter();
+        for (id, account) in accounts.chain(std::mem::take(&mut self.ended)) {
+            let is_at_end = account.end_ms.is_none() && self.spec.to.is_none_or(|to| to >= end);
+            if let Some(segment) = account.timeline.last().filter(|_| is_at_end) {
+                self.drivers.count(segment);
+            }
+            self.count(&id, &account, account.end_ms.unwrap_or(now_ms));
         }
         let (losses, losses_omitted) = loss_lines(&self.totals, &self.histories);
         let (offenders, rma) = self.histories.finish(&self.totals.lost_by_gpu, GPUS_MAX);
@@ -409,7 +492,7 @@ impl Ledger {
             offenders,
             repairs: self.repairs.finish(),
             rma,
-            drivers,
+            drivers: self.drivers.finish(),
             shadow: self.shadow.finish(self.totals.observed_node_ms, period.from..period.to, end),
             period,
         }
@@ -431,18 +514,23 @@ impl Ledger {
             missing_after: self.spec.to.filter(|to| *to > end),
         }
     }
+}
 
-    /// The drivers of the counted nodes at the end of the period.
-    fn drivers(&self) -> Vec<DriverUse> {
-        let mut drivers: BTreeMap<_, (u64, u64)> = BTreeMap::new();
-        for account in self.accounts.values() {
-            let Some(class) = account.timeline.class() else { continue };
-            let counts = drivers.entry((class.pool.clone(), class.driver.clone())).or_default();
-            counts.0 += 1;
-            counts.1 += account.installed.as_ref().map_or(0, Vec::len) as u64;
-        }
+/// The nodes and GPUs by pool and driver, at the end of the period.
+#[derive(Debug, Default)]
+struct DriverCounts(BTreeMap<(Pool, Option<String>), (u64, u64)>);
+
+impl DriverCounts {
+    fn count(&mut self, segment: &TimelineSegment) {
+        let key = (segment.class.pool.clone(), segment.class.driver.clone());
+        let (nodes, gpus) = self.0.entry(key).or_default();
+        *nodes += 1;
+        *gpus += segment.gpus.unwrap_or_default();
+    }
+
+    fn finish(self) -> Vec<DriverUse> {
         let row = |((pool, driver), (nodes, gpus))| DriverUse { pool, driver, nodes, gpus };
-        drivers.into_iter().map(row).collect()
+        self.0.into_iter().map(row).collect()
     }
 }
 

@@ -32,7 +32,8 @@ pub(super) struct Shadow {
     last: BTreeMap<NodeId, usize>,
     /// Nodes that the policy keeps in service, but whose failure domain is at fault.
     explained: BTreeSet<NodeId>,
-    domain_faults: u64,
+    /// When a failure domain was found to explain a node.
+    domain_faults: Vec<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl Shadow {
             open: BTreeMap::new(),
             last: BTreeMap::new(),
             explained: BTreeSet::new(),
-            domain_faults: 0,
+            domain_faults: Vec::new(),
         }
     }
 
@@ -123,7 +124,9 @@ impl Shadow {
             return;
         }
         if is_explained_by_domain(state, node, at) {
-            self.domain_faults += u64::from(self.explained.insert(id.clone()));
+            if self.explained.insert(id.clone()) {
+                self.domain_faults.push(at);
+            }
             return;
         }
         self.explained.remove(id);
@@ -222,18 +225,18 @@ impl Shadow {
         period: Range<Timestamp>,
         now: Timestamp,
     ) -> Option<ShadowReport> {
-        // A case that began exactly at the end of the log is in the period.
-        let began = |case: &Case| {
-            case.began().is_some_and(|at| at >= period.start && (at < period.end || at == now))
-        };
+        // What happened exactly at the end of the log is in the period.
+        let is_in_period = |at: &Timestamp| *at >= period.start && (*at < period.end || *at == now);
+        let began = |case: &Case| case.began().as_ref().is_some_and(is_in_period);
         let cases: Vec<Case> = self.cases.into_iter().filter(began).collect();
+        let domain_faults = self.domain_faults.iter().filter(|at| is_in_period(at)).count() as u64;
         if node_ms == 0 && cases.is_empty() {
             return None;
         }
         let mut report = ShadowReport {
             window_h: self.window_h,
             node_ms,
-            counts: ShadowCounts { domain_faults: self.domain_faults, ..ShadowCounts::default() },
+            counts: ShadowCounts { domain_faults, ..ShadowCounts::default() },
             false_per_1000_node_days: None,
             false_per_1000_node_days_high: None,
             saved_low_ms: 0,

@@ -25,7 +25,20 @@ pub(super) struct Timeline(Vec<TimelineSegment>);
 
 impl Timeline {
     pub(super) fn class(&self) -> Option<&Arc<NodeClass>> {
-        self.0.last().map(|segment| &segment.class)
+        self.last().map(|segment| &segment.class)
+    }
+
+    pub(super) fn last(&self) -> Option<&TimelineSegment> {
+        self.0.last()
+    }
+
+    /// Forgets the time from `begin_ms` on, because the clock was wrong. The present state counts
+    /// from `begin_ms` on.
+    pub(super) fn take_back(&mut self, begin_ms: i64) {
+        if let Some(last) = self.0.pop() {
+            self.0.retain(|segment| segment.since_ms < begin_ms);
+            self.0.push(TimelineSegment { since_ms: last.since_ms.min(begin_ms), ..last });
+        }
     }
 
     /// Begins a segment, if anything changed.
@@ -118,6 +131,17 @@ mod tests {
         assert_eq!(shown(&timeline, 30), expected);
         timeline.mark_unobserved(20..20, &LossReason::from_code("server-stopped"));
         assert_eq!(shown(&timeline, 30), expected);
+    }
+
+    #[test]
+    fn time_under_a_wrong_clock_is_taken_back() {
+        let mut timeline = Timeline::default();
+        timeline.change(0, class("a"), None);
+        timeline.mark_unobserved(10..1000, &LossReason::from_code("clock-stepped"));
+        timeline.change(1005, class("b"), None);
+        timeline.take_back(10);
+        let expected = [("a".to_owned(), 0..10, false), ("b".to_owned(), 10..20, false)];
+        assert_eq!(shown(&timeline, 20), expected);
     }
 
     #[test]

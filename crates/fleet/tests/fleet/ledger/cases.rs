@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::ledger::report::{ShadowCounts, ShadowOutcome, ShadowReport};
+use farrier_fleet::fleet::ledger::report::{DriverUse, ShadowCounts, ShadowOutcome, ShadowReport};
 use farrier_fleet::fleet::ledger::{Cause, FleetReport, LedgerSpec};
 use farrier_fleet::fleet::policy::{Autonomy, PoolPolicy};
 use farrier_fleet::fleet::{Domain, Policy};
@@ -146,6 +146,31 @@ fn a_clock_that_is_set_back_counts_no_time_twice() {
 }
 
 #[test]
+fn time_over_which_the_clock_is_set_forward_is_unknown() {
+    let mut fleet = one_node(Autonomy::Repair);
+    wait_hours(&mut fleet, 2);
+    fleet.act(&Act::ClockStep(6 * 3600));
+    wait_hours(&mut fleet, 1);
+    let report = whole(&fleet);
+    assert_eq!(gpu_hours(&report), [12, 0, 0, 0, 0, 0, 24]);
+    assert_eq!(report.losses[0].code, "clock-stepped");
+}
+
+#[test]
+fn a_clock_that_was_ten_years_ahead_costs_only_the_time_until_it_is_set_right() {
+    let mut fleet = one_node(Autonomy::Repair);
+    wait_hours(&mut fleet, 2);
+    fleet.act(&Act::ClockStep(87_600 * 3600));
+    wait_hours(&mut fleet, 1);
+    fleet.act(&Act::ClockStep(-87_600 * 3600));
+    wait_hours(&mut fleet, 3);
+    let report = whole(&fleet);
+    assert_eq!(gpu_hours(&report), [20, 0, 0, 0, 0, 0, 4]);
+    let hours = report.period.to.duration_since(report.period.from);
+    assert_eq!(hours, SignedDuration::from_hours(6));
+}
+
+#[test]
 fn a_node_that_never_reported_its_gpus_is_in_no_gpu_hours() {
     let mut fleet = one_node(Autonomy::Repair);
     fleet.act(&Act::Enrol(5));
@@ -199,6 +224,45 @@ fn a_gpu_that_moves_keeps_its_history() {
     assert_eq!(offender.nodes, [node(0), node(4)]);
     let is_for_replacement = report.rma.iter().map(|gpu| gpu.uuid.0.as_str());
     assert_eq!(is_for_replacement.collect::<Vec<_>>(), ["GPU-1"]);
+}
+
+#[test]
+fn a_gpu_that_broke_before_the_period_is_on_the_list_of_gpus_to_replace() {
+    let mut fleet = one_node(Autonomy::Repair);
+    fault(&mut fleet, 1);
+    wait_hours(&mut fleet, 24);
+    let from = Some(fleet.now - SignedDuration::from_hours(1));
+    let report = report(&fleet.log, LedgerSpec { from, ..LedgerSpec::whole() });
+    let replaced: Vec<(u64, u64)> =
+        report.rma.iter().map(|gpu| (gpu.faults, gpu.findings[0].opened)).collect();
+    assert_eq!(replaced, [(0, 0)], "the fault itself opened before the period");
+}
+
+#[test]
+fn drivers_are_those_at_the_end_of_the_period() {
+    let mut fleet = one_node(Autonomy::Repair);
+    let driver = |version: &str| NodeInventory {
+        boot: "boot-with-gpus".to_owned(),
+        driver: Some(version.to_owned()),
+        gpus: Some((0..4).map(gpu).collect()),
+        ..NodeInventory::default()
+    };
+    let report_driver = |fleet: &mut TestFleet, version: &str| {
+        let event = Event::InventoryReported { node: node(0), inventory: driver(version) };
+        fleet.batch(vec![(Actor::Node(node(0)), event)]);
+    };
+    report_driver(&mut fleet, "580.95.05");
+    wait_hours(&mut fleet, 2);
+    let to = Some(fleet.now - SignedDuration::from_hours(1));
+    report_driver(&mut fleet, "580.126.20");
+    wait_hours(&mut fleet, 1);
+    let versions = |to| {
+        let report = report(&fleet.log, LedgerSpec { to, ..LedgerSpec::whole() });
+        let row = |row: &DriverUse| (row.driver.clone().unwrap(), row.nodes, row.gpus);
+        report.drivers.iter().map(row).collect::<Vec<_>>()
+    };
+    assert_eq!(versions(to), [("580.95.05".to_owned(), 1, 4)]);
+    assert_eq!(versions(None), [("580.126.20".to_owned(), 1, 4)]);
 }
 
 #[test]

@@ -16,15 +16,35 @@ use farrier_fleet::health::{Finding, GpuUuid};
 /// GPU-milliseconds: available, then one sum per cause, in the order of [`Cause::ALL`].
 pub(crate) type Sums = [u64; 7];
 
-/// The sums over all nodes, from `from_ms` to `to_ms`.
+/// The sums over all nodes, from `from_ms` to `to_ms`, or to the end of the entries.
 pub(crate) fn sums(entries: &[Entry], from_ms: i64, to_ms: i64) -> Sums {
     let mut histories: BTreeMap<NodeId, History> = BTreeMap::new();
     let mut pauses: Vec<(i64, i64)> = Vec::new();
     let mut ended: Vec<History> = Vec::new();
     let mut clock_ms = i64::MIN;
+    let mut steps: Vec<(i64, i64)> = Vec::new();
     for entry in entries {
         let before_ms = clock_ms;
         clock_ms = clock_ms.max(entry.at.as_millisecond());
+        if let Event::ClockStepped { from, to } = &entry.event {
+            let (from_ms, step_ms) = (from.as_millisecond(), to.as_millisecond());
+            if step_ms > from_ms && from_ms.max(before_ms) < clock_ms {
+                steps.push((from_ms.max(before_ms), clock_ms));
+                pauses.push((from_ms.max(before_ms), clock_ms));
+            } else if step_ms <= from_ms {
+                let wrong = steps.iter().position(|(_, end)| *end > step_ms);
+                if let Some((begin_ms, _)) = wrong.and_then(|first| steps.drain(first..).next()) {
+                    clock_ms = begin_ms.max(step_ms);
+                    for history in histories.values_mut().chain(&mut ended) {
+                        history.cut(begin_ms);
+                    }
+                    for (from, to) in &mut pauses {
+                        (*from, *to) = ((*from).min(begin_ms), (*to).min(begin_ms));
+                    }
+                    pauses.push((begin_ms, clock_ms));
+                }
+            }
+        }
         if let Event::ControllerResumed { last_ran } = &entry.event {
             pauses.push((last_ran.as_millisecond().max(before_ms), clock_ms));
         }
@@ -43,7 +63,7 @@ pub(crate) fn sums(entries: &[Entry], from_ms: i64, to_ms: i64) -> Sums {
         }
         history.points.push((clock_ms, history.facts.gpus()));
     }
-    ended.extend(histories.into_values().map(|history| history.ended(to_ms)));
+    ended.extend(histories.into_values().map(|history| history.ended(clock_ms)));
     let mut sums = Sums::default();
     for history in &ended {
         history.add_to(&mut sums, &pauses, (from_ms, to_ms));
@@ -67,6 +87,19 @@ impl History {
 
     fn ended(self, end_ms: i64) -> Self {
         Self { end_ms, ..self }
+    }
+
+    /// Moves what happened under a wrong clock to the time at which the clock became wrong.
+    fn cut(&mut self, at_ms: i64) {
+        for (at, _) in &mut self.points {
+            *at = (*at).min(at_ms);
+        }
+        for (from, to) in &mut self.silences {
+            (*from, *to) = ((*from).min(at_ms), (*to).min(at_ms));
+        }
+        if self.end_ms != i64::MAX {
+            self.end_ms = self.end_ms.min(at_ms);
+        }
     }
 
     fn add_to(&self, sums: &mut Sums, pauses: &[(i64, i64)], period: (i64, i64)) {

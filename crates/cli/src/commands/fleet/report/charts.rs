@@ -1,6 +1,6 @@
 //! The charts of the HTML page. Pure.
 
-use farrier_fleet::fleet::ledger::report::{Cause, FleetReport, GpuTime, ratio};
+use farrier_fleet::fleet::ledger::report::{Cause, DayTime, FleetReport, GpuTime, PoolTime, ratio};
 
 use super::sections::{cause_name, hours, percent};
 use crate::charts::{Colour, StackedBar, StackedBars, escape, legend, stacked_bars};
@@ -78,14 +78,7 @@ pub(super) fn pools(report: &FleetReport) -> String {
     let mut top = 6.0;
     for pool in pools {
         let y = |share: f64| top + (ROW - 12.0) * (1.0 - (share - floor) / (1.0 - floor));
-        let slot =
-            (right - left) / f64::from(u16::try_from(pool.days.len().max(2) - 1).unwrap_or(1));
-        let mut path = String::new();
-        for (index, day) in pool.days.iter().enumerate() {
-            let x = left + slot * f64::from(u16::try_from(index).unwrap_or(u16::MAX));
-            let share = day.time.availability().unwrap_or(1.0);
-            path.push_str(&format!("{}{x:.1} {:.1}", if index == 0 { "M" } else { "L" }, y(share)));
-        }
+        let path = day_steps(pool, &report.days, (left, right), y);
         let value = pool.time.availability().map_or_else(|| "unknown".to_owned(), percent);
         svg.push_str(&format!(
             "<g><title>{name}: {value}</title><text x=\"0\" y=\"{middle:.1}\">{short}</text>\
@@ -106,6 +99,31 @@ pub(super) fn pools(report: &FleetReport) -> String {
         100.0 * floor
     ));
     svg
+}
+
+/// A line with one level step for each day. A day without an availability interrupts the line.
+fn day_steps(
+    pool: &PoolTime,
+    days: &[DayTime],
+    (left, right): (f64, f64),
+    y: impl Fn(f64) -> f64,
+) -> String {
+    let (Some(first), Some(last)) = (days.first(), days.last()) else { return String::new() };
+    let number = |day: &DayTime| {
+        u16::try_from(day.day.duration_since(first.day).as_hours() / 24).unwrap_or(u16::MAX)
+    };
+    let slot = (right - left) / (f64::from(number(last)) + 1.0);
+    let mut path = String::new();
+    let mut previous = None;
+    for (day, share) in pool.days.iter().filter_map(|day| Some((day, day.time.availability()?))) {
+        let number = number(day);
+        let follows = previous.is_some_and(|previous: u16| previous.checked_add(1) == Some(number));
+        let from = left + slot * f64::from(number);
+        let command = if follows { "L" } else { "M" };
+        path.push_str(&format!("{command}{from:.1} {:.1}H{:.1}", y(share), from + slot));
+        previous = Some(number);
+    }
+    path
 }
 
 /// A name that is short enough for the space next to its line.
@@ -148,4 +166,29 @@ pub(super) fn causes(report: &FleetReport) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn day(number: i64, available_ms: u64) -> DayTime {
+        let time = GpuTime { total_ms: available_ms, available_ms, ..GpuTime::default() };
+        DayTime { day: Timestamp::from_second(number * 86_400).unwrap(), time }
+    }
+
+    #[test]
+    fn a_day_without_data_interrupts_the_line() {
+        let days = vec![day(0, 10), day(1, 10), day(2, 0), day(3, 10)];
+        let pool = PoolTime {
+            pool: "train".parse().unwrap(),
+            time: GpuTime::default(),
+            skus: Vec::new(),
+            days: days.clone(),
+        };
+        let path = day_steps(&pool, &days, (0.0, 40.0), |share| share);
+        assert_eq!(path, "M0.0 1.0H10.0L10.0 1.0H20.0M30.0 1.0H40.0");
+    }
 }
