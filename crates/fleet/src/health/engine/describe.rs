@@ -88,9 +88,16 @@ fn negation(clause: &Clause) -> String {
         Comparison::Equals => "other than ",
         Comparison::Differs => "",
     };
+    if let Some(bits) = clause.bits {
+        let (reasons, span) = (throttle_reasons(bits), span(clause));
+        return format!("in which clocks are throttled by {reasons} for {comparison}{limit}{span}");
+    }
     match clause.measure {
         _ if at_zero && matches!(clause.signal, Signal::GpuBusy | Signal::GpuUtilisation) => {
             "with no work on the GPU".to_owned()
+        }
+        Measure::Rate { .. } if is_share(clause) => {
+            format!("in which {noun} is {comparison}{limit}{}", span(clause))
         }
         _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
         Measure::Last if at_zero && clause.signal == Signal::NodeGpusPci => {
@@ -449,7 +456,7 @@ mod tests {
                 &[
                     "time throttled by the hardware's thermal protection: 20 % of the last 60 s, above 5 %",
                     "SM activity: 90 % on average over 60 s, above 50 %",
-                    "after 60 s with time throttled by the hardware's thermal protection at most 1 % of the last 60 s, or with no work on the GPU",
+                    "after 60 s in which time throttled by the hardware's thermal protection is at most 1 % of the last 60 s, or with no work on the GPU",
                 ],
             ),
             (
@@ -499,7 +506,7 @@ mod tests {
                 &[(0.62, 0.5)],
                 &[
                     "time throttled by the power limit: 62 % of the last 5 min, above 50 %",
-                    "after 60 s with time throttled by the power limit at most 40 % of the last 5 min",
+                    "after 60 s in which time throttled by the power limit is at most 40 % of the last 5 min",
                 ],
             ),
             (

@@ -95,9 +95,12 @@ fn clause(clause: &Clause) -> String {
         None => format!("`{signal}`{measure}"),
         Some(bits) if clause.measure == Measure::Last => {
             let one = if limit == "0" { "no" } else { "a" };
-            return format!("{one} bit of {bits:#x} is set in `{signal}`");
+            return format!("{one} bit of the mask {bits:#x} is set in `{signal}`");
         }
-        Some(bits) => format!("share of time with a bit of {bits:#x} in `{signal}`{measure}"),
+        Some(bits) => {
+            let time = format!("time in which a bit of the mask {bits:#x} is set in `{signal}`");
+            format!("share of {time}{measure}")
+        }
     };
     format!("{value} {} {limit}", clause.comparison.as_str())
 }
