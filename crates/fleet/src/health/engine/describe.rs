@@ -213,6 +213,7 @@ fn short(signal: Signal) -> String {
         Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
         Signal::GpuPcieReceive => "traffic received from the host",
         Signal::GpuBanksNone => "depleted memory banks",
+        Signal::GpuProcesses => "processes on the GPU",
         Signal::GpuEccCorrected => "corrected memory errors",
         Signal::GpuPcieGeneration => "PCIe generation",
         Signal::GpuPcieWidth => "PCIe lanes",
