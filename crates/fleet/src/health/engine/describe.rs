@@ -88,18 +88,11 @@ fn negation(clause: &Clause) -> String {
         Comparison::Equals => "other than ",
         Comparison::Differs => "",
     };
-    if let Some(bits) = clause.bits {
-        let (reasons, span) = (throttle_reasons(bits), span(clause));
-        return format!("in which clocks are throttled by {reasons} for {comparison}{limit}{span}");
-    }
     match clause.measure {
         _ if at_zero && matches!(clause.signal, Signal::GpuBusy | Signal::GpuUtilisation) => {
             "with no work on the GPU".to_owned()
         }
-        Measure::Rate { .. } if is_share(clause) => {
-            format!("in which {noun} is {comparison}{limit}{}", span(clause))
-        }
-        _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
+        _ if is_share(clause) => share_negation(clause, &format!("{comparison}{limit}")),
         Measure::Last if at_zero && clause.signal == Signal::NodeGpusPci => {
             "with no GPUs on the PCI bus".to_owned()
         }
@@ -135,6 +128,18 @@ fn negation(clause: &Clause) -> String {
                 "in which {noun} had {rise} in {comparison}{limit} windows of {window} within {over}"
             )
         }
+    }
+}
+
+/// The negation of a clause about a share. `limit` is the comparison and the limit.
+fn share_negation(clause: &Clause, limit: &str) -> String {
+    let span = span(clause);
+    match (clause.bits, clause.measure) {
+        (Some(bits), _) => {
+            format!("in which clocks are throttled by {} for {limit}{span}", throttle_reasons(bits))
+        }
+        (None, Measure::Rate { .. }) => format!("in which {} is {limit}{span}", noun(clause)),
+        (None, _) => format!("with {} {limit}{span}", noun(clause)),
     }
 }
 

@@ -251,8 +251,8 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
 const MANUAL_REPAIR: &str = "a manual repair is reported (`farrier fleet repaired`)";
 
 /// Describes what clears the findings of a rule, for the rules reference. The text continues a
-/// sentence that starts with `It clears`, and has no full stop at its end. Rules about
-/// GPUs and their NVLinks get the text for a GPU.
+/// sentence that starts with `It clears`, and has no full stop at its end. Rules about GPUs
+/// and about `NVLink`s get the text for a GPU.
 pub fn describe_clear_condition(rule: &Rule) -> String {
     let subject = described_subject(rule);
     match rule.action {
