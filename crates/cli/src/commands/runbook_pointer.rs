@@ -10,8 +10,8 @@ use farrier_fleet::runbook::{FirstCommands, RunbookSources};
 use crate::fact_sets;
 use crate::printer::Printer;
 
-/// Column where texts start. The labels of lines, such as `do first`, and the severities of findings
-/// fit before it.
+/// Column where texts start. The labels of lines, such as `do first`, and the severities of
+/// findings fit before it.
 pub(crate) const INDENT: usize = 12;
 
 /// The component that findings are about, for the placeholders of commands.
