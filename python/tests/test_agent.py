@@ -503,6 +503,6 @@ def test_invalid_numbers_are_omitted_with_one_warning_each(fake, caplog):
     assert said == [(0, False), (1, False), (2, False), (3, False)]
     assert job.dropped == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "step='x' is not an integer of 0 or more and is omitted",
-        "tokens='64k' is not an integer of 0 or more and is omitted",
+        "step='x' is not an integer of 0 or more; this message is not sent",
+        "tokens='64k' is not an integer of 0 or more; this field is omitted",
     ]

@@ -2,7 +2,8 @@
 
 use crate::gpu::{Gpu, GpuFacts};
 
-/// A name in lower case without spaces, punctuation and the words NVIDIA and Tesla.
+/// A name in lower case without spaces and punctuation, and without the words NVIDIA and Tesla at
+/// its start.
 pub fn fold(name: &str) -> String {
     folded(name).map(char::from).collect()
 }
@@ -120,7 +121,7 @@ impl GpuFacts {
         self.gpu.iter().find(|gpu| gpu.pci_device_ids.iter().any(|id| id == device))
     }
 
-    /// Every name that [`GpuFacts::by_name`] accepts, for suggestions.
+    /// The names that suggestions are chosen from: canonical ids, aliases and families.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let ids = self.gpu.iter().map(|gpu| gpu.id.as_str());
         let aliases = self.alias.iter().flat_map(|alias| alias.names.iter().chain(&alias.family));

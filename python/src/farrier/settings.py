@@ -94,7 +94,7 @@ def jax_memory(fraction: float | None, preallocate: bool | None) -> dict[str, st
 
 
 def keras(backend: str, fraction: float | None, preallocate: bool | None, cuda_malloc_async: bool | None) -> dict[str, str]:
-    """The variables that Keras and that backend read, with the requested values.
+    """The variables that Keras and its backend read, with the requested values.
 
     Raises:
         ValueError: the backend has no such setting.

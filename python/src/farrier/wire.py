@@ -64,10 +64,13 @@ def unsigned(value: object, bits: int = 64) -> int | None:
 
 
 def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
-    """Warnings about values that the agent does not accept and that are not sent, by name."""
-    values = {"step": step, "tokens": tokens}
-    message = "is not an integer of 0 or more and is omitted"
-    return {name: f"{name}={value!r} {message}" for name, value in values.items() if unsigned(value) is None}
+    """Warnings about values that the agent does not accept, by name."""
+    values = {"step": (step, "this message is not sent"), "tokens": (tokens, "this field is omitted")}
+    return {
+        name: f"{name}={value!r} is not an integer of 0 or more; {result}"
+        for name, (value, result) in values.items()
+        if unsigned(value) is None
+    }
 
 
 def finite_float(value: object) -> float | None:

@@ -60,7 +60,7 @@ pub struct IdentityStore {
     ca: Option<PathBuf>,
 }
 
-/// A usable identity.
+/// An identity that was read from its files, with the TLS configuration for it.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) identity: Identity,

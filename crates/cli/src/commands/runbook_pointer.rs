@@ -10,7 +10,8 @@ use farrier_fleet::runbook::{FirstCommands, RunbookSources};
 use crate::fact_sets;
 use crate::printer::Printer;
 
-/// Column where texts start, as in `farrier decode`: after `do first` or the longest severity.
+/// Column where texts start. The labels of lines, such as `do first`, and the severities of
+/// findings fit before it.
 pub(crate) const INDENT: usize = 12;
 
 /// The component that findings are about, for the placeholders of commands.
@@ -33,8 +34,9 @@ impl RunbookPointers {
         Ok(Self { facts, rules: Rules::embedded()?, commands: FirstCommands::embedded()? })
     }
 
-    /// Prints the first command of the first page that is not `shown_by`, the command that runs
-    /// now, and the codes of all pages once. A finding of a newer agent may have no page here.
+    /// Prints one command of the first page, then the code of each page once. The command is the
+    /// page's first, or the next one if the first is `shown_by`, the command that runs now. A
+    /// finding of a newer agent may have no page here.
     pub(crate) fn print<'p>(
         &self,
         pages: impl Iterator<Item = &'p str>,

@@ -342,7 +342,11 @@ fn an_older_copy_of_the_log_is_used_only_after_accept_log() {
     assert_eq!(verify(&dir, &[]).code, 0, "the older log is intact");
     let refused = run(&["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
-    assert!(refused.stderr.contains("last started with another log"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("last used this access store with another log"),
+        "{}",
+        refused.stderr
+    );
     assert!(refused.stderr.contains("farrier server accept-log"), "{}", refused.stderr);
     assert_eq!(run(&["server", "accept-log", "--dir", &dir]).code, 0);
     fleet.start("server");

@@ -195,7 +195,9 @@ impl Measure {
             Self::Increase { over_s } => format!("increase over {over_s} s"),
             Self::Rate { over_s } => format!("rate per second over {over_s} s"),
             Self::Windows { over_s, window_s, each_above } => {
-                format!("windows of {window_s} s in {over_s} s with growth above {each_above}")
+                format!(
+                    "number of {window_s} s windows in {over_s} s with growth above {each_above}"
+                )
             }
             Self::Falls { over_s } => format!("falls in {over_s} s"),
             Self::Growth { over_s, base_s } => {

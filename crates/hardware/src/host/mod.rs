@@ -8,8 +8,8 @@
 //! CPU cost per read, measured on a two-core virtual machine with 8 ports and 8 GPUs: fast 20 µs,
 //! medium 0.35 ms, slow 0.1 ms plus 10 ms per 1,000 processes. Adapter response times come on top.
 //!
-//! Each subject has its own file, and a struct that keeps its state between two reads. Memory use
-//! is bounded by the node's hardware.
+//! The modules `nics`, `pci`, `threads` and `mounts` each have a struct that keeps state between
+//! two reads. Memory use is bounded by the node's hardware.
 
 pub(crate) mod acs;
 mod driver;

@@ -57,9 +57,10 @@ pub(super) fn min_s(timing: &RunTiming) -> f64 {
 pub(super) fn best_s(timing: &RunTiming) -> f64 {
     let min_s = min_s(timing);
     let all_s = unbounded_s(timing.failures_per_s, timing.stall_s);
-    // While the interval is shorter than a write to storage, storage writes at its own pace. The work
-    // that a fallback to storage loses then does not depend on the interval, so only failures that
-    // restore from memory determine the optimum.
+    // If the interval is shorter than the time of a write to storage, storage writes at its own
+    // pace. The interval then does not change how much work is lost when the run restores from
+    // storage. Therefore only failures after which the run restores from memory determine the
+    // optimum.
     let unconstrained_s = timing.storage_tier.map_or(all_s, |storage_tier| {
         let memory_s =
             unbounded_s(timing.failures_per_s * (1.0 - storage_tier.share), timing.stall_s);

@@ -82,7 +82,8 @@ struct Token {
     uses_left: u32,
 }
 
-/// Finds a token that is valid for the node. The token may be used up.
+/// Finds a token that the node may use. The token is neither expired nor revoked, but may have no
+/// uses left.
 fn find_token(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,

@@ -1,4 +1,4 @@
-//! The access store: tokens and identities in one SQLite file. Each call is one transaction with
+//! The access store: tokens and identities in one SQLite file. Each change is one transaction with
 //! full sync, so a crash cannot make a token reusable.
 
 use std::path::Path;
@@ -65,7 +65,7 @@ pub enum AccessError {
     #[error("change {0} of the access store differs from the log: it is the store of another log")]
     Diverged(u64),
     #[error(
-        "the server last started with another log and this access store: entry {0} of the log differs"
+        "the server last used this access store with another log: entry {0} of the log differs"
     )]
     OtherLog(u64),
     #[error("the file `access` is not an access store, or was written by a later version")]

@@ -210,7 +210,7 @@ struct Session<'d> {
     last_sent_order: u64,
 }
 
-/// Problems of a node's reports that the log has as current.
+/// Problems with a node's reports that have not ended according to the log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Logged {
     is_over_quota: bool,

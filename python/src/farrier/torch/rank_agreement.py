@@ -1,7 +1,7 @@
 """Makes ranks that reduce gradients together take the same action at the same call.
 
-A call that compares the graph with eager runs executes the step several times. Any other call
-executes it once. Every run all-reduces gradients. If one rank compared and another did not,
+If a call compares the graph with eager runs, the call executes the step several times. Any other
+call executes it once. Every run all-reduces gradients. If one rank compared and another did not,
 gradients of different batches would be summed, or the job would hang. So at each call the ranks
 exchange the actions that they propose over gloo, and all perform the same action. The exchange
 takes a few bytes, while the GPU still runs the previous step.
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from farrier.torch.explain import Reason
 from farrier.torch.graph_policy import CallAction, joint_action
 
-#: The reason that a rank reports if only another rank disabled graphs.
+#: The reason that a rank reports if it runs eagerly because another rank disabled graphs.
 OTHER_RANK_EAGER = Reason(
     "another rank runs eagerly from here on", "see that rank's report: one rank disables graphs for all"
 )

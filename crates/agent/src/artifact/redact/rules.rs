@@ -67,8 +67,8 @@ pub(super) struct RedactionRule {
     applies: fn(&str, &str) -> bool,
     /// Matches the text that starts at the hint. The first capture group is the text before the
     /// secret, which is kept. A line can be as long as a file, and a match may be tried at every
-    /// hint in the line. Therefore every repetition has an upper bound, except one at the end of
-    /// the pattern.
+    /// hint in the line. Therefore a repetition of letters has an upper bound, unless it is at the
+    /// end of the pattern or `applies` limits it.
     pattern: Regex,
     extent: Extent,
 }

@@ -49,7 +49,7 @@ pub(super) struct NodeRequest {
     pub(super) consequence: String,
 }
 
-/// A usable target.
+/// A checked target: one node, several named nodes, or the nodes that match filters.
 enum Selection<'t> {
     One(&'t NodeId),
     Named(&'t [NodeId]),

@@ -179,7 +179,7 @@ fn measured(
     })?;
     let sku = gpu["part"].as_str().or_else(|| gpu["name"].as_str()).ok_or_else(invalid)?;
     let accelerator = Accelerator::by_name(facts, sku).map_err(|err| {
-        Hinted::error(err.to_string(), "only GPUs in the facts can be planned with")
+        Hinted::error(err.to_string(), "`farrier facts gpu` lists the known GPUs")
     })?;
     let value = |test: &str| {
         gpu["tests"].as_array()?.iter().find(|row| row["test"].as_str() == Some(test))?["value"]

@@ -24,9 +24,9 @@ pub(crate) enum PlanCommand {
     /// Plan one run: memory, speed with uncertainty, bottleneck, time and cost; or search its best
     /// parallelism config
     Train(Box<train::Args>),
-    /// Compare GPUs for a model at equal count, cost or time, with published runs
+    /// Compare GPUs for a model at equal count, cost or time, and show published runs
     Compare(Box<compare::Args>),
-    /// Failures and checkpoints: interval, ETTR, days, dollars, value of a minute, spares
+    /// Failures and checkpoints: interval, ETTR, days, cost, value of faster recovery, spares
     Goodput(Box<goodput::Args>),
     /// Accuracy of estimates on a table of published runs
     Score(score::Args),

@@ -332,7 +332,9 @@ pub struct DriverUse {
 /// What Farrier would have done in pools that only observe, next to what operators did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShadowReport {
-    /// A decision and an action within this time of each other agree.
+    /// An operator's action in this time after a decision belongs to the same case. So does a
+    /// finding in this time after an action. While the cause of a decision is open, every action
+    /// belongs to the case.
     pub window_h: u32,
     /// Node-time in pools that only observe, in milliseconds.
     pub node_ms: u64,

@@ -92,7 +92,7 @@ fn negation(clause: &Clause) -> String {
         _ if at_zero && matches!(clause.signal, Signal::GpuBusy | Signal::GpuUtilisation) => {
             "with no work on the GPU".to_owned()
         }
-        _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
+        _ if is_share(clause) => share_negation(clause, &format!("{comparison}{limit}")),
         Measure::Last if at_zero && clause.signal == Signal::NodeGpusPci => {
             "with no GPUs on the PCI bus".to_owned()
         }
@@ -128,6 +128,18 @@ fn negation(clause: &Clause) -> String {
                 "in which {noun} had {rise} in {comparison}{limit} windows of {window} within {over}"
             )
         }
+    }
+}
+
+/// The negation of a clause about a share. `limit` is the comparison and the limit.
+fn share_negation(clause: &Clause, limit: &str) -> String {
+    let span = span(clause);
+    match (clause.bits, clause.measure) {
+        (Some(bits), _) => {
+            format!("in which clocks are throttled by {} for {limit}{span}", throttle_reasons(bits))
+        }
+        (None, Measure::Rate { .. }) => format!("in which {} is {limit}{span}", noun(clause)),
+        (None, _) => format!("with {} {limit}{span}", noun(clause)),
     }
 }
 
@@ -206,6 +218,7 @@ fn short(signal: Signal) -> String {
         Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
         Signal::GpuPcieReceive => "traffic received from the host",
         Signal::GpuBanksNone => "depleted memory banks",
+        Signal::GpuProcesses => "processes on the GPU",
         Signal::GpuEccCorrected => "corrected memory errors",
         Signal::GpuPcieGeneration => "PCIe generation",
         Signal::GpuPcieWidth => "PCIe lanes",
@@ -449,7 +462,7 @@ mod tests {
                 &[
                     "time throttled by the hardware's thermal protection: 20 % of the last 60 s, above 5 %",
                     "SM activity: 90 % on average over 60 s, above 50 %",
-                    "after 60 s with time throttled by the hardware's thermal protection at most 1 % of the last 60 s, or with no work on the GPU",
+                    "after 60 s in which time throttled by the hardware's thermal protection is at most 1 % of the last 60 s, or with no work on the GPU",
                 ],
             ),
             (
@@ -499,7 +512,7 @@ mod tests {
                 &[(0.62, 0.5)],
                 &[
                     "time throttled by the power limit: 62 % of the last 5 min, above 50 %",
-                    "after 60 s with time throttled by the power limit at most 40 % of the last 5 min",
+                    "after 60 s in which time throttled by the power limit is at most 40 % of the last 5 min",
                 ],
             ),
             (

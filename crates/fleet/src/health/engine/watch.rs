@@ -251,8 +251,8 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
 const MANUAL_REPAIR: &str = "a manual repair is reported (`farrier fleet repaired`)";
 
 /// Describes what clears the findings of a rule, for the rules reference. The text continues a
-/// sentence that starts with `It clears`, and has no full stop at its end. Rules about GPUs get the
-/// text for a GPU.
+/// sentence that starts with `It clears`, and has no full stop at its end. Rules about GPUs
+/// and about `NVLink`s get the text for a GPU.
 pub fn describe_clear_condition(rule: &Rule) -> String {
     let subject = described_subject(rule);
     match rule.action {
@@ -283,7 +283,8 @@ pub fn describe_clear_condition_of(rule: &Rule, action: Action) -> String {
 }
 
 fn described_subject(rule: &Rule) -> Subject {
-    if rule.code.starts_with("gpu.") { Subject::Gpu(GpuUuid(String::new())) } else { Subject::Node }
+    let is_about_gpu = rule.code.starts_with("gpu.") || rule.scope() == Some(Scope::Link);
+    if is_about_gpu { Subject::Gpu(GpuUuid(String::new())) } else { Subject::Node }
 }
 
 /// Describes what clears a finding of this rule.

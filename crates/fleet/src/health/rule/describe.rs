@@ -1,7 +1,7 @@
 //! Describes the condition of a rule, for the rules page and the runbooks.
 
-use crate::health::Action;
 use crate::health::engine::{describe_clear_condition, describe_clear_condition_of};
+use crate::health::{Action, Severity};
 
 use super::{Clause, EventPattern, Limit, Measure, Rule, Same};
 
@@ -45,32 +45,35 @@ impl Rule {
 fn events(on: &EventPattern) -> String {
     let mut pattern = Vec::new();
     if !on.codes.is_empty() {
-        pattern.push(on.codes.join(", "));
+        pattern.push(on.codes.join(" or "));
     }
     if !on.kinds.is_empty() {
         let kinds: Vec<String> = on.kinds.iter().map(ToString::to_string).collect();
         pattern.push(format!("kernel event of kind {}", kinds.join(", ")));
     }
     if let Some(severity) = on.severity {
-        pattern.push(format!("{severity} or worse"));
+        let or_worse = if severity == Severity::Fatal { "" } else { " or worse" };
+        pattern.push(format!("{severity}{or_worse}"));
     }
     if on.within_s > 0 {
-        let same = match on.same {
-            Same::Code => "of one subject",
-            Same::Subject => "of one subject, with any code",
+        let place = match on.same {
+            Same::Code => "on one subject",
+            Same::Subject => "on one subject, with any code",
             Same::Unit => "in one unit of one GPU",
             Same::NodeCode => "anywhere on the node",
         };
-        pattern.push(format!("{} times in {} s {same}", on.times, on.within_s));
+        let is_any_code = on.same == Same::Subject || on.codes.len() == 1;
+        let code = if is_any_code { "" } else { "with the same code " };
+        pattern.push(format!("{} times in {} s {code}{place}", on.times, on.within_s));
+    }
+    if on.distinct_subjects > 1 {
+        pattern.push(format!("on {} or more subjects", on.distinct_subjects));
+    }
+    if on.distinct_boots > 1 {
+        pattern.push(format!("in {} or more boots", on.distinct_boots));
     }
     if on.merge_s > 0 {
         pattern.push(format!("bursts of {} s count once", on.merge_s));
-    }
-    if on.distinct_subjects > 1 {
-        pattern.push(format!("on {} subjects", on.distinct_subjects));
-    }
-    if on.distinct_boots > 1 {
-        pattern.push(format!("in {} boots", on.distinct_boots));
     }
     pattern.join(", ")
 }
@@ -95,9 +98,12 @@ fn clause(clause: &Clause) -> String {
         None => format!("`{signal}`{measure}"),
         Some(bits) if clause.measure == Measure::Last => {
             let one = if limit == "0" { "no" } else { "a" };
-            return format!("{one} bit of {bits:#x} is set in `{signal}`");
+            return format!("{one} bit of the mask {bits:#x} is set in `{signal}`");
         }
-        Some(bits) => format!("share of time with a bit of {bits:#x} in `{signal}`{measure}"),
+        Some(bits) => {
+            let time = format!("time in which a bit of the mask {bits:#x} is set in `{signal}`");
+            format!("share of {time}{measure}")
+        }
     };
     format!("{value} {} {limit}", clause.comparison.as_str())
 }

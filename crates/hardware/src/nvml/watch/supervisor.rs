@@ -54,7 +54,7 @@ struct ActiveChild<C> {
     unanswered: Option<UnansweredRequest>,
 }
 
-/// A request whose response is overdue, but whose deadline has not passed.
+/// A request without a response so far. Its deadline has not passed.
 struct UnansweredRequest {
     request: WatchRequest,
     tier: Tier,

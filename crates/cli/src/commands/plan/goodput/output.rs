@@ -35,7 +35,7 @@ pub(super) fn print(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Re
     }
     cost(report, printer)?;
     if report.run.is_none() {
-        printer.line("Set `--tokens` for days, dollars and the value of a minute.")?;
+        printer.line("Set `--tokens` for days, dollars and the value of faster recovery.")?;
     }
     if answer.is_failure_free() {
         return Ok(());

@@ -27,7 +27,11 @@ const TEXTS: [(Signal, &str, &str); 26] = [
         "no row remapping is pending",
         "a row remapping is pending until a reset",
     ),
-    (Signal::GpuRowsFailed, "no row remapping has failed", "a row remapping has failed"),
+    (
+        Signal::GpuRowsFailed,
+        "the driver reports no failed row remapping",
+        "a row remapping has failed",
+    ),
     (
         Signal::GpuPagesPending,
         "no page retirement is pending",

@@ -21,13 +21,14 @@ fn summary(shadow: &ShadowReport) -> ReportSection {
         row(
             "both, Farrier first",
             counts.both_farrier_first,
-            "Farrier decided, and an operator acted while the cause was open or within the window"
-                .to_owned(),
+            format!(
+                "Farrier decided; an operator acted while the cause was open or within {window} h"
+            ),
         ),
         row(
             "both, operator first",
             counts.both_operator_first,
-            "the operator acted, and Farrier had a finding then or within the window".to_owned(),
+            format!("the operator acted; Farrier had a finding then or within {window} h"),
         ),
         row(
             "only Farrier: false",
@@ -59,7 +60,7 @@ fn summary(shadow: &ShadowReport) -> ReportSection {
         ),
     ];
     let mut notes = vec![format!(
-        "What Farrier would have done in pools that only observe, over {} node-days. A decision and an action agree if they are within {window} h of each other. Disruption budgets are not applied.",
+        "What Farrier would have done in pools that only observe, over {} node-days. Disruption budgets are not applied.",
         grouped(shadow.node_ms / 86_400_000)
     )];
     if let (Some(rate), Some(high)) =
