@@ -1,0 +1,180 @@
+//! The disk of the guest: Debian with systemd, a kernel with headers, DKMS and the lab's agent.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::cache::CacheEntry;
+use super::debian::{Mirrors, Suite};
+use crate::shell::{command, run};
+
+const PACKAGES: [&str; 20] = [
+    "apt-utils",
+    "dbus",
+    "dkms",
+    "grub-efi-amd64",
+    "grub-efi-amd64-signed",
+    "initramfs-tools",
+    "kmod",
+    "less",
+    "linux-headers-amd64",
+    "linux-image-amd64",
+    "lsof",
+    "mokutil",
+    "nftables",
+    "openssl",
+    "procps",
+    "shim-signed",
+    "systemd-sysv",
+    "udev",
+    "unattended-upgrades",
+    "zstd",
+];
+
+const AGENT: &str = include_str!("guest/agent.pl");
+const AGENT_UNIT: &str = include_str!("guest/farrier-lab-agent.service");
+/// Runs in the new root: `mmdebstrap` passes its path.
+const CUSTOMIZE: &str = include_str!("guest/customize.sh");
+const SETUP: &str = include_str!("guest/setup.sh");
+
+/// Sectors of 512 bytes.
+const ESP_START: u64 = 2048;
+const ESP_SECTORS: u64 = 64 * 2048;
+const ROOT_START: u64 = ESP_START + ESP_SECTORS;
+const ROOT_MIB: u64 = 5 * 1024;
+
+/// What the image build leaves in its folder.
+pub(crate) struct Image {
+    folder: PathBuf,
+}
+
+impl Image {
+    pub(crate) fn entry() -> CacheEntry {
+        let geometry = format!("{ESP_START} {ESP_SECTORS} {ROOT_MIB}");
+        let packages = PACKAGES.join(" ");
+        let suite = Suite::Bookworm.name();
+        let inputs = [&packages, AGENT, AGENT_UNIT, CUSTOMIZE, SETUP, GRUB, &geometry, suite];
+        CacheEntry::new("image", &inputs)
+    }
+
+    /// The image of this or an earlier run.
+    pub(crate) fn ensure(mirrors: &Mirrors) -> anyhow::Result<Self> {
+        let folder = Self::entry().ensure(|folder| build(folder, mirrors))?;
+        Ok(Self { folder })
+    }
+
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.folder.join("disk.raw")
+    }
+
+    pub(crate) fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    pub(crate) fn initrd(&self) -> PathBuf {
+        self.folder.join("initrd.img")
+    }
+
+    /// The package database before any driver is installed.
+    pub(crate) fn package_status(&self) -> PathBuf {
+        self.folder.join("status")
+    }
+}
+
+fn build(folder: &Path, mirrors: &Mirrors) -> anyhow::Result<()> {
+    let root = folder.join("root");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    install(folder, &root, mirrors)?;
+    for (from, to) in
+        [("vmlinuz", "vmlinuz"), ("initrd.img", "initrd.img"), ("var/lib/dpkg/status", "status")]
+    {
+        let from = root.join(from);
+        fs::copy(&from, folder.join(to))
+            .with_context(|| format!("failed to copy `{}`", from.display()))?;
+    }
+    assemble(&root, &folder.join("disk.raw"))?;
+    fs::remove_dir_all(&root)?;
+    Ok(())
+}
+
+/// Installs the guest's packages into a folder.
+fn install(folder: &Path, root: &Path, mirrors: &Mirrors) -> anyhow::Result<()> {
+    let files = folder.join("files");
+    fs::create_dir_all(&files)?;
+    for (name, text) in [
+        ("agent.pl", AGENT),
+        ("farrier-lab-agent.service", AGENT_UNIT),
+        ("customize.sh", CUSTOMIZE),
+        ("setup.sh", SETUP),
+    ] {
+        let path = files.join(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    }
+    let files = files.display();
+    let mut mmdebstrap = command("mmdebstrap");
+    mmdebstrap.args(["--quiet", "--mode=root", "--variant=minbase", "--format=directory"]);
+    mmdebstrap.arg(format!("--include={}", PACKAGES.join(",")));
+    mmdebstrap.arg(format!("--setup-hook={files}/setup.sh \"$1\""));
+    mmdebstrap.arg(format!("--customize-hook={files}/customize.sh \"$1\" {files}"));
+    mmdebstrap.arg(Suite::Bookworm.name()).arg(root);
+    mmdebstrap.arg(mirrors.source(Suite::Bookworm, "main"));
+    run(&mut mmdebstrap, "mmdebstrap")
+}
+
+/// Makes a disk with a boot partition and a root partition, without loop devices.
+fn assemble(root: &Path, disk: &Path) -> anyhow::Result<()> {
+    let bytes = (ROOT_START + (ROOT_MIB + 2) * 2048) * 512;
+    fs::File::create(disk)?.set_len(bytes)?;
+    let table = format!(
+        "label: gpt\n\
+         start={ESP_START}, size={ESP_SECTORS}, type=uefi\n\
+         start={ROOT_START}, size={}, type=linux\n",
+        ROOT_MIB * 2048
+    );
+    let layout = disk.with_extension("layout");
+    fs::write(&layout, table)?;
+    let mut sfdisk = command("sfdisk");
+    sfdisk.arg("--quiet").arg(disk).stdin(fs::File::open(&layout)?);
+    run(&mut sfdisk, "sfdisk")?;
+    let mut mke2fs = command("mke2fs");
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-L", "farrier-lab"]);
+    mke2fs.arg("-E").arg(format!("offset={},lazy_itable_init=0", ROOT_START * 512));
+    mke2fs.arg("-d").arg(root).arg(disk).arg(format!("{ROOT_MIB}M"));
+    run(&mut mke2fs, "mke2fs")?;
+    boot_partition(root, disk)
+}
+
+/// The boot loader's configuration on the boot partition: goes on with the one on the root
+/// partition, which Debian's tools maintain.
+const GRUB: &str = "search --no-floppy --label farrier-lab --set=root\n\
+                    set prefix=($root)/boot/grub\n\
+                    configfile $prefix/grub.cfg\n";
+
+/// Debian's signed boot loaders: the firmware starts shim, shim starts GRUB.
+fn boot_partition(root: &Path, disk: &Path) -> anyhow::Result<()> {
+    let partition = format!("{}@@{}", disk.display(), ESP_START * 512);
+    let mtools = |program: &str, args: &[&str]| -> anyhow::Result<()> {
+        let mut mtools = command(program);
+        mtools.env("MTOOLS_SKIP_CHECK", "1").args(["-i", &partition]).args(args);
+        let output = mtools.output().with_context(|| format!("failed to start `{program}`"))?;
+        if !output.status.success() {
+            bail!("`{program}` failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    };
+    mtools("mformat", &["-F", "-T", &ESP_SECTORS.to_string(), "-v", "ESP", "::"])?;
+    mtools("mmd", &["::/EFI", "::/EFI/BOOT", "::/EFI/debian"])?;
+    let file = |path: &str| root.join(path).display().to_string();
+    mtools("mcopy", &[&file("usr/lib/shim/shimx64.efi.signed"), "::/EFI/BOOT/BOOTX64.EFI"])?;
+    mtools("mcopy", &[&file("usr/lib/shim/mmx64.efi.signed"), "::/EFI/BOOT/mmx64.efi"])?;
+    let grub = file("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed");
+    mtools("mcopy", &[&grub, "::/EFI/BOOT/grubx64.efi"])?;
+    let config = disk.with_extension("grub");
+    fs::write(&config, GRUB)?;
+    mtools("mcopy", &[&config.display().to_string(), "::/EFI/debian/grub.cfg"])
+}

@@ -1,0 +1,95 @@
+//! Virtual machines with a real Debian, real packages and a stand-in kernel module: the lab in
+//! which driver changes are tried.
+//!
+//! ```text
+//! debian (mirrors) -> image (root file system, disk) ─┐
+//!                  -> archive (packages, stand-in) ───┴> machine (qemu + agent) -> scenarios
+//! ```
+
+mod accelerator;
+mod archive;
+mod cache;
+mod channel;
+mod debian;
+mod image;
+mod machine;
+mod qemu;
+mod scenarios;
+mod stand_in;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+use crate::requirements;
+use crate::shell::print_status;
+use archive::Archive;
+use cache::lab_folder;
+use debian::Mirrors;
+use image::Image;
+use machine::Machine;
+use qemu::{Boot, Qemu};
+
+/// What scenarios run with.
+pub(crate) struct Lab {
+    image: Image,
+    archive: Archive,
+    qemu: Qemu,
+}
+
+impl Lab {
+    pub(crate) fn prepare() -> anyhow::Result<Self> {
+        requirements::ensure_lab()?;
+        let mirrors = Mirrors::of_this_machine()?;
+        let image = Image::ensure(&mirrors)?;
+        let archive = Archive::ensure(&mirrors, &image)?;
+        let accelerator = accelerator::choose(&image.kernel())?;
+        let qemu = Qemu { accelerator, archive: archive.disk() };
+        Ok(Self { image, archive, qemu })
+    }
+
+    pub(crate) fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// The kernel and the initramfs of the image, loaded by qemu.
+    pub(crate) fn direct(&self) -> Boot {
+        Boot::Direct { kernel: self.image.kernel(), initrd: self.image.initrd() }
+    }
+
+    fn machine_folder(name: &str) -> PathBuf {
+        lab_folder().join("machines").join(name)
+    }
+
+    /// A fresh machine of this name.
+    pub(crate) fn boot(&self, name: &str, boot: &Boot) -> anyhow::Result<Machine> {
+        Machine::boot(self.qemu.clone(), &self.image.disk(), &Self::machine_folder(name), boot)
+    }
+}
+
+pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
+    match args {
+        [] => scenarios::run_all(|_| true),
+        ["--quick"] => scenarios::run_all(|scenario| scenario.quick),
+        ["list"] => {
+            scenarios::list();
+            Ok(())
+        }
+        ["run", names @ ..] if !names.is_empty() => scenarios::run_named(names),
+        ["shell"] => shell(),
+        _ => bail!("unknown arguments of `cargo xtask lab`: `{}`", args.join(" ")),
+    }
+}
+
+/// A machine whose console is this terminal; Ctrl-A X ends it.
+fn shell() -> anyhow::Result<()> {
+    let lab = Lab::prepare()?;
+    let folder = Lab::machine_folder("shell");
+    print_status("--- lab: root needs no password; Ctrl-A X ends the machine");
+    let mut qemu = Machine::interactive(&lab.qemu, &lab.image.disk(), &folder, &lab.direct())?;
+    let status = qemu.status().context("failed to start qemu")?;
+    if !status.success() {
+        bail!("qemu failed ({status})");
+    }
+    Ok(())
+}
