@@ -102,6 +102,7 @@ impl DriverVersion {
 
 pub(crate) struct Archive {
     folder: PathBuf,
+    key: String,
 }
 
 impl Archive {
@@ -111,7 +112,12 @@ impl Archive {
         let sources: String = stand_in::sources().collect();
         let entry = CacheEntry::new("archive", &[image_key.key(), &set, &sources]);
         let folder = entry.ensure(|folder| build(folder, mirrors, &image.package_status()))?;
-        Ok(Self { folder })
+        Ok(Self { folder, key: entry.key().to_owned() })
+    }
+
+    /// Differs whenever the image or the packages may differ.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
     }
 
     pub(crate) fn disk(&self) -> PathBuf {

@@ -160,6 +160,11 @@ impl Machine {
         Ok(())
     }
 
+    /// The disk with everything that this machine wrote.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.folder.join("disk.qcow2")
+    }
+
     pub(crate) fn console(&self) -> anyhow::Result<String> {
         let bytes = fs::read(self.folder.join("console.log"))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -242,6 +247,29 @@ impl Machine {
         self.wait_for_boot()
     }
 
+    /// Shuts the guest down, with everything synced to its disk.
+    pub(crate) fn power_off(&mut self) -> anyhow::Result<()> {
+        self.start(&["systemctl", "poweroff"])?;
+        let mut running = self.running.take().context("the machine is off")?;
+        let deadline = Instant::now() + BOOT_DEADLINE;
+        // The frames end with qemu.
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match running.frames.recv_timeout(left) {
+                Ok(frame) => drop(frame?),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!(
+                        "the guest did not shut down; end of its console:\n{}",
+                        self.console_tail()
+                    )
+                }
+            }
+        }
+        let status = running.process.wait()?;
+        if status.success() { Ok(()) } else { bail!("qemu ended with {status}") }
+    }
+
     /// Ends the machine at once. Data that the guest has not synced to its disk may be lost.
     pub(crate) fn power_cut(&mut self) -> anyhow::Result<()> {
         self.running.take().context("the machine is off")?;
@@ -252,7 +280,7 @@ impl Machine {
     pub(crate) fn power_cut_at(&mut self, moment: &Moment<'_>) -> anyhow::Result<()> {
         let deadline = Instant::now() + COMMAND_DEADLINE;
         match *moment {
-            Moment::Output { job, text } => self.wait_for_output(job, text, deadline)?,
+            Moment::Output { job, text } => self.wait_for_output(job, text)?,
             Moment::Console(text) => {
                 let start = self.console()?.len();
                 while !self.console()?.get(start..).unwrap_or_default().contains(text) {
@@ -261,7 +289,7 @@ impl Machine {
             }
             Moment::File { path, text } => {
                 let job = self.start(&["tail", "--quiet", "-F", "-n", "+1", path])?;
-                self.wait_for_output(job, text, deadline)?;
+                self.wait_for_output(job, text)?;
             }
             Moment::After(delay) => {
                 let end = Instant::now() + delay;
@@ -273,7 +301,9 @@ impl Machine {
         self.power_cut()
     }
 
-    fn wait_for_output(&mut self, job: Job, text: &str, deadline: Instant) -> anyhow::Result<()> {
+    /// Waits until a running command has printed this text.
+    pub(crate) fn wait_for_output(&mut self, job: Job, text: &str) -> anyhow::Result<()> {
+        let deadline = Instant::now() + COMMAND_DEADLINE;
         loop {
             let running = self.running.as_ref().context("the machine is off")?;
             let output = running.jobs.get(&job.0).context("the guest was rebooted meanwhile")?;

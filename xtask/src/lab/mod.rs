@@ -11,6 +11,7 @@ mod archive;
 mod cache;
 mod channel;
 mod debian;
+mod driver;
 mod image;
 mod machine;
 mod qemu;
@@ -24,7 +25,7 @@ use anyhow::{Context, bail};
 use crate::requirements;
 use crate::shell::print_status;
 use archive::Archive;
-use cache::lab_folder;
+use cache::{CacheEntry, lab_folder};
 use debian::Mirrors;
 use image::Image;
 use machine::Machine;
@@ -57,6 +58,25 @@ impl Lab {
         Boot::Direct { kernel: self.image.kernel(), initrd: self.image.initrd() }
     }
 
+    /// The image with the driver of `archive::OLD`, installed once.
+    pub(crate) fn driver_disk(&self) -> anyhow::Result<PathBuf> {
+        let entry = CacheEntry::new("driver", &[self.archive.key(), driver::SOURCE]);
+        let folder = entry.ensure(|folder| {
+            let mut machine = self.boot("driver", &self.direct())?;
+            driver::prepare(&mut machine)?;
+            machine.power_off()?;
+            std::fs::rename(machine.disk(), folder.join("disk.qcow2"))?;
+            Ok(())
+        })?;
+        Ok(folder.join("disk.qcow2"))
+    }
+
+    /// A fresh machine of this name, with a driver installed but no module loaded.
+    pub(crate) fn boot_with_driver(&self, name: &str, boot: &Boot) -> anyhow::Result<Machine> {
+        let disk = self.driver_disk()?;
+        Machine::boot(self.qemu.clone(), &disk, &Self::machine_folder(name), boot)
+    }
+
     fn machine_folder(name: &str) -> PathBuf {
         lab_folder().join("machines").join(name)
     }
@@ -77,8 +97,18 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         }
         ["run", names @ ..] if !names.is_empty() => scenarios::run_named(names),
         ["shell"] => shell(),
+        ["exec", script] => execute(script),
         _ => bail!("unknown arguments of `cargo xtask lab`: `{}`", args.join(" ")),
     }
+}
+
+/// Runs a shell script in a fresh machine.
+fn execute(script: &str) -> anyhow::Result<()> {
+    let lab = Lab::prepare()?;
+    let mut machine = lab.boot("exec", &lab.direct())?;
+    let output = machine.run(&["/bin/bash", "-c", script])?;
+    print_status(output.all().trim_end());
+    if output.code == Some(0) { Ok(()) } else { bail!("the script ended with {:?}", output.code) }
 }
 
 /// A machine whose console is this terminal; Ctrl-A X ends it.

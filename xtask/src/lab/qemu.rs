@@ -27,7 +27,7 @@ impl Accelerator {
     fn args(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            Self::Tcg => ["-accel", "tcg", "-cpu", "max"],
+            Self::Tcg => ["-accel", "tcg,tb-size=512", "-cpu", "max,la57=off"],
         }
     }
 }
@@ -52,8 +52,7 @@ pub(crate) struct Qemu {
     pub(crate) archive: PathBuf,
 }
 
-pub(crate) const KERNEL_ARGUMENTS: &str =
-    "root=LABEL=farrier-lab rw console=ttyS0 loglevel=5 systemd.show_status=false panic=-1";
+pub(crate) const KERNEL_ARGUMENTS: &str = "root=LABEL=farrier-lab rw console=ttyS0 loglevel=5 mitigations=off systemd.show_status=false panic=-1";
 const FIRMWARE: &str = "/usr/share/OVMF";
 
 impl Qemu {

@@ -15,7 +15,7 @@ echo 'deb [trusted=yes] file:/srv/archive/bookworm ./' >"$root/etc/apt/sources.l
 # The lab starts these itself, at a known moment.
 chroot "$root" systemctl --quiet enable farrier-lab-agent.service
 chroot "$root" systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer \
-    dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+    dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
 mkdir -p "$root/etc/systemd/system/serial-getty@ttyS0.service.d"
 printf '[Service]\nExecStart=\nExecStart=-/sbin/agetty --autologin root --keep-baud 115200 %%I $TERM\n' \
     >"$root/etc/systemd/system/serial-getty@ttyS0.service.d/autologin.conf"

@@ -2,6 +2,8 @@
 //! first check that does not hold.
 
 mod boot;
+mod dkms;
+mod module;
 
 use std::time::Instant;
 
@@ -18,12 +20,26 @@ pub(crate) struct Scenario {
     run: fn(&Lab) -> anyhow::Result<()>,
 }
 
-const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "boot",
-    shows: "a machine boots, runs commands, takes a file and reboots",
-    quick: true,
-    run: boot::run,
-}];
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "boot",
+        shows: "a machine boots, runs commands, takes a file and reboots",
+        quick: true,
+        run: boot::run,
+    },
+    Scenario {
+        name: "module",
+        shows: "the stand-in loads with the driver's version, and an open device keeps it loaded",
+        quick: true,
+        run: module::run,
+    },
+    Scenario {
+        name: "dkms",
+        shows: "no headers: no module; a failed DKMS build fails apt and can be repaired",
+        quick: false,
+        run: dkms::run,
+    },
+];
 
 pub(crate) fn list() {
     for scenario in SCENARIOS {

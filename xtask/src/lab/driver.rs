@@ -1,0 +1,87 @@
+//! Drivers in the guest: which repositories it sees, and how a driver is installed by hand.
+
+use super::archive::{DriverVersion, Repository};
+use super::machine::Machine;
+use super::stand_in::Flavour;
+
+pub(crate) const SOURCE: &str = include_str!("driver.rs");
+
+/// Sources of the guest, besides those of the image.
+const SOURCES: &str = "/etc/apt/sources.list.d/lab.list";
+
+/// Makes exactly these repositories visible, besides the guest's own Debian.
+pub(crate) fn show(machine: &mut Machine, repositories: &[Repository]) -> anyhow::Result<()> {
+    let line = |repository: &Repository| {
+        format!("deb [trusted=yes] file:/srv/archive/{} ./\n", repository.suite.name())
+    };
+    let lines: String = repositories.iter().map(line).collect();
+    machine.script(&format!("printf '%s' '{lines}' >{SOURCES}; apt-get --quiet=2 update"))?;
+    Ok(())
+}
+
+/// The arguments of apt that install all packages of a driver.
+pub(crate) fn install_script(repository: Repository, flavour: Flavour) -> String {
+    let suite = repository.suite.name();
+    // `PACKAGE/SUITE` takes the version of that suite.
+    let packages: Vec<String> = repository
+        .driver_packages(flavour)
+        .iter()
+        .map(|package| format!("{package}/{suite}"))
+        .collect();
+    format!(
+        "DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --allow-downgrades \
+         --no-install-recommends --target-release {suite} install {}",
+        packages.join(" ")
+    )
+}
+
+/// Installs the driver that guests start with, and what a node of the fleet has besides.
+pub(crate) fn prepare(machine: &mut Machine) -> anyhow::Result<()> {
+    show(machine, &[super::archive::OLD])?;
+    machine.script(&install_script(super::archive::OLD, Flavour::Proprietary))?;
+    // A real card loads the modules through its PCI id.
+    machine.script(
+        "printf '%s\\n' nvidia nvidia-uvm >/etc/modules-load.d/farrier-lab.conf\n\
+         update-grub 2>&1",
+    )?;
+    Ok(())
+}
+
+/// Loads the modules and makes their device files, as the driver's own tools do on a real node.
+pub(crate) fn load(machine: &mut Machine) -> anyhow::Result<()> {
+    machine.script("modprobe nvidia; modprobe nvidia-uvm; nvidia-modprobe -c 0 -u")?;
+    Ok(())
+}
+
+/// The versions that have to agree on a healthy node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DriverState {
+    /// `/sys/module/nvidia/version`; `None` if no module is loaded.
+    pub(crate) loaded: Option<String>,
+    /// `modinfo` of the running kernel's module; `None` if it has none.
+    pub(crate) on_disk: Option<String>,
+    /// The version in the file name of NVML; `None` if it is not installed.
+    pub(crate) library: Option<String>,
+}
+
+impl DriverState {
+    pub(crate) fn of(version: &DriverVersion) -> Self {
+        let upstream = Some(version.upstream().to_owned());
+        Self { loaded: upstream.clone(), on_disk: upstream.clone(), library: upstream }
+    }
+
+    pub(crate) fn read(machine: &mut Machine) -> anyhow::Result<Self> {
+        let mut read = |script: &str| -> anyhow::Result<Option<String>> {
+            let text = machine.script(script)?;
+            Ok(Some(text).filter(|text| !text.is_empty()))
+        };
+        Ok(Self {
+            loaded: read("if test -e /sys/module/nvidia; then cat /sys/module/nvidia/version; fi")?,
+            on_disk: read("modinfo -F version nvidia-current 2>/dev/null || true")?,
+            library: read(
+                "library=/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1\n\
+                 if test -e $library; then readlink $library | sed s/.*\\.so\\.//; fi",
+            )?,
+        })
+    }
+}
