@@ -1,10 +1,8 @@
 //! Drivers in the guest: which repositories it sees, and how a driver is installed by hand.
 
-use super::archive::{DriverVersion, Repository};
+use super::archive::{DriverVersion, OLD, Repository};
 use super::machine::Machine;
 use super::stand_in::Flavour;
-
-pub(crate) const SOURCE: &str = include_str!("driver.rs");
 
 /// Sources of the guest, besides those of the image.
 const SOURCES: &str = "/etc/apt/sources.list.d/lab.list";
@@ -35,21 +33,35 @@ pub(crate) fn install_script(repository: Repository, flavour: Flavour) -> String
     )
 }
 
-/// Installs the driver that guests start with, and what a node of the fleet has besides.
+/// What makes the disk of guests that start with a driver. GRUB needs its configuration.
+pub(crate) fn preparation() -> String {
+    format!("{}\nupdate-grub 2>&1", install_script(OLD, Flavour::Proprietary))
+}
+
+/// Installs the driver that guests start with.
 pub(crate) fn prepare(machine: &mut Machine) -> anyhow::Result<()> {
-    show(machine, &[super::archive::OLD])?;
-    machine.script(&install_script(super::archive::OLD, Flavour::Proprietary))?;
-    // A real card loads the modules through its PCI id.
+    show(machine, &[OLD])?;
+    machine.script(&preparation())?;
+    Ok(())
+}
+
+/// Loads the modules and makes their device files. On a real node the PCI id of the card does the
+/// first, and the driver's own tools do both.
+pub(crate) fn load(machine: &mut Machine) -> anyhow::Result<()> {
     machine.script(
-        "printf '%s\\n' nvidia nvidia-uvm >/etc/modules-load.d/farrier-lab.conf\n\
-         update-grub 2>&1",
+        "modprobe nvidia; modprobe nvidia-uvm; nvidia-modprobe -c 0 -u\n\
+         test -e /dev/nvidia0 || mknod --mode=666 /dev/nvidia0 c 195 0",
     )?;
     Ok(())
 }
 
-/// Loads the modules and makes their device files, as the driver's own tools do on a real node.
-pub(crate) fn load(machine: &mut Machine) -> anyhow::Result<()> {
-    machine.script("modprobe nvidia; modprobe nvidia-uvm; nvidia-modprobe -c 0 -u")?;
+/// Removes all modules; fails if one is in use.
+pub(crate) fn unload(machine: &mut Machine) -> anyhow::Result<()> {
+    machine.script(
+        "for module in nvidia_drm nvidia_modeset nvidia_uvm nvidia_peermem nvidia; do\n\
+         if test -e /sys/module/$module; then rmmod $module; fi\n\
+         done",
+    )?;
     Ok(())
 }
 

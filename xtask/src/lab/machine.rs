@@ -165,6 +165,12 @@ impl Machine {
         self.folder.join("disk.qcow2")
     }
 
+    /// The UEFI variables of this machine, if firmware boots it.
+    pub(crate) fn variables(&self) -> PathBuf {
+        self.folder.join("variables.fd")
+    }
+
+    /// Everything that the console showed, of all boots.
     pub(crate) fn console(&self) -> anyhow::Result<String> {
         let bytes = fs::read(self.folder.join("console.log"))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -12,11 +12,13 @@ mod cache;
 mod channel;
 mod debian;
 mod driver;
+mod fingerprint;
 mod image;
 mod machine;
 mod qemu;
 mod scenarios;
 mod stand_in;
+mod uefi;
 
 use std::path::PathBuf;
 
@@ -60,7 +62,7 @@ impl Lab {
 
     /// The image with the driver of `archive::OLD`, installed once.
     pub(crate) fn driver_disk(&self) -> anyhow::Result<PathBuf> {
-        let entry = CacheEntry::new("driver", &[self.archive.key(), driver::SOURCE]);
+        let entry = CacheEntry::new("driver", &[self.archive.key(), &driver::preparation()]);
         let folder = entry.ensure(|folder| {
             let mut machine = self.boot("driver", &self.direct())?;
             driver::prepare(&mut machine)?;
@@ -97,15 +99,19 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         }
         ["run", names @ ..] if !names.is_empty() => scenarios::run_named(names),
         ["shell"] => shell(),
-        ["exec", script] => execute(script),
+        ["exec", script] => execute(script, Lab::boot),
+        ["exec", "--driver", script] => execute(script, Lab::boot_with_driver),
         _ => bail!("unknown arguments of `cargo xtask lab`: `{}`", args.join(" ")),
     }
 }
 
 /// Runs a shell script in a fresh machine.
-fn execute(script: &str) -> anyhow::Result<()> {
+fn execute(
+    script: &str,
+    boot: fn(&Lab, &str, &Boot) -> anyhow::Result<Machine>,
+) -> anyhow::Result<()> {
     let lab = Lab::prepare()?;
-    let mut machine = lab.boot("exec", &lab.direct())?;
+    let mut machine = boot(&lab, "exec", &lab.direct())?;
     let output = machine.run(&["/bin/bash", "-c", script])?;
     print_status(output.all().trim_end());
     if output.code == Some(0) { Ok(()) } else { bail!("the script ended with {:?}", output.code) }

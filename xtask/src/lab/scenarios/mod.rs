@@ -2,8 +2,14 @@
 //! first check that does not hold.
 
 mod boot;
+mod disk;
 mod dkms;
+mod kernel;
 mod module;
+mod power;
+mod secure_boot;
+mod unattended;
+mod upgrade;
 
 use std::time::Instant;
 
@@ -38,6 +44,48 @@ const SCENARIOS: &[Scenario] = &[
         shows: "no headers: no module; a failed DKMS build fails apt and can be repaired",
         quick: false,
         run: dkms::run,
+    },
+    Scenario {
+        name: "power",
+        shows: "a power cut loses what was not synced, and nothing else",
+        quick: true,
+        run: power::loses_unsynced,
+    },
+    Scenario {
+        name: "power-cut",
+        shows: "dpkg recovers from a power cut while apt unpacks a driver",
+        quick: false,
+        run: power::recovers,
+    },
+    Scenario {
+        name: "upgrade",
+        shows: "a driver change by hand and back leaves the node as it was",
+        quick: false,
+        run: upgrade::run,
+    },
+    Scenario {
+        name: "full-disk",
+        shows: "a driver change on a full disk fails and is completed later",
+        quick: false,
+        run: disk::run,
+    },
+    Scenario {
+        name: "unattended",
+        shows: "unattended-upgrades moves the driver under the loaded module; held kernels stay",
+        quick: false,
+        run: unattended::run,
+    },
+    Scenario {
+        name: "kernel",
+        shows: "a new kernel without headers boots without a driver; its headers bring it back",
+        quick: false,
+        run: kernel::run,
+    },
+    Scenario {
+        name: "secure-boot",
+        shows: "the kernel rejects a module until the key of DKMS is enrolled",
+        quick: false,
+        run: secure_boot::run,
     },
 ];
 

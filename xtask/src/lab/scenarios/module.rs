@@ -15,21 +15,21 @@ pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
         format!("NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  ", version.upstream());
     expect(nvrm.starts_with(&expected), || format!("unexpected NVRM line: {nvrm}"))?;
 
-    // `nvidia_uvm` needs `nvidia`, so the order matters.
+    // Other modules need `nvidia`, so the order matters.
     let output = machine.run(&["rmmod", "nvidia"])?;
     expect(output.code == Some(1) && output.all().contains("nvidia_uvm"), || output.all())?;
-    machine.succeed(&["rmmod", "nvidia_uvm"])?;
+    machine.succeed(&["rmmod", "nvidia_drm", "nvidia_modeset", "nvidia_uvm"])?;
 
-    let holder = ["sh", "-c", "exec 3</dev/nvidia0; echo open; exec sleep infinity"];
+    let holder = ["sh", "-c", "exec 3</dev/nvidia0; echo holding; exec sleep infinity"];
     let holder = machine.start(&holder)?;
-    machine.wait_for_output(holder, "open")?;
+    machine.wait_for_output(holder, "holding")?;
     expect_eq("references", machine.succeed(&["cat", "/sys/module/nvidia/refcnt"])?.as_str(), "1")?;
     let output = machine.run(&["rmmod", "nvidia"])?;
     expect(output.code == Some(1) && output.all().contains(IN_USE), || output.all())?;
     let users = machine.succeed(&["lsof", "-t", "/dev/nvidia0"])?;
     machine.succeed(&["kill", &users])?;
     machine.finish(holder, crate::lab::machine::COMMAND_DEADLINE)?;
-    machine.succeed(&["rmmod", "nvidia"])?;
+    driver::unload(&mut machine)?;
     expect_eq("loaded", DriverState::read(&mut machine)?.loaded, None)?;
 
     // What a GPU that fails to start looks like.
