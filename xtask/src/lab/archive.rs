@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use super::cache::CacheEntry;
 use super::debian::{Mirrors, PrivateApt, Suite};
-use super::image::Image;
+use super::image::RootFs;
 use super::stand_in::{self, Flavour};
 use crate::shell::{command, run};
 
@@ -106,18 +106,22 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    pub(crate) fn ensure(mirrors: &Mirrors, image: &Image) -> anyhow::Result<Self> {
-        let image_key = Image::entry();
+    pub(crate) fn ensure(mirrors: &Mirrors, root: &RootFs) -> anyhow::Result<Self> {
         let set = format!("{KERNEL:?} {REPOSITORIES:?} {COMPONENTS}");
         let sources: String = stand_in::sources().collect();
-        let entry = CacheEntry::new("archive", &[image_key.key(), &set, &sources]);
-        let folder = entry.ensure(|folder| build(folder, mirrors, &image.package_status()))?;
+        let entry = CacheEntry::new("archive", &[root.key(), &set, &sources]);
+        let folder = entry.ensure(|folder| build(folder, mirrors, &root.package_status()))?;
         Ok(Self { folder, key: entry.key().to_owned() })
     }
 
     /// Differs whenever the image or the packages may differ.
     pub(crate) fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The repositories, as folders.
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.folder.join("tree")
     }
 
     pub(crate) fn disk(&self) -> PathBuf {
@@ -160,9 +164,7 @@ fn build(folder: &Path, mirrors: &Mirrors, status: &Path) -> anyhow::Result<()> 
     let mut mke2fs = command("mke2fs");
     mke2fs.args(["-q", "-F", "-t", "ext4", "-L", "farrier-archive", "-O", "^has_journal", "-d"]);
     mke2fs.arg(&tree).arg(&disk).arg("1G");
-    run(&mut mke2fs, "mke2fs")?;
-    fs::remove_dir_all(&tree)?;
-    Ok(())
+    run(&mut mke2fs, "mke2fs")
 }
 
 /// Downloads the packages of one repository that the image lacks.

@@ -1,6 +1,6 @@
 //! Drivers in the guest: which repositories it sees, and how a driver is installed by hand.
 
-use super::archive::{DriverVersion, OLD, Repository};
+use super::archive::{DriverVersion, Repository};
 use super::machine::Machine;
 use super::stand_in::Flavour;
 
@@ -31,18 +31,6 @@ pub(crate) fn install_script(repository: Repository, flavour: Flavour) -> String
          --no-install-recommends --target-release {suite} install {}",
         packages.join(" ")
     )
-}
-
-/// What makes the disk of guests that start with a driver. GRUB needs its configuration.
-pub(crate) fn preparation() -> String {
-    format!("{}\nupdate-grub 2>&1", install_script(OLD, Flavour::Proprietary))
-}
-
-/// Installs the driver that guests start with.
-pub(crate) fn prepare(machine: &mut Machine) -> anyhow::Result<()> {
-    show(machine, &[OLD])?;
-    machine.script(&preparation())?;
-    Ok(())
 }
 
 /// Loads the modules and makes their device files. On a real node the PCI id of the card does the

@@ -1,4 +1,4 @@
-//! The disk of the guest: Debian with systemd, a kernel with headers, DKMS and the lab's agent.
+//! The disks of the guest: Debian with systemd, a kernel with headers, DKMS and the lab's agent.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use super::archive::{Archive, OLD};
 use super::cache::CacheEntry;
 use super::debian::{Mirrors, Suite};
+use super::stand_in::Flavour;
 use crate::shell::{command, run};
 
 const PACKAGES: [&str; 20] = [
@@ -38,6 +40,7 @@ const AGENT_UNIT: &str = include_str!("guest/farrier-lab-agent.service");
 /// Runs in the new root: `mmdebstrap` passes its path.
 const CUSTOMIZE: &str = include_str!("guest/customize.sh");
 const SETUP: &str = include_str!("guest/setup.sh");
+const INSTALL_DRIVER: &str = include_str!("guest/install-driver.sh");
 
 /// Sectors of 512 bytes.
 const ESP_START: u64 = 2048;
@@ -45,23 +48,73 @@ const ESP_SECTORS: u64 = 64 * 2048;
 const ROOT_START: u64 = ESP_START + ESP_SECTORS;
 const ROOT_MIB: u64 = 5 * 1024;
 
-/// What the image build leaves in its folder.
+/// The root file system of the guest, as a folder: the input of its disks.
+pub(crate) struct RootFs {
+    folder: PathBuf,
+    key: String,
+}
+
+impl RootFs {
+    /// That of this or an earlier run.
+    pub(crate) fn ensure(mirrors: &Mirrors) -> anyhow::Result<Self> {
+        let suite = Suite::Bookworm.name();
+        let inputs = [&PACKAGES.join(" "), AGENT, AGENT_UNIT, CUSTOMIZE, SETUP, suite];
+        let entry = CacheEntry::new("root", &inputs);
+        let folder = entry.ensure(|folder| {
+            let root = folder.join("root");
+            if root.exists() {
+                fs::remove_dir_all(&root)?;
+            }
+            install(folder, &root, mirrors)
+        })?;
+        Ok(Self { folder, key: entry.key().to_owned() })
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    /// The package database before any driver is installed.
+    pub(crate) fn package_status(&self) -> PathBuf {
+        self.path().join("var/lib/dpkg/status")
+    }
+}
+
+/// A disk, and the kernel and the initramfs on it.
 pub(crate) struct Image {
     folder: PathBuf,
 }
 
 impl Image {
-    pub(crate) fn entry() -> CacheEntry {
-        let geometry = format!("{ESP_START} {ESP_SECTORS} {ROOT_MIB}");
-        let packages = PACKAGES.join(" ");
-        let suite = Suite::Bookworm.name();
-        let inputs = [&packages, AGENT, AGENT_UNIT, CUSTOMIZE, SETUP, GRUB, &geometry, suite];
-        CacheEntry::new("image", &inputs)
+    /// Debian without a driver.
+    pub(crate) fn bare(root: &RootFs) -> anyhow::Result<Self> {
+        let entry = CacheEntry::new("bare", &[root.key(), GRUB, &geometry()]);
+        let folder = entry.ensure(|folder| assemble(&root.path(), folder))?;
+        Ok(Self { folder })
     }
 
-    /// The image of this or an earlier run.
-    pub(crate) fn ensure(mirrors: &Mirrors) -> anyhow::Result<Self> {
-        let folder = Self::entry().ensure(|folder| build(folder, mirrors))?;
+    /// Debian with the driver that guests start with.
+    pub(crate) fn with_driver(root: &RootFs, archive: &Archive) -> anyhow::Result<Self> {
+        let inputs = [archive.key(), GRUB, &geometry(), INSTALL_DRIVER];
+        let entry = CacheEntry::new("driver", &inputs);
+        let folder = entry.ensure(|folder| {
+            let own_root = folder.join("root");
+            let mut copy = command("cp");
+            run(copy.args(["-a", "--reflink=auto"]).arg(root.path()).arg(&own_root), "cp")?;
+            let mut sh = command("unshare");
+            sh.args(["--mount", "--", "/bin/bash", "-euo", "pipefail", "-c", INSTALL_DRIVER]);
+            sh.arg("install-driver").arg(&own_root).arg(archive.tree());
+            sh.args(OLD.driver_packages(Flavour::Proprietary));
+            sh.stdout(fs::File::create(folder.join("install.log"))?);
+            run(&mut sh, "install the driver")?;
+            assemble(&own_root, folder)?;
+            fs::remove_dir_all(&own_root)?;
+            Ok(())
+        })?;
         Ok(Self { folder })
     }
 
@@ -76,29 +129,10 @@ impl Image {
     pub(crate) fn initrd(&self) -> PathBuf {
         self.folder.join("initrd.img")
     }
-
-    /// The package database before any driver is installed.
-    pub(crate) fn package_status(&self) -> PathBuf {
-        self.folder.join("status")
-    }
 }
 
-fn build(folder: &Path, mirrors: &Mirrors) -> anyhow::Result<()> {
-    let root = folder.join("root");
-    if root.exists() {
-        fs::remove_dir_all(&root)?;
-    }
-    install(folder, &root, mirrors)?;
-    for (from, to) in
-        [("vmlinuz", "vmlinuz"), ("initrd.img", "initrd.img"), ("var/lib/dpkg/status", "status")]
-    {
-        let from = root.join(from);
-        fs::copy(&from, folder.join(to))
-            .with_context(|| format!("failed to copy `{}`", from.display()))?;
-    }
-    assemble(&root, &folder.join("disk.raw"))?;
-    fs::remove_dir_all(&root)?;
-    Ok(())
+fn geometry() -> String {
+    format!("{ESP_START} {ESP_SECTORS} {ROOT_MIB}")
 }
 
 /// Installs the guest's packages into a folder.
@@ -127,7 +161,13 @@ fn install(folder: &Path, root: &Path, mirrors: &Mirrors) -> anyhow::Result<()> 
 }
 
 /// Makes a disk with a boot partition and a root partition, without loop devices.
-fn assemble(root: &Path, disk: &Path) -> anyhow::Result<()> {
+fn assemble(root: &Path, folder: &Path) -> anyhow::Result<()> {
+    for name in ["vmlinuz", "initrd.img"] {
+        let from = root.join(name);
+        fs::copy(&from, folder.join(name))
+            .with_context(|| format!("failed to copy `{}`", from.display()))?;
+    }
+    let disk = &folder.join("disk.raw");
     let bytes = (ROOT_START + (ROOT_MIB + 2) * 2048) * 512;
     fs::File::create(disk)?.set_len(bytes)?;
     let table = format!(

@@ -58,6 +58,7 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 pub(crate) struct Machine {
     folder: PathBuf,
     qemu: Qemu,
+    boot: Boot,
     running: Option<Running>,
     boot_id: String,
     next_job: u64,
@@ -79,12 +80,7 @@ impl Drop for Running {
 
 impl Machine {
     /// Creates an overlay of `disk` in an empty `folder`, and boots it.
-    pub(crate) fn boot(
-        qemu: Qemu,
-        disk: &Path,
-        folder: &Path,
-        boot: &Boot,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn boot(qemu: Qemu, disk: &Path, folder: &Path, boot: Boot) -> anyhow::Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
@@ -93,11 +89,12 @@ impl Machine {
         let mut machine = Self {
             folder: folder.to_owned(),
             qemu,
+            boot,
             running: None,
             boot_id: String::new(),
             next_job: 1,
         };
-        machine.power_on(boot)?;
+        machine.power_on()?;
         Ok(machine)
     }
 
@@ -117,11 +114,11 @@ impl Machine {
     }
 
     /// Starts the machine with the disk as it is, and waits until the agent answers.
-    pub(crate) fn power_on(&mut self, boot: &Boot) -> anyhow::Result<()> {
+    pub(crate) fn power_on(&mut self) -> anyhow::Result<()> {
         if self.running.is_some() {
             bail!("the machine is already running");
         }
-        let mut qemu = self.qemu.command(&self.folder, boot)?;
+        let mut qemu = self.qemu.command(&self.folder, &self.boot)?;
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
         qemu.stderr(File::options().create(true).append(true).open(self.folder.join("qemu.log"))?);
         let mut process = qemu.spawn().context("failed to start qemu")?;

@@ -2,8 +2,8 @@
 //! which driver changes are tried.
 //!
 //! ```text
-//! debian (mirrors) -> image (root file system, disk) ─┐
-//!                  -> archive (packages, stand-in) ───┴> machine (qemu + agent) -> scenarios
+//! debian (mirrors) ─> root file system ─┬─> disks (image) ─┐
+//!                  ─> archive (stand_in) ┴──────────────────┴> machine (qemu, agent) ─> scenarios
 //! ```
 
 mod accelerator;
@@ -27,15 +27,16 @@ use anyhow::{Context, bail};
 use crate::requirements;
 use crate::shell::print_status;
 use archive::Archive;
-use cache::{CacheEntry, lab_folder};
+use cache::lab_folder;
 use debian::Mirrors;
-use image::Image;
+use image::{Image, RootFs};
 use machine::Machine;
 use qemu::{Boot, Qemu};
 
 /// What scenarios run with.
 pub(crate) struct Lab {
-    image: Image,
+    bare: Image,
+    with_driver: Image,
     archive: Archive,
     qemu: Qemu,
 }
@@ -44,49 +45,56 @@ impl Lab {
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         requirements::ensure_lab()?;
         let mirrors = Mirrors::of_this_machine()?;
-        let image = Image::ensure(&mirrors)?;
-        let archive = Archive::ensure(&mirrors, &image)?;
-        let accelerator = accelerator::choose(&image.kernel())?;
+        let root = RootFs::ensure(&mirrors)?;
+        let archive = Archive::ensure(&mirrors, &root)?;
+        let bare = Image::bare(&root)?;
+        let with_driver = Image::with_driver(&root, &archive)?;
+        let accelerator = accelerator::choose(&bare.kernel())?;
         let qemu = Qemu { accelerator, archive: archive.disk() };
-        Ok(Self { image, archive, qemu })
+        Ok(Self { bare, with_driver, archive, qemu })
     }
 
     pub(crate) fn archive(&self) -> &Archive {
         &self.archive
     }
 
-    /// The kernel and the initramfs of the image, loaded by qemu.
-    pub(crate) fn direct(&self) -> Boot {
-        Boot::Direct { kernel: self.image.kernel(), initrd: self.image.initrd() }
+    fn image(&self, disk: Disk) -> &Image {
+        match disk {
+            Disk::Bare => &self.bare,
+            Disk::WithDriver => &self.with_driver,
+        }
     }
 
-    /// The image with the driver of `archive::OLD`, installed once.
-    pub(crate) fn driver_disk(&self) -> anyhow::Result<PathBuf> {
-        let entry = CacheEntry::new("driver", &[self.archive.key(), &driver::preparation()]);
-        let folder = entry.ensure(|folder| {
-            let mut machine = self.boot("driver", &self.direct())?;
-            driver::prepare(&mut machine)?;
-            machine.power_off()?;
-            std::fs::rename(machine.disk(), folder.join("disk.qcow2"))?;
-            Ok(())
-        })?;
-        Ok(folder.join("disk.qcow2"))
+    /// A fresh machine of this name. qemu loads the kernel and the initramfs that its disk had at
+    /// first.
+    pub(crate) fn boot(&self, name: &str, disk: Disk) -> anyhow::Result<Machine> {
+        let image = self.image(disk);
+        let boot = Boot::Direct { kernel: image.kernel(), initrd: image.initrd() };
+        Machine::boot(self.qemu.clone(), &image.disk(), &Self::machine_folder(name), boot)
     }
 
-    /// A fresh machine of this name, with a driver installed but no module loaded.
-    pub(crate) fn boot_with_driver(&self, name: &str, boot: &Boot) -> anyhow::Result<Machine> {
-        let disk = self.driver_disk()?;
+    /// A fresh machine of this name, whose firmware loads what is on the disk.
+    pub(crate) fn boot_firmware(
+        &self,
+        name: &str,
+        disk: Disk,
+        boot: Boot,
+    ) -> anyhow::Result<Machine> {
+        let disk = self.image(disk).disk();
         Machine::boot(self.qemu.clone(), &disk, &Self::machine_folder(name), boot)
     }
 
     fn machine_folder(name: &str) -> PathBuf {
         lab_folder().join("machines").join(name)
     }
+}
 
-    /// A fresh machine of this name.
-    pub(crate) fn boot(&self, name: &str, boot: &Boot) -> anyhow::Result<Machine> {
-        Machine::boot(self.qemu.clone(), &self.image.disk(), &Self::machine_folder(name), boot)
-    }
+/// What a machine starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disk {
+    Bare,
+    /// The driver of `archive::OLD` is installed.
+    WithDriver,
 }
 
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
@@ -99,19 +107,16 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         }
         ["run", names @ ..] if !names.is_empty() => scenarios::run_named(names),
         ["shell"] => shell(),
-        ["exec", script] => execute(script, Lab::boot),
-        ["exec", "--driver", script] => execute(script, Lab::boot_with_driver),
+        ["exec", script] => execute(script, Disk::Bare),
+        ["exec", "--driver", script] => execute(script, Disk::WithDriver),
         _ => bail!("unknown arguments of `cargo xtask lab`: `{}`", args.join(" ")),
     }
 }
 
 /// Runs a shell script in a fresh machine.
-fn execute(
-    script: &str,
-    boot: fn(&Lab, &str, &Boot) -> anyhow::Result<Machine>,
-) -> anyhow::Result<()> {
+fn execute(script: &str, disk: Disk) -> anyhow::Result<()> {
     let lab = Lab::prepare()?;
-    let mut machine = boot(&lab, "exec", &lab.direct())?;
+    let mut machine = lab.boot("exec", disk)?;
     let output = machine.run(&["/bin/bash", "-c", script])?;
     print_status(output.all().trim_end());
     if output.code == Some(0) { Ok(()) } else { bail!("the script ended with {:?}", output.code) }
@@ -120,9 +125,10 @@ fn execute(
 /// A machine whose console is this terminal; Ctrl-A X ends it.
 fn shell() -> anyhow::Result<()> {
     let lab = Lab::prepare()?;
-    let folder = Lab::machine_folder("shell");
+    let image = lab.image(Disk::WithDriver);
     print_status("--- lab: root needs no password; Ctrl-A X ends the machine");
-    let mut qemu = Machine::interactive(&lab.qemu, &lab.image.disk(), &folder, &lab.direct())?;
+    let folder = Lab::machine_folder("shell");
+    let mut qemu = Machine::interactive(&lab.qemu, &image.disk(), &folder, &Boot::Firmware)?;
     let status = qemu.status().context("failed to start qemu")?;
     if !status.success() {
         bail!("qemu failed ({status})");

@@ -29,3 +29,15 @@ GRUB_TERMINAL=serial
 GRUB_DISABLE_OS_PROBER=true
 GRUB
 : >"$root/etc/machine-id"
+# What `update-grub` writes at the first kernel upgrade; it needs the disk, which is not there yet.
+cat >"$root/boot/grub/grub.cfg" <<'GRUB'
+serial --unit=0 --speed=115200
+terminal_input serial
+terminal_output serial
+set timeout=0
+menuentry 'Debian GNU/Linux' {
+	search --no-floppy --label farrier-lab --set=root
+	linux /vmlinuz root=LABEL=farrier-lab ro console=ttyS0 loglevel=5 systemd.show_status=false panic=-1
+	initrd /initrd.img
+}
+GRUB

@@ -1,7 +1,7 @@
-use super::{Lab, expect, expect_eq};
+use super::{Disk, Lab, expect, expect_eq};
 
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot("boot", &lab.direct())?;
+    let mut machine = lab.boot("boot", Disk::Bare)?;
     let output = machine.run(&["sh", "-c", "echo out; echo err >&2; exit 3"])?;
     expect_eq("exit code", output.code, Some(3))?;
     expect_eq("stdout", output.stdout.as_slice(), b"out\n")?;

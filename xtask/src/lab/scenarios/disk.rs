@@ -1,11 +1,11 @@
-use super::{Lab, expect, expect_eq, power};
+use super::{Disk, Lab, expect, expect_eq, power};
 use crate::lab::archive::{OLD, STABLE};
 use crate::lab::driver::{self, DriverState};
 use crate::lab::stand_in::Flavour;
 
 /// A driver change on a full disk fails, and is completed once there is space.
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot_with_driver("full-disk", &lab.direct())?;
+    let mut machine = lab.boot("full-disk", Disk::WithDriver)?;
     driver::show(&mut machine, &[OLD, STABLE])?;
     let new = lab.archive().driver(STABLE)?;
     // Enough for small packages, not for the firmware.

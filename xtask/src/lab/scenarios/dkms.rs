@@ -1,10 +1,10 @@
-use super::{Lab, expect, expect_eq};
+use super::{Disk, Lab, expect, expect_eq};
 use crate::lab::archive::{OLD, STABLE};
 use crate::lab::driver::{self, DriverState};
 use crate::lab::stand_in::Flavour;
 
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot_with_driver("dkms", &lab.direct())?;
+    let mut machine = lab.boot("dkms", Disk::WithDriver)?;
     let old = lab.archive().driver(OLD)?;
     let status = machine.succeed(&["dkms", "status"])?;
     let expected = format!("nvidia-current/{}, ", old.upstream());

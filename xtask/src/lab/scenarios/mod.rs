@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 
-use super::Lab;
+use super::{Disk, Lab};
 use crate::shell::print_status;
 
 pub(crate) struct Scenario {

@@ -1,4 +1,4 @@
-use super::{Lab, expect, expect_eq};
+use super::{Disk, Lab, expect, expect_eq};
 use crate::lab::archive::OLD;
 use crate::lab::driver::{self, DriverState};
 
@@ -6,7 +6,7 @@ use crate::lab::driver::{self, DriverState};
 const IN_USE: &str = "Module nvidia is in use";
 
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot_with_driver("module", &lab.direct())?;
+    let mut machine = lab.boot("module", Disk::WithDriver)?;
     let version = lab.archive().driver(OLD)?;
     driver::load(&mut machine)?;
     expect_eq("driver", DriverState::read(&mut machine)?, DriverState::of(&version))?;

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Lab, expect, expect_eq};
+use super::{Disk, Lab, expect, expect_eq};
 use crate::lab::archive::OLD;
 use crate::lab::driver::{self, DriverState};
 use crate::lab::qemu::Boot;
@@ -13,7 +13,7 @@ const MICROSOFT_KEYS: &str = "/usr/share/OVMF/OVMF_VARS_4M.ms.fd";
 /// Under Secure Boot the kernel takes DKMS modules only once their key is enrolled.
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
     let boot = Boot::SecureBoot { variables: Path::new(MICROSOFT_KEYS).to_owned() };
-    let mut machine = lab.boot_with_driver("secure-boot", &boot)?;
+    let mut machine = lab.boot_firmware("secure-boot", Disk::WithDriver, boot)?;
     let state = machine.succeed(&["mokutil", "--sb-state"])?;
     expect(state.contains("SecureBoot enabled"), || state.clone())?;
     let output = machine.run(&["modprobe", "nvidia"])?;
@@ -26,7 +26,7 @@ pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
     let variables = machine.variables();
     let enrolled = uefi::with_machine_owner_key(&fs::read(&variables)?, &certificate)?;
     fs::write(&variables, enrolled)?;
-    machine.power_on(&boot)?;
+    machine.power_on()?;
     driver::load(&mut machine)?;
     let driver = lab.archive().driver(OLD)?;
     expect_eq("driver", DriverState::read(&mut machine)?, DriverState::of(&driver))

@@ -1,10 +1,10 @@
-use super::{Lab, expect_eq};
+use super::{Disk, Lab, expect_eq};
 use crate::lab::archive::{OLD, SECURITY};
 use crate::lab::driver::{self, DriverState};
 
 /// Debian's own security updates move the driver while its old module is loaded.
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot_with_driver("unattended", &lab.direct())?;
+    let mut machine = lab.boot("unattended", Disk::WithDriver)?;
     let (old, new) = (lab.archive().driver(OLD)?, lab.archive().driver(SECURITY)?);
     driver::load(&mut machine)?;
     driver::show(&mut machine, &[SECURITY])?;

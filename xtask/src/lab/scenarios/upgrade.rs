@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::{Lab, expect, expect_eq};
+use super::{Disk, Lab, expect, expect_eq};
 use crate::lab::archive::{DriverVersion, OLD, STABLE};
 use crate::lab::driver::{self, DriverState};
 use crate::lab::fingerprint::{Difference, NodeFingerprint, Part};
@@ -10,7 +10,7 @@ use crate::lab::machine::Machine;
 use crate::lab::stand_in::Flavour;
 
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot_with_driver("upgrade", &lab.direct())?;
+    let mut machine = lab.boot("upgrade", Disk::WithDriver)?;
     driver::show(&mut machine, &[OLD, STABLE])?;
     let (old, new) = (lab.archive().driver(OLD)?, lab.archive().driver(STABLE)?);
     there_and_back(&mut machine, &old, &new, |machine, version| {
