@@ -34,10 +34,12 @@ pub(crate) fn install_script(repository: Repository, flavour: Flavour) -> String
 }
 
 /// Loads the modules and makes their device files. On a real node the PCI id of the card does the
-/// first, and the driver's own tools do both.
+/// first, and the driver's own tools do both. Waits for the end of the boot, because
+/// nvidia-persistenced opens a device before it gives up.
 pub(crate) fn load(machine: &mut Machine) -> anyhow::Result<()> {
     machine.script(
-        "modprobe nvidia; modprobe nvidia-uvm; nvidia-modprobe -c 0 -u\n\
+        "systemctl is-system-running --wait >/dev/null || true\n\
+         modprobe nvidia; modprobe nvidia-uvm; nvidia-modprobe -c 0 -u\n\
          test -e /dev/nvidia0 || mknod --mode=666 /dev/nvidia0 c 195 0",
     )?;
     Ok(())

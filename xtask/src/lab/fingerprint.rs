@@ -64,8 +64,8 @@ const SCRIPTS: [(Part, &str); 11] = [
         Part::Packages,
         r"dpkg-query --show --showformat '${Package}:${Architecture}\t${Version} ${db:Status-Abbrev}\n'",
     ),
-    (Part::AutomaticallyInstalled, r#"apt-mark showauto | sed 's/$/\tautomatic/'"#),
-    (Part::Holds, r#"apt-mark showhold | sed 's/$/\thold/'"#),
+    (Part::AutomaticallyInstalled, r"apt-mark showauto | sed 's/$/\tautomatic/'"),
+    (Part::Holds, r"apt-mark showhold | sed 's/$/\thold/'"),
     (
         Part::Apt,
         "find /etc/apt -type f -print0 | sort -z | xargs -0 --no-run-if-empty sha256sum | sed -E 's/^([0-9a-f]+) +(.*)$/\\2\\t\\1/'",

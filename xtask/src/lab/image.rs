@@ -1,7 +1,7 @@
 //! The disks of the guest: Debian with systemd, a kernel with headers, DKMS and the lab's agent.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -61,6 +61,9 @@ impl RootFs {
         let inputs = [&PACKAGES.join(" "), AGENT, AGENT_UNIT, CUSTOMIZE, SETUP, suite];
         let entry = CacheEntry::new("root", &inputs);
         let folder = entry.ensure(|folder| {
+            if fs::metadata("/proc/self")?.uid() != 0 {
+                bail!("the lab builds its disks as root; run `cargo xtask lab` as root once");
+            }
             let root = folder.join("root");
             if root.exists() {
                 fs::remove_dir_all(&root)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::channel::{Frame, FrameReader, Stream, run_request};
-use super::qemu::{Boot, Qemu};
+use super::qemu::{BootMode, Qemu, create_overlay, share};
 
 /// What a command in the guest printed, and how it ended.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 pub(crate) struct Machine {
     folder: PathBuf,
     qemu: Qemu,
-    boot: Boot,
+    boot: BootMode,
     running: Option<Running>,
     boot_id: String,
     next_job: u64,
@@ -80,12 +80,17 @@ impl Drop for Running {
 
 impl Machine {
     /// Creates an overlay of `disk` in an empty `folder`, and boots it.
-    pub(crate) fn boot(qemu: Qemu, disk: &Path, folder: &Path, boot: Boot) -> anyhow::Result<Self> {
+    pub(crate) fn boot(
+        qemu: Qemu,
+        disk: &Path,
+        folder: &Path,
+        boot: BootMode,
+    ) -> anyhow::Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
         fs::create_dir_all(folder)?;
-        qemu.create_overlay(disk, &folder.join("disk.qcow2"))?;
+        create_overlay(disk, &folder.join("disk.qcow2"))?;
         let mut machine = Self {
             folder: folder.to_owned(),
             qemu,
@@ -103,13 +108,13 @@ impl Machine {
         qemu: &Qemu,
         disk: &Path,
         folder: &Path,
-        boot: &Boot,
+        boot: &BootMode,
     ) -> anyhow::Result<Command> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
         fs::create_dir_all(folder)?;
-        qemu.create_overlay(disk, &folder.join("disk.qcow2"))?;
+        create_overlay(disk, &folder.join("disk.qcow2"))?;
         qemu.interactive(folder, boot)
     }
 
@@ -155,11 +160,6 @@ impl Machine {
             self.receive(deadline).context("the guest did not boot")?;
         }
         Ok(())
-    }
-
-    /// The disk with everything that this machine wrote.
-    pub(crate) fn disk(&self) -> PathBuf {
-        self.folder.join("disk.qcow2")
     }
 
     /// The UEFI variables of this machine, if firmware boots it.
@@ -232,7 +232,7 @@ impl Machine {
     /// Copies a file into the guest, with its mode.
     pub(crate) fn copy_in(&mut self, from: &Path, to: &str) -> anyhow::Result<()> {
         let name = from.file_name().and_then(|name| name.to_str()).context("a file name")?;
-        let share = self.qemu.share(&self.folder);
+        let share = share(&self.folder);
         fs::create_dir_all(&share)?;
         fs::copy(from, share.join(name))
             .with_context(|| format!("failed to copy `{}`", from.display()))?;

@@ -31,7 +31,7 @@ use cache::lab_folder;
 use debian::Mirrors;
 use image::{Image, RootFs};
 use machine::Machine;
-use qemu::{Boot, Qemu};
+use qemu::{BootMode, Qemu};
 
 /// What scenarios run with.
 pub(crate) struct Lab {
@@ -69,7 +69,7 @@ impl Lab {
     /// first.
     pub(crate) fn boot(&self, name: &str, disk: Disk) -> anyhow::Result<Machine> {
         let image = self.image(disk);
-        let boot = Boot::Direct { kernel: image.kernel(), initrd: image.initrd() };
+        let boot = BootMode::Direct { kernel: image.kernel(), initrd: image.initrd() };
         Machine::boot(self.qemu.clone(), &image.disk(), &Self::machine_folder(name), boot)
     }
 
@@ -78,7 +78,7 @@ impl Lab {
         &self,
         name: &str,
         disk: Disk,
-        boot: Boot,
+        boot: BootMode,
     ) -> anyhow::Result<Machine> {
         let disk = self.image(disk).disk();
         Machine::boot(self.qemu.clone(), &disk, &Self::machine_folder(name), boot)
@@ -128,7 +128,7 @@ fn shell() -> anyhow::Result<()> {
     let image = lab.image(Disk::WithDriver);
     print_status("--- lab: root needs no password; Ctrl-A X ends the machine");
     let folder = Lab::machine_folder("shell");
-    let mut qemu = Machine::interactive(&lab.qemu, &image.disk(), &folder, &Boot::Firmware)?;
+    let mut qemu = Machine::interactive(&lab.qemu, &image.disk(), &folder, &BootMode::Firmware)?;
     let status = qemu.status().context("failed to start qemu")?;
     if !status.success() {
         bail!("qemu failed ({status})");

@@ -34,7 +34,7 @@ impl Accelerator {
 
 /// What starts the kernel.
 #[derive(Clone, Debug)]
-pub(crate) enum Boot {
+pub(crate) enum BootMode {
     /// qemu loads a kernel and an initramfs from the host: fast, but a new kernel or initramfs on
     /// the disk has no effect.
     Direct { kernel: PathBuf, initrd: PathBuf },
@@ -56,43 +56,24 @@ pub(crate) const KERNEL_ARGUMENTS: &str = "root=LABEL=farrier-lab rw console=tty
 const FIRMWARE: &str = "/usr/share/OVMF";
 
 impl Qemu {
-    /// An overlay, which takes the writes of one machine. qcow2 keeps new clusters in memory until
-    /// the guest flushes, so killing qemu loses writes that the guest has not flushed.
-    pub(crate) fn create_overlay(&self, disk: &Path, overlay: &Path) -> anyhow::Result<()> {
-        let format =
-            if disk.extension().is_some_and(|end| end == "qcow2") { "qcow2" } else { "raw" };
-        let mut create = command("qemu-img");
-        create.args(["create", "-q", "-f", "qcow2", "-F", format, "-b"]).arg(disk).arg(overlay);
-        let status = create.status().context("failed to start qemu-img")?;
-        if !status.success() {
-            bail!("qemu-img failed ({status}) to create `{}`", overlay.display());
-        }
-        Ok(())
-    }
-
-    /// The folder that the guest sees as 9p share.
-    pub(crate) fn share(&self, folder: &Path) -> PathBuf {
-        folder.join("share")
-    }
-
     /// Stdin and stdout of this command are the port of the guest's agent.
-    pub(crate) fn command(&self, folder: &Path, boot: &Boot) -> anyhow::Result<Command> {
-        fs::create_dir_all(self.share(folder))?;
+    pub(crate) fn command(&self, folder: &Path, boot: &BootMode) -> anyhow::Result<Command> {
+        fs::create_dir_all(share(folder))?;
         let mut qemu = self.headless(folder);
         qemu.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci"]);
         qemu.args(["-device", "virtserialport,chardev=agent,name=farrier.lab"]);
         qemu.args(["-chardev", "file,id=console,path=console.log,append=on"]);
         qemu.args(["-serial", "chardev:console"]);
-        self.boot(&mut qemu, folder, boot)?;
+        add_boot(&mut qemu, folder, boot)?;
         Ok(qemu)
     }
 
     /// A machine whose serial console is the terminal.
-    pub(crate) fn interactive(&self, folder: &Path, boot: &Boot) -> anyhow::Result<Command> {
-        fs::create_dir_all(self.share(folder))?;
+    pub(crate) fn interactive(&self, folder: &Path, boot: &BootMode) -> anyhow::Result<Command> {
+        fs::create_dir_all(share(folder))?;
         let mut qemu = self.headless(folder);
         qemu.args(["-serial", "mon:stdio"]);
-        self.boot(&mut qemu, folder, boot)?;
+        add_boot(&mut qemu, folder, boot)?;
         Ok(qemu)
     }
 
@@ -121,31 +102,49 @@ impl Qemu {
         qemu.args(["-virtfs", "local,path=share,mount_tag=share,security_model=none,readonly=on"]);
         qemu
     }
+}
 
-    fn boot(&self, qemu: &mut Command, folder: &Path, boot: &Boot) -> anyhow::Result<()> {
-        let (code, variables, machine) = match boot {
-            Boot::Direct { kernel, initrd } => {
-                qemu.args(["-machine", "q35", "-append", KERNEL_ARGUMENTS]);
-                qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-                return Ok(());
-            }
-            Boot::Firmware => {
-                ("OVMF_CODE_4M.fd", Path::new(FIRMWARE).join("OVMF_VARS_4M.fd"), "q35")
-            }
-            Boot::SecureBoot { variables } => {
-                qemu.args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
-                ("OVMF_CODE_4M.secboot.fd", variables.clone(), "q35,smm=on")
-            }
-        };
-        let own_variables = folder.join("variables.fd");
-        if !own_variables.exists() {
-            fs::copy(&variables, &own_variables)
-                .with_context(|| format!("failed to copy `{}`", variables.display()))?;
+fn add_boot(qemu: &mut Command, folder: &Path, boot: &BootMode) -> anyhow::Result<()> {
+    let (code, variables, machine) = match boot {
+        BootMode::Direct { kernel, initrd } => {
+            qemu.args(["-machine", "q35", "-append", KERNEL_ARGUMENTS]);
+            qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
+            return Ok(());
         }
-        qemu.args(["-machine", machine]);
-        qemu.arg("-drive");
-        qemu.arg(format!("if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE}/{code}"));
-        qemu.args(["-drive", "if=pflash,unit=1,format=raw,file=variables.fd"]);
-        Ok(())
+        BootMode::Firmware => {
+            ("OVMF_CODE_4M.fd", Path::new(FIRMWARE).join("OVMF_VARS_4M.fd"), "q35")
+        }
+        BootMode::SecureBoot { variables } => {
+            qemu.args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+            ("OVMF_CODE_4M.secboot.fd", variables.clone(), "q35,smm=on")
+        }
+    };
+    let own_variables = folder.join("variables.fd");
+    if !own_variables.exists() {
+        fs::copy(&variables, &own_variables)
+            .with_context(|| format!("failed to copy `{}`", variables.display()))?;
     }
+    qemu.args(["-machine", machine]);
+    qemu.arg("-drive");
+    qemu.arg(format!("if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE}/{code}"));
+    qemu.args(["-drive", "if=pflash,unit=1,format=raw,file=variables.fd"]);
+    Ok(())
+}
+
+/// An overlay, which takes the writes of one machine. qcow2 keeps new clusters in memory until
+/// the guest flushes, so killing qemu loses writes that the guest has not flushed.
+pub(crate) fn create_overlay(disk: &Path, overlay: &Path) -> anyhow::Result<()> {
+    let format = if disk.extension().is_some_and(|end| end == "qcow2") { "qcow2" } else { "raw" };
+    let mut create = command("qemu-img");
+    create.args(["create", "-q", "-f", "qcow2", "-F", format, "-b"]).arg(disk).arg(overlay);
+    let status = create.status().context("failed to start qemu-img")?;
+    if !status.success() {
+        bail!("qemu-img failed ({status}) to create `{}`", overlay.display());
+    }
+    Ok(())
+}
+
+/// The folder that the guest sees as 9p share.
+pub(crate) fn share(folder: &Path) -> PathBuf {
+    folder.join("share")
 }

@@ -1,11 +1,11 @@
 use super::{Disk, Lab, expect, expect_eq};
 use crate::lab::archive::{OLD, SECURITY};
 use crate::lab::driver::{self, DriverState};
-use crate::lab::qemu::Boot;
+use crate::lab::qemu::BootMode;
 
 /// A newer kernel without headers boots without a driver; its headers bring the driver back.
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let mut machine = lab.boot_firmware("kernel", Disk::WithDriver, Boot::Firmware)?;
+    let mut machine = lab.boot_firmware("kernel", Disk::WithDriver, BootMode::Firmware)?;
     let driver = lab.archive().driver(OLD)?;
     let before = machine.succeed(&["uname", "-r"])?;
     driver::load(&mut machine)?;

@@ -130,6 +130,7 @@ pub(crate) fn run_all(is_selected: impl Fn(&Scenario) -> bool) -> anyhow::Result
 }
 
 /// Fails with both values if they differ.
+#[expect(clippy::needless_pass_by_value, reason = "as assert_eq, for literals and new values")]
 fn expect_eq<T: PartialEq + std::fmt::Debug>(
     what: &str,
     actual: T,

@@ -4,7 +4,7 @@ use std::path::Path;
 use super::{Disk, Lab, expect, expect_eq};
 use crate::lab::archive::OLD;
 use crate::lab::driver::{self, DriverState};
-use crate::lab::qemu::Boot;
+use crate::lab::qemu::BootMode;
 use crate::lab::uefi;
 
 /// Microsoft's keys, which Debian's shim is signed with.
@@ -12,7 +12,7 @@ const MICROSOFT_KEYS: &str = "/usr/share/OVMF/OVMF_VARS_4M.ms.fd";
 
 /// Under Secure Boot the kernel takes DKMS modules only once their key is enrolled.
 pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
-    let boot = Boot::SecureBoot { variables: Path::new(MICROSOFT_KEYS).to_owned() };
+    let boot = BootMode::SecureBoot { variables: Path::new(MICROSOFT_KEYS).to_owned() };
     let mut machine = lab.boot_firmware("secure-boot", Disk::WithDriver, boot)?;
     let state = machine.succeed(&["mokutil", "--sb-state"])?;
     expect(state.contains("SecureBoot enabled"), || state.clone())?;
