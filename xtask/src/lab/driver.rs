@@ -4,16 +4,15 @@ use super::archive::{DriverVersion, Repository};
 use super::machine::Machine;
 use super::stand_in::Flavour;
 
-/// Sources of the guest, besides those of the image.
-const SOURCES: &str = "/etc/apt/sources.list.d/lab.list";
-
-/// Makes exactly these repositories visible, besides the guest's own Debian.
+/// Makes exactly these repositories visible.
 pub(crate) fn show(machine: &mut Machine, repositories: &[Repository]) -> anyhow::Result<()> {
     let line = |repository: &Repository| {
         format!("deb [trusted=yes] file:/srv/archive/{} ./\n", repository.suite.name())
     };
     let lines: String = repositories.iter().map(line).collect();
-    machine.script(&format!("printf '%s' '{lines}' >{SOURCES}; apt-get --quiet=2 update"))?;
+    machine.script(&format!(
+        "printf '%s' '{lines}' >/etc/apt/sources.list; apt-get --quiet=2 update"
+    ))?;
     Ok(())
 }
 

@@ -134,9 +134,8 @@ fn add_boot(qemu: &mut Command, folder: &Path, boot: &BootMode) -> anyhow::Resul
 /// An overlay, which takes the writes of one machine. qcow2 keeps new clusters in memory until
 /// the guest flushes, so killing qemu loses writes that the guest has not flushed.
 pub(crate) fn create_overlay(disk: &Path, overlay: &Path) -> anyhow::Result<()> {
-    let format = if disk.extension().is_some_and(|end| end == "qcow2") { "qcow2" } else { "raw" };
     let mut create = command("qemu-img");
-    create.args(["create", "-q", "-f", "qcow2", "-F", format, "-b"]).arg(disk).arg(overlay);
+    create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(disk).arg(overlay);
     let status = create.status().context("failed to start qemu-img")?;
     if !status.success() {
         bail!("qemu-img failed ({status}) to create `{}`", overlay.display());
