@@ -56,7 +56,8 @@ usage: cargo xtask COMMAND
                     machine's disk once (needs root), then runs all scenarios
   lab --quick       the short set of CI
   lab list          all scenarios; `lab run NAME...` runs some of them
-  lab shell         a machine with its console on this terminal
+  lab shell         a machine with its console on this terminal; `lab exec SCRIPT` runs a script in
+                    one, `lab exec --driver SCRIPT` with a driver installed
   picture top       record `farrier top` on a simulated node in tmux: docs/top_80x24.svg,
                     docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";

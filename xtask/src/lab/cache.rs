@@ -45,6 +45,13 @@ impl CacheEntry {
         if path.exists() {
             return Ok(path);
         }
+        fs::create_dir_all(lab_folder())?;
+        // Another run may be building the same.
+        let lock = fs::File::create(lab_folder().join(format!("{}.lock", self.name)))?;
+        lock.lock()?;
+        if path.exists() {
+            return Ok(path);
+        }
         print_status(&format!("--- lab: building the {}", self.name));
         let started = Instant::now();
         self.remove_others()?;
@@ -59,9 +66,7 @@ impl CacheEntry {
 
     /// Removes partial and outdated folders of this name.
     fn remove_others(&self) -> anyhow::Result<()> {
-        let folder = lab_folder();
-        fs::create_dir_all(&folder)?;
-        for entry in fs::read_dir(&folder)? {
+        for entry in fs::read_dir(lab_folder())? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if name.rsplit_once('-').is_some_and(|(name, _)| name == self.name) {

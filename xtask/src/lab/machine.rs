@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
 use super::channel::{Frame, FrameReader, Stream, run_request};
-use super::qemu::{BootMode, Qemu, create_overlay, share};
+use super::folder::MachineFolder;
+use super::qemu::{BootMode, Qemu};
 
 /// What a command in the guest printed, and how it ended.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +57,7 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// A virtual machine with its own overlay of a disk. It is killed on drop; the overlay stays.
 pub(crate) struct Machine {
-    folder: PathBuf,
+    folder: MachineFolder,
     qemu: Qemu,
     boot: BootMode,
     running: Option<Running>,
@@ -79,43 +80,11 @@ impl Drop for Running {
 }
 
 impl Machine {
-    /// Creates an overlay of `disk` in an empty `folder`, and boots it.
-    pub(crate) fn boot(
-        qemu: Qemu,
-        disk: &Path,
-        folder: &Path,
-        boot: BootMode,
-    ) -> anyhow::Result<Self> {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
-        }
-        fs::create_dir_all(folder)?;
-        create_overlay(disk, &folder.join("disk.qcow2"))?;
-        let mut machine = Self {
-            folder: folder.to_owned(),
-            qemu,
-            boot,
-            running: None,
-            boot_id: String::new(),
-            next_job: 1,
-        };
+    pub(crate) fn boot(qemu: Qemu, folder: MachineFolder, boot: BootMode) -> anyhow::Result<Self> {
+        let mut machine =
+            Self { folder, qemu, boot, running: None, boot_id: String::new(), next_job: 1 };
         machine.power_on()?;
         Ok(machine)
-    }
-
-    /// A machine with its own overlay of `disk`, and its console on the terminal.
-    pub(crate) fn interactive(
-        qemu: &Qemu,
-        disk: &Path,
-        folder: &Path,
-        boot: &BootMode,
-    ) -> anyhow::Result<Command> {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
-        }
-        fs::create_dir_all(folder)?;
-        create_overlay(disk, &folder.join("disk.qcow2"))?;
-        qemu.interactive(folder, boot)
     }
 
     /// Starts the machine with the disk as it is, and waits until the agent answers.
@@ -123,9 +92,9 @@ impl Machine {
         if self.running.is_some() {
             bail!("the machine is already running");
         }
-        let mut qemu = self.qemu.command(&self.folder, &self.boot)?;
+        let mut qemu = self.qemu.command(self.folder.path(), &self.boot)?;
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
-        qemu.stderr(File::options().create(true).append(true).open(self.folder.join("qemu.log"))?);
+        qemu.stderr(File::options().create(true).append(true).open(self.folder.messages())?);
         let mut process = qemu.spawn().context("failed to start qemu")?;
         let requests = process.stdin.take().context("qemu without stdin")?;
         let mut output = process.stdout.take().context("qemu without stdout")?;
@@ -164,12 +133,12 @@ impl Machine {
 
     /// The UEFI variables of this machine, if firmware boots it.
     pub(crate) fn variables(&self) -> PathBuf {
-        self.folder.join("variables.fd")
+        self.folder.variables()
     }
 
     /// Everything that the console showed, of all boots.
     pub(crate) fn console(&self) -> anyhow::Result<String> {
-        let bytes = fs::read(self.folder.join("console.log"))?;
+        let bytes = fs::read(self.folder.console())?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -232,8 +201,7 @@ impl Machine {
     /// Copies a file into the guest, with its mode.
     pub(crate) fn copy_in(&mut self, from: &Path, to: &str) -> anyhow::Result<()> {
         let name = from.file_name().and_then(|name| name.to_str()).context("a file name")?;
-        let share = share(&self.folder);
-        fs::create_dir_all(&share)?;
+        let share = self.folder.share();
         fs::copy(from, share.join(name))
             .with_context(|| format!("failed to copy `{}`", from.display()))?;
         self.script(&format!(
@@ -346,7 +314,7 @@ impl Machine {
             Err(RecvTimeoutError::Timeout) => return Ok(false),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = running.process.wait()?;
-                let log = fs::read_to_string(self.folder.join("qemu.log")).unwrap_or_default();
+                let log = fs::read_to_string(self.folder.messages()).unwrap_or_default();
                 bail!("qemu ended ({status}): {log}\n{}", self.console_tail());
             }
         };

@@ -13,6 +13,7 @@ mod channel;
 mod debian;
 mod driver;
 mod fingerprint;
+mod folder;
 mod image;
 mod machine;
 mod qemu;
@@ -20,15 +21,13 @@ mod scenarios;
 mod stand_in;
 mod uefi;
 
-use std::path::PathBuf;
-
 use anyhow::{Context, bail};
 
 use crate::requirements;
 use crate::shell::print_status;
 use archive::Archive;
-use cache::lab_folder;
 use debian::Mirrors;
+use folder::MachineFolder;
 use image::{Image, RootFs};
 use machine::Machine;
 use qemu::{BootMode, Qemu};
@@ -70,7 +69,8 @@ impl Lab {
     pub(crate) fn boot(&self, name: &str, disk: Disk) -> anyhow::Result<Machine> {
         let image = self.image(disk);
         let boot = BootMode::Direct { kernel: image.kernel(), initrd: image.initrd() };
-        Machine::boot(self.qemu.clone(), &image.disk(), &Self::machine_folder(name), boot)
+        let folder = MachineFolder::claim(name, &image.disk())?;
+        Machine::boot(self.qemu.clone(), folder, boot)
     }
 
     /// A fresh machine of this name, whose firmware loads what is on the disk.
@@ -80,12 +80,8 @@ impl Lab {
         disk: Disk,
         boot: BootMode,
     ) -> anyhow::Result<Machine> {
-        let disk = self.image(disk).disk();
-        Machine::boot(self.qemu.clone(), &disk, &Self::machine_folder(name), boot)
-    }
-
-    fn machine_folder(name: &str) -> PathBuf {
-        lab_folder().join("machines").join(name)
+        let folder = MachineFolder::claim(name, &self.image(disk).disk())?;
+        Machine::boot(self.qemu.clone(), folder, boot)
     }
 }
 
@@ -127,8 +123,8 @@ fn shell() -> anyhow::Result<()> {
     let lab = Lab::prepare()?;
     let image = lab.image(Disk::WithDriver);
     print_status("--- lab: root needs no password; Ctrl-A X ends the machine");
-    let folder = Lab::machine_folder("shell");
-    let mut qemu = Machine::interactive(&lab.qemu, &image.disk(), &folder, &BootMode::Firmware)?;
+    let folder = MachineFolder::claim("shell", &image.disk())?;
+    let mut qemu = lab.qemu.interactive(folder.path(), &BootMode::Firmware)?;
     let status = qemu.status().context("failed to start qemu")?;
     if !status.success() {
         bail!("qemu failed ({status})");

@@ -53,16 +53,20 @@ pub(crate) struct Qemu {
 }
 
 pub(crate) const KERNEL_ARGUMENTS: &str = "root=LABEL=farrier-lab rw console=ttyS0 loglevel=5 mitigations=off systemd.show_status=false panic=-1";
+/// Files in the folder of a machine, in which qemu runs.
+pub(crate) const DISK: &str = "disk.qcow2";
+pub(crate) const SHARE: &str = "share";
+pub(crate) const CONSOLE: &str = "console.log";
+pub(crate) const VARIABLES: &str = "variables.fd";
 const FIRMWARE: &str = "/usr/share/OVMF";
 
 impl Qemu {
     /// Stdin and stdout of this command are the port of the guest's agent.
     pub(crate) fn command(&self, folder: &Path, boot: &BootMode) -> anyhow::Result<Command> {
-        fs::create_dir_all(share(folder))?;
         let mut qemu = self.headless(folder);
         qemu.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci"]);
         qemu.args(["-device", "virtserialport,chardev=agent,name=farrier.lab"]);
-        qemu.args(["-chardev", "file,id=console,path=console.log,append=on"]);
+        qemu.arg("-chardev").arg(format!("file,id=console,path={CONSOLE},append=on"));
         qemu.args(["-serial", "chardev:console"]);
         add_boot(&mut qemu, folder, boot)?;
         Ok(qemu)
@@ -70,7 +74,6 @@ impl Qemu {
 
     /// A machine whose serial console is the terminal.
     pub(crate) fn interactive(&self, folder: &Path, boot: &BootMode) -> anyhow::Result<Command> {
-        fs::create_dir_all(share(folder))?;
         let mut qemu = self.headless(folder);
         qemu.args(["-serial", "mon:stdio"]);
         add_boot(&mut qemu, folder, boot)?;
@@ -92,14 +95,16 @@ impl Qemu {
             "1024",
         ]);
         qemu.args(self.accelerator.args());
-        qemu.args(["-drive", "file=disk.qcow2,if=none,id=disk,format=qcow2,cache=writeback"]);
+        qemu.arg("-drive");
+        qemu.arg(format!("file={DISK},if=none,id=disk,format=qcow2,cache=writeback"));
         qemu.args(["-device", "virtio-blk-pci,drive=disk,serial=system"]);
         let archive = self.archive.display();
         qemu.arg("-drive");
         qemu.arg(format!("file={archive},if=none,id=archive,format=raw,readonly=on"));
         qemu.args(["-device", "virtio-blk-pci,drive=archive,serial=archive"]);
         qemu.args(["-device", "virtio-rng-pci"]);
-        qemu.args(["-virtfs", "local,path=share,mount_tag=share,security_model=none,readonly=on"]);
+        qemu.arg("-virtfs");
+        qemu.arg(format!("local,path={SHARE},mount_tag=share,security_model=none,readonly=on"));
         qemu
     }
 }
@@ -119,7 +124,7 @@ fn add_boot(qemu: &mut Command, folder: &Path, boot: &BootMode) -> anyhow::Resul
             ("OVMF_CODE_4M.secboot.fd", variables.clone(), "q35,smm=on")
         }
     };
-    let own_variables = folder.join("variables.fd");
+    let own_variables = folder.join(VARIABLES);
     if !own_variables.exists() {
         fs::copy(&variables, &own_variables)
             .with_context(|| format!("failed to copy `{}`", variables.display()))?;
@@ -127,7 +132,7 @@ fn add_boot(qemu: &mut Command, folder: &Path, boot: &BootMode) -> anyhow::Resul
     qemu.args(["-machine", machine]);
     qemu.arg("-drive");
     qemu.arg(format!("if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE}/{code}"));
-    qemu.args(["-drive", "if=pflash,unit=1,format=raw,file=variables.fd"]);
+    qemu.arg("-drive").arg(format!("if=pflash,unit=1,format=raw,file={VARIABLES}"));
     Ok(())
 }
 
@@ -141,9 +146,4 @@ pub(crate) fn create_overlay(disk: &Path, overlay: &Path) -> anyhow::Result<()> 
         bail!("qemu-img failed ({status}) to create `{}`", overlay.display());
     }
     Ok(())
-}
-
-/// The folder that the guest sees as 9p share.
-pub(crate) fn share(folder: &Path) -> PathBuf {
-    folder.join("share")
 }
