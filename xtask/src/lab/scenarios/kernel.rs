@@ -15,6 +15,8 @@ pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
     let install = |package: &str| {
         format!("DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes install {package}")
     };
+    // apt upgrades packages of one source together.
+    machine.succeed(&["apt-mark", "hold", "linux-headers-amd64"])?;
     machine.script(&install("linux-image-amd64"))?;
     machine.reboot()?;
     let after = machine.succeed(&["uname", "-r"])?;
@@ -24,6 +26,7 @@ pub(super) fn run(lab: &Lab) -> anyhow::Result<()> {
     let output = machine.run(&["modprobe", "nvidia"])?;
     expect(output.code != Some(0) && output.all().contains("not found"), || output.all())?;
 
+    machine.succeed(&["apt-mark", "unhold", "linux-headers-amd64"])?;
     machine.script(&install("linux-headers-amd64"))?;
     driver::load(&mut machine)?;
     expect_eq("driver", DriverState::read(&mut machine)?, DriverState::of(&driver))
