@@ -1,7 +1,7 @@
 //! The disks of the guest: Debian with systemd, a kernel with headers, DKMS and the lab's agent.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -40,6 +40,8 @@ const AGENT_UNIT: &str = include_str!("guest/farrier-lab-agent.service");
 /// Runs in the new root: `mmdebstrap` passes its path.
 const CUSTOMIZE: &str = include_str!("guest/customize.sh");
 const SETUP: &str = include_str!("guest/setup.sh");
+/// This file lays out the disks.
+const SOURCE: &str = include_str!("image.rs");
 const INSTALL_DRIVER: &str = include_str!("guest/install-driver.sh");
 
 /// Sectors of 512 bytes.
@@ -95,14 +97,14 @@ pub(crate) struct Image {
 impl Image {
     /// Debian without a driver.
     pub(crate) fn bare(root: &RootFs) -> anyhow::Result<Self> {
-        let entry = CacheEntry::new("bare", &[root.key(), GRUB, &geometry()]);
+        let entry = CacheEntry::new("bare", &[root.key(), SOURCE]);
         let folder = entry.ensure(|folder| assemble(&root.path(), folder))?;
         Ok(Self { folder })
     }
 
     /// Debian with the driver that guests start with.
     pub(crate) fn with_driver(root: &RootFs, archive: &Archive) -> anyhow::Result<Self> {
-        let inputs = [archive.key(), GRUB, &geometry(), INSTALL_DRIVER];
+        let inputs = [archive.key(), SOURCE, INSTALL_DRIVER];
         let entry = CacheEntry::new("driver", &inputs);
         let folder = entry.ensure(|folder| {
             let own_root = folder.join("root");
@@ -132,10 +134,6 @@ impl Image {
     pub(crate) fn initrd(&self) -> PathBuf {
         self.folder.join("initrd.img")
     }
-}
-
-fn geometry() -> String {
-    format!("{ESP_START} {ESP_SECTORS} {ROOT_MIB}")
 }
 
 /// Installs the guest's packages into a folder.
@@ -211,11 +209,14 @@ fn boot_partition(root: &Path, disk: &Path) -> anyhow::Result<()> {
         Ok(())
     };
     mtools("mformat", &["-F", "-T", &ESP_SECTORS.to_string(), "-v", "ESP", "::"])?;
+    // mformat writes a partition table of its own into the boot sector, which confuses GRUB's tools.
+    let file = fs::File::options().write(true).open(disk)?;
+    file.write_all_at(&[0; 64], ESP_START * 512 + 446)?;
     mtools("mmd", &["::/EFI", "::/EFI/BOOT", "::/EFI/debian"])?;
-    let file = |path: &str| root.join(path).display().to_string();
-    mtools("mcopy", &[&file("usr/lib/shim/shimx64.efi.signed"), "::/EFI/BOOT/BOOTX64.EFI"])?;
-    mtools("mcopy", &[&file("usr/lib/shim/mmx64.efi.signed"), "::/EFI/BOOT/mmx64.efi"])?;
-    let grub = file("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed");
+    let source = |path: &str| root.join(path).display().to_string();
+    mtools("mcopy", &[&source("usr/lib/shim/shimx64.efi.signed"), "::/EFI/BOOT/BOOTX64.EFI"])?;
+    mtools("mcopy", &[&source("usr/lib/shim/mmx64.efi.signed"), "::/EFI/BOOT/mmx64.efi"])?;
+    let grub = source("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed");
     mtools("mcopy", &[&grub, "::/EFI/BOOT/grubx64.efi"])?;
     let config = disk.with_extension("grub");
     fs::write(&config, GRUB)?;
