@@ -52,8 +52,8 @@ pub(crate) enum Moment<'a> {
 }
 
 /// A guest under TCG is slow, and other builds may share the processor.
-pub(crate) const COMMAND_DEADLINE: Duration = Duration::from_secs(900);
-const BOOT_DEADLINE: Duration = Duration::from_secs(300);
+pub(crate) const COMMAND_DEADLINE: Duration = Duration::from_secs(1800);
+const BOOT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// A virtual machine with its own overlay of a disk. It is killed on drop; the overlay stays.
 pub(crate) struct Machine {
@@ -164,7 +164,7 @@ impl Machine {
         let deadline = Instant::now() + within;
         loop {
             let running = self.running.as_mut().context("the machine is off")?;
-            let output = running.jobs.get(&job.0).context("the guest was rebooted meanwhile")?;
+            let output = running.jobs.get(&job.0).context("the guest or its agent restarted")?;
             if output.code.is_some() {
                 return Ok(running.jobs.remove(&job.0).unwrap_or_default());
             }
@@ -277,7 +277,7 @@ impl Machine {
         let deadline = Instant::now() + COMMAND_DEADLINE;
         loop {
             let running = self.running.as_ref().context("the machine is off")?;
-            let output = running.jobs.get(&job.0).context("the guest was rebooted meanwhile")?;
+            let output = running.jobs.get(&job.0).context("the guest or its agent restarted")?;
             if output.all().contains(text) {
                 return Ok(());
             }
@@ -320,10 +320,8 @@ impl Machine {
         };
         match frame {
             Frame::Hello { boot_id } => {
-                // The jobs ended with the guest that ran them.
-                if boot_id != self.boot_id {
-                    running.jobs.clear();
-                }
+                // Nobody reports the commands of an earlier boot, or of an earlier agent.
+                running.jobs.clear();
                 self.boot_id = boot_id;
             }
             Frame::Output { job, stream, mut bytes } => {
