@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | words | audit | bench | kernels | picture`.
+//! The project's own commands: `cargo xtask test | words | audit | bench | kernels | lab | picture`.
 
 mod audit;
 mod bench_agent;
@@ -9,6 +9,7 @@ mod bench_planner;
 mod bench_size;
 mod bench_top;
 mod kernels;
+mod lab;
 mod own_text;
 mod picture;
 mod process;
@@ -51,6 +52,12 @@ usage: cargo xtask COMMAND
                     check that it works; the report goes to target/bench/quick and budgets are
                     not enforced
   kernels           compile the GPU kernels of `farrier diag` with clang-14, after source changes
+  lab               driver changes in virtual machines with Debian's real packages: builds the
+                    machine's disk once (needs root), then runs all scenarios
+  lab --quick       the short set of CI
+  lab list          all scenarios; `lab run NAME...` runs some of them
+  lab shell         a machine with its console on this terminal; `lab exec SCRIPT` runs a script in
+                    one, `lab exec --driver SCRIPT` with a driver installed
   picture top       record `farrier top` on a simulated node in tmux: docs/top_80x24.svg,
                     docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";
@@ -70,6 +77,7 @@ fn main() -> ExitCode {
         ["bench", which, more @ ..] => bench(which, more),
         ["picture", "top"] => picture::top(),
         ["kernels"] => kernels::build(),
+        ["lab", args @ ..] => lab::run(args),
         _ => {
             shell::print_status(USAGE);
             return ExitCode::from(2);

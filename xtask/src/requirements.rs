@@ -68,6 +68,36 @@ pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     bail!("tmux could not be installed; run `apt-get install tmux` as root")
 }
 
+/// What `cargo xtask lab` builds and runs virtual machines with.
+pub(crate) fn ensure_lab() -> anyhow::Result<()> {
+    let programs = [
+        ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+        ("/usr/bin/qemu-img", "qemu-utils"),
+        ("/usr/bin/mmdebstrap", "mmdebstrap"),
+        ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
+        ("/usr/bin/mcopy", "mtools"),
+        ("/usr/sbin/sfdisk", "fdisk"),
+        ("/usr/sbin/mke2fs", "e2fsprogs"),
+        ("/usr/bin/apt-ftparchive", "apt-utils"),
+        ("/usr/bin/setpriv", "util-linux"),
+        ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
+    ];
+    let has_all = || programs.iter().all(|(path, _)| Path::new(path).exists());
+    if has_all() {
+        return Ok(());
+    }
+    // All of them, because a newer qemu-utils is removed if qemu-system-x86 alone is installed.
+    let packages = programs.map(|(_, package)| package);
+    print_status(&format!("--- installing what the lab needs: {}", packages.join(" ")));
+    if install(&[&["--no-install-recommends"], &packages[..]].concat()) && has_all() {
+        return Ok(());
+    }
+    bail!(
+        "the lab's programs could not be installed; run `apt-get install {}` as root",
+        packages.join(" ")
+    )
+}
+
 /// Installs Debian packages, as root or with sudo.
 fn install(packages: &[&str]) -> bool {
     for (program, args) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
