@@ -16,7 +16,7 @@ use std::fmt;
 use farrier_facts::version::DriverVersion;
 
 use crate::classify::{is_driver_package, role_of};
-use crate::manifest::{PackageFormat, driver_version_of};
+use crate::manifest::{PackageFormat, PackageRole, driver_version_of};
 use crate::{Sha256Digest, deb, rpm};
 
 /// How a version may relate to that of a constraint.
@@ -105,6 +105,8 @@ pub struct ClosureRequest<'r> {
     /// The packages of the operating system that the bundle is for. `None` if they are not known:
     /// then packages that are not of the driver are never in the bundle.
     pub base: Option<&'r [PackageCandidate]>,
+    /// Roles of packages that their name does not show.
+    pub roles: &'r BTreeMap<String, PackageRole>,
 }
 
 /// The packages of a bundle.
@@ -258,7 +260,8 @@ impl<'c> Resolver<'_, 'c> {
     }
 
     fn fits_driver(&self, package: &PackageCandidate) -> bool {
-        !role_of(&package.name).has_driver_version()
+        let role = self.request.roles.get(&package.name).copied();
+        !role.unwrap_or_else(|| role_of(&package.name)).has_driver_version()
             || driver_version_of(&package.version).as_ref() == Some(self.request.driver)
     }
 
@@ -404,6 +407,7 @@ mod tests {
             driver: &"535.261.03".parse().unwrap(),
             wanted: &wanted,
             base,
+            roles: &BTreeMap::new(),
         };
         resolve(&request, &offered())
     }
@@ -455,6 +459,7 @@ mod tests {
             driver: &"535.261.03".parse().unwrap(),
             wanted: &["libcuda1".to_owned()],
             base: None,
+            roles: &BTreeMap::new(),
         };
         let err = resolve(&request, &offered).unwrap_err();
         assert!(
@@ -472,6 +477,7 @@ mod tests {
             driver: &"535.261.03".parse().unwrap(),
             wanted: &["libcuda1".to_owned(), "nvidia-kernel-dkms".to_owned()],
             base: None,
+            roles: &BTreeMap::new(),
         };
         let err = resolve(&request, &offered).unwrap_err();
         assert!(matches!(err, ClosureError::Conflict { .. }), "{err}");

@@ -21,7 +21,7 @@ pub enum DecompressError {
 }
 
 impl Compression {
-    /// The compression of a file by the end of its name: ``, `.gz`, `.xz` or `.zst`.
+    /// The compression of a file by the end of its name: `.gz`, `.xz`, `.zst` or nothing.
     pub(crate) fn of_suffix(suffix: &str) -> Result<Self, DecompressError> {
         match suffix {
             "" => Ok(Self::None),

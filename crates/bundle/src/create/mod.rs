@@ -99,6 +99,7 @@ impl Offer {
             driver,
             wanted,
             base,
+            roles: &options.roles,
         };
         let closure = resolve(&request, &self.candidates).map_err(CreateError::Closure)?;
         let manifest: BundleManifest =

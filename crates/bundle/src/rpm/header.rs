@@ -132,6 +132,10 @@ pub(crate) mod tests {
         Numbers(&'t [u32]),
     }
 
+    fn length(bytes: usize) -> u32 {
+        u32::try_from(bytes).unwrap()
+    }
+
     fn section(tags: &[(u32, Tag<'_>)]) -> Vec<u8> {
         let (mut index, mut data) = (Vec::new(), Vec::new());
         for (tag, content) in tags {
@@ -142,7 +146,7 @@ pub(crate) mod tests {
             if let Tag::Numbers(_) = content {
                 data.resize(data.len().next_multiple_of(4), 0);
             }
-            for field in [*tag, kind, data.len() as u32, count as u32] {
+            for field in [*tag, kind, length(data.len()), length(count)] {
                 index.extend(field.to_be_bytes());
             }
             match content {
@@ -157,8 +161,8 @@ pub(crate) mod tests {
         }
         let mut out = HEADER_MAGIC.to_vec();
         out.extend([0; 4]);
-        out.extend((tags.len() as u32).to_be_bytes());
-        out.extend((data.len() as u32).to_be_bytes());
+        out.extend(length(tags.len()).to_be_bytes());
+        out.extend(length(data.len()).to_be_bytes());
         out.extend(index);
         out.extend(data);
         out

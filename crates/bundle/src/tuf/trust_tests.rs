@@ -172,6 +172,23 @@ fn a_signed_release_is_trusted() {
     Release::first().then(&Release::first()).unwrap();
 }
 
+/// A repository that the reference implementation wrote (python-tuf 7.0.1).
+#[test]
+fn metadata_of_the_reference_implementation_is_trusted() {
+    let manifest = include_bytes!("../../tests/input/manifest_v1.json");
+    let root = include_bytes!("../../tests/input/python_tuf/1.root.json");
+    let mut trusted = TrustedMetadata::new(root).unwrap();
+    let [timestamp, snapshot, targets]: [&[u8]; 3] = [
+        include_bytes!("../../tests/input/python_tuf/timestamp.json"),
+        include_bytes!("../../tests/input/python_tuf/1.snapshot.json"),
+        include_bytes!("../../tests/input/python_tuf/1.targets.json"),
+    ];
+    trusted.update_timestamp(timestamp, now()).unwrap();
+    trusted.update_snapshot(snapshot, now()).unwrap();
+    trusted.update_targets(targets, now()).unwrap();
+    trusted.check_target("bundles/x.json", manifest).unwrap();
+}
+
 #[test]
 fn a_target_has_its_length_and_hash() {
     let trusted = Release::first().update().unwrap();
@@ -418,7 +435,8 @@ fn target_names_stay_below_their_folder() {
 #[test]
 fn roots_that_weaken_the_repository_are_refused() {
     type Change = fn(&mut Value);
-    let cases: [(Change, fn(&TrustError) -> bool); 9] = [
+    type IsExpected = fn(&TrustError) -> bool;
+    let cases: [(Change, IsExpected); 9] = [
         (
             |root| root["spec_version"] = json!("2.0.0"),
             |err| matches!(err, TrustError::SpecVersion { .. }),

@@ -150,7 +150,7 @@ fn print_lists(found: &BundleDiff, printer: &mut Printer) -> anyhow::Result<()> 
         printer.line("")?;
         printer.line(&printer.toned(Tone::Strong, &format!("{title}: {}", texts.len())))?;
         if !texts.is_empty() {
-            printer.paragraph("  ", 2, &texts.join(", "))?;
+            printer.paragraph("", 2, &texts.join(", "))?;
         }
     }
     Ok(())

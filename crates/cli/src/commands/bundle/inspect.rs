@@ -200,7 +200,7 @@ fn print_problems(facts: &BundleCheck, on: Date, printer: &mut Printer) -> anyho
         printer.line(&printer.toned(Tone::Strong, &format!("Known problems on {on}")))?;
     }
     for problem in &facts.problems {
-        printer.paragraph("  ", 2, &problem.to_string())?;
+        printer.paragraph("", 2, &problem.to_string())?;
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ fn print(found: &VerifiedStore, printer: &mut Printer) -> anyhow::Result<()> {
         let size = size(bundle.bytes);
         printer.line(&format!("{} {driver}, {size}: {word}", bundle.id.short()))?;
         for problem in &bundle.problems {
-            printer.paragraph("  ", 2, problem)?;
+            printer.paragraph("", 2, problem)?;
         }
     }
     for problem in &found.other_problems {
