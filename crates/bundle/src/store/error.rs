@@ -10,7 +10,9 @@ pub enum BundleStoreError {
     NoStore { folder: PathBuf },
     #[error("the store has no bundle {id}")]
     NoBundle { id: BundleId },
-    #[error("no bundle, or more than one, has an identity that starts with `{start}`")]
+    #[error("the store has no bundle whose identity starts with `{start}`")]
+    NoMatch { start: String },
+    #[error("the store has several bundles whose identity starts with `{start}`")]
     Ambiguous { start: String },
     #[error("the manifest of bundle {id} is damaged: its SHA-256 is {found}")]
     DamagedManifest { id: BundleId, found: Sha256Digest },

@@ -81,15 +81,17 @@ impl Store {
         if let Ok(id) = start.parse() {
             return Ok(id);
         }
-        let mut found = self.inventory()?.bundles.into_iter().map(|stored| stored.bundle.id());
-        let is_match = |id: &BundleId| id.to_string().starts_with(start);
-        match (found.by_ref().find(is_match), found.any(|id| is_match(&id))) {
-            (Some(id), false) if start.len() >= 4 => Ok(id),
+        let found = self.inventory()?.bundles.into_iter().map(|stored| stored.bundle.id());
+        let found: Vec<BundleId> =
+            found.filter(|id| !start.is_empty() && id.to_string().starts_with(start)).collect();
+        match found[..] {
+            [id] => Ok(id),
+            [] => Err(BundleStoreError::NoMatch { start: start.to_owned() }),
             _ => Err(BundleStoreError::Ambiguous { start: start.to_owned() }),
         }
     }
 
-    /// Size of a stored package file.
+    /// Path of a package file. What reads it has to check its bytes.
     pub fn package_file(&self, sha256: Sha256Digest) -> PathBuf {
         self.package_path(sha256)
     }

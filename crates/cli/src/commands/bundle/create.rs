@@ -24,7 +24,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let (bundle, closure) = plan(args, &offer, base.as_deref(), &set).map_err(hint::create)?;
     match args.output {
         Output::Json => printer.json(bundle.manifest())?,
-        Output::Table => inspect::print(&bundle, &set, fact_sets::today(), printer)?,
+        Output::Table => {
+            let on = args.on.unwrap_or_else(fact_sets::today);
+            inspect::print(&bundle, &set, on, printer)?;
+        }
     }
     if args.dry_run {
         return Ok(Outcome::Fine);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use farrier_bundle::create::AptSource;
 use farrier_bundle::{BundleId, ModuleOption, PackageFormat, PackageRole, Platform, WayBack};
 use farrier_facts::version::DriverVersion;
+use jiff::civil::Date;
 
 use super::StoreArgs;
 use crate::cli::Output;
@@ -54,6 +55,9 @@ pub(crate) struct Args {
     /// Role of a package, if its name does not show it: NAME=ROLE; may be repeated
     #[arg(long, value_name = "NAME=ROLE", value_parser = role)]
     pub(super) role: Vec<(String, PackageRole)>,
+    /// Date for which the facts hold [default: today]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::parse_date)]
+    pub(super) on: Option<Date>,
     /// Show the plan and store nothing
     #[arg(long)]
     pub(super) dry_run: bool,

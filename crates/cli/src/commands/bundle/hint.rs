@@ -30,7 +30,9 @@ fn store_hint(err: &BundleStoreError) -> Option<&'static str> {
         BundleStoreError::NoStore { .. } => {
             Some("name the folder with --store; `farrier bundle create` and `import` make one")
         }
-        BundleStoreError::NoBundle { .. } | BundleStoreError::Ambiguous { .. } => {
+        BundleStoreError::NoBundle { .. }
+        | BundleStoreError::NoMatch { .. }
+        | BundleStoreError::Ambiguous { .. } => {
             Some("`farrier bundle inspect` lists the bundles of the store")
         }
         BundleStoreError::NoSpace { .. } => Some("free space, or name another folder with --store"),
