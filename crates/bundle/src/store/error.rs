@@ -8,6 +8,8 @@ use crate::{BundleError, BundleId, Sha256Digest};
 pub enum BundleStoreError {
     #[error("`{}` is no bundle store", folder.display())]
     NoStore { folder: PathBuf },
+    #[error("another process changes the store")]
+    Busy,
     #[error("the store has no bundle {id}")]
     NoBundle { id: BundleId },
     #[error("the store has no bundle whose identity starts with `{start}`")]

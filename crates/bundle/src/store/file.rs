@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::BundleStoreError;
@@ -89,6 +91,17 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>, BundleStoreError> {
         Ok(paths)
     };
     read().map_err(|err| BundleStoreError::Read { path: folder.to_owned(), err })
+}
+
+/// Locks a store until the file is closed.
+pub(super) fn lock(path: &Path) -> Result<File, BundleStoreError> {
+    let open = || File::options().create(true).truncate(false).write(true).open(path);
+    let file = open().map_err(|err| BundleStoreError::Write { path: path.to_owned(), err })?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(BundleStoreError::Busy),
+        Err(err) => Err(BundleStoreError::Write { path: path.to_owned(), err: err.into() }),
+    }
 }
 
 /// Bytes that an unprivileged process may still write.

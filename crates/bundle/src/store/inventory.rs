@@ -49,7 +49,7 @@ impl Store {
         self.check_packages(&bundles, &mut problems)?;
         for path in file::list(&self.folder)? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if ![BUNDLES, PACKAGES, INCOMING, TRUST].contains(&name) {
+            if ![BUNDLES, PACKAGES, INCOMING, TRUST, LOCK].contains(&name) {
                 problems.push(StoreProblem::Foreign { path });
             }
         }

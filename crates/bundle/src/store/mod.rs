@@ -5,6 +5,7 @@
 //! packages/SHA256      the file of a package, which several bundles may share
 //! incoming/            files that are being written
 //! trust/               TUF metadata, written by `import`
+//! lock                 held by the process that writes
 //! ```
 //!
 //! A manifest is written after all of its packages are on disk, so a bundle that is listed is
@@ -31,6 +32,7 @@ const BUNDLES: &str = "bundles";
 const PACKAGES: &str = "packages";
 const INCOMING: &str = "incoming";
 const TRUST: &str = "trust";
+const LOCK: &str = "lock";
 
 /// Space that an import leaves free: the package manager and the journal need some.
 const RESERVE_BYTES: u64 = 64 << 20;
@@ -39,27 +41,29 @@ const RESERVE_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Store {
     folder: PathBuf,
+    /// Held by the process that may write.
+    _lock: Option<File>,
 }
 
 impl Store {
-    /// Opens a store, and creates its folders. Files that an interrupted import left are removed.
+    /// Opens a store to change it, and creates its folders. Files that an interrupted import left
+    /// are removed, which is why only one process at a time may change a store.
     pub fn open(folder: &Path) -> Result<Self, BundleStoreError> {
-        let store = Self { folder: folder.to_owned() };
         for name in [BUNDLES, PACKAGES, INCOMING, TRUST] {
-            let path = store.folder.join(name);
+            let path = folder.join(name);
             fs::create_dir_all(&path).map_err(|err| BundleStoreError::Write { path, err })?;
         }
-        let incoming = store.folder.join(INCOMING);
-        for path in file::list(&incoming)? {
+        let lock = file::lock(&folder.join(LOCK))?;
+        for path in file::list(&folder.join(INCOMING))? {
             fs::remove_file(&path).map_err(|err| BundleStoreError::Write { path, err })?;
         }
-        Ok(store)
+        Ok(Self { folder: folder.to_owned(), _lock: Some(lock) })
     }
 
     /// Opens a store to read it. Fails if there is none.
     pub fn open_existing(folder: &Path) -> Result<Self, BundleStoreError> {
         if folder.join(BUNDLES).is_dir() {
-            Ok(Self { folder: folder.to_owned() })
+            Ok(Self { folder: folder.to_owned(), _lock: None })
         } else {
             Err(BundleStoreError::NoStore { folder: folder.to_owned() })
         }
@@ -159,16 +163,19 @@ impl Store {
 
     /// Fails unless there is room for what is missing of a bundle, and a reserve.
     pub fn check_space(&self, bundle: &Bundle) -> Result<(), BundleStoreError> {
-        let missing = bundle.packages.iter();
-        let missing = missing.filter(|package| !self.package_path(package.sha256).exists());
-        let needed =
-            missing.map(|package| package.bytes).sum::<u64>().saturating_add(RESERVE_BYTES);
-        let free = file::free_bytes(&self.folder)?;
+        let (needed, free) = (self.needed_bytes(bundle), file::free_bytes(&self.folder)?);
         if free < needed {
             let folder = self.folder.clone();
             return Err(BundleStoreError::NoSpace { folder, needed, free });
         }
         Ok(())
+    }
+
+    /// Free bytes that storing a bundle takes, with the reserve.
+    pub fn needed_bytes(&self, bundle: &Bundle) -> u64 {
+        let missing = bundle.packages.iter();
+        let missing = missing.filter(|package| !self.package_path(package.sha256).exists());
+        missing.map(|package| package.bytes).sum::<u64>().saturating_add(RESERVE_BYTES)
     }
 
     /// Stores the file of a package, from which at most its bytes are read. A file that the store

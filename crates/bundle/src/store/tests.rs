@@ -142,7 +142,8 @@ fn damaged_and_foreign_files_are_reported() {
 
 #[test]
 fn an_interrupted_import_leaves_nothing() {
-    let (folder, _, bundle) = filled(&["a"]);
+    let (folder, store, bundle) = filled(&["a"]);
+    drop(store);
     fs::write(folder.path().join("incoming/x"), "half").unwrap();
     let store = Store::open(folder.path()).unwrap();
     assert_eq!(fs::read_dir(folder.path().join("incoming")).unwrap().count(), 0);
@@ -153,17 +154,32 @@ fn an_interrupted_import_leaves_nothing() {
 }
 
 #[test]
-fn without_room_nothing_is_written() {
+fn what_is_stored_needs_no_room() {
     let (_folder, store, _) = filled(&["a"]);
-    let mut manifest = bundle(&["huge"]).manifest().clone();
-    manifest.packages[0].bytes = 63 << 30;
-    let huge = Bundle::new(manifest).unwrap();
-    // No test machine has 63 GiB free for each test; one that has proves nothing here.
-    if file::free_bytes(store.folder()).unwrap() < 60 << 30 {
-        let err = store.check_space(&huge).unwrap_err();
-        assert!(matches!(err, BundleStoreError::NoSpace { .. }));
+    let other = bundle(&["a", "b"]);
+    assert_eq!(store.needed_bytes(&other), RESERVE_BYTES + content("b").len() as u64);
+    store.check_space(&other).unwrap();
+    let mut manifest = other.manifest().clone();
+    for package in &mut manifest.packages {
+        package.bytes = 31 << 30;
+        package.sha256 = Sha256Digest::of(package.name.as_bytes());
     }
-    assert!(store.check_space(&bundle(&["a", "b"])).is_ok());
+    let huge = Bundle::new(manifest).unwrap();
+    assert_eq!(store.needed_bytes(&huge), RESERVE_BYTES + (62 << 30));
+    let free = file::free_bytes(store.folder()).unwrap();
+    let err = store.check_space(&huge);
+    assert_eq!(err.is_err(), free < store.needed_bytes(&huge), "{err:?}");
+}
+
+#[test]
+fn one_process_at_a_time_changes_a_store() {
+    let (folder, store, bundle) = filled(&["a"]);
+    let err = Store::open(folder.path()).unwrap_err();
+    assert!(matches!(err, BundleStoreError::Busy));
+    let reader = Store::open_existing(folder.path()).unwrap();
+    assert!(reader.verify(bundle.id()).unwrap().1.is_empty());
+    drop(store);
+    Store::open(folder.path()).unwrap();
 }
 
 #[test]

@@ -31,8 +31,6 @@ pub enum PublishError {
     NoRepository { folder: PathBuf },
     #[error("a role needs at least one key, and a threshold of at most its keys: {role}")]
     Keys { role: MetadataRole },
-    #[error("none of the given keys may sign for the role {role}")]
-    NoKeyFor { role: MetadataRole },
     #[error("bundle {id} is not in the repository")]
     NoBundle { id: BundleId },
     #[error(transparent)]
@@ -77,6 +75,10 @@ pub struct RolePlan {
     pub threshold: u32,
 }
 
+/// The roles that the root does not sign itself.
+const OTHER_ROLES: [MetadataRole; 3] =
+    [MetadataRole::Targets, MetadataRole::Snapshot, MetadataRole::Timestamp];
+
 /// A repository in a folder.
 #[derive(Debug)]
 pub struct Publisher {
@@ -91,17 +93,18 @@ impl Publisher {
         keys: &[SigningKey],
         expiry: Expiry,
     ) -> Result<(Self, Vec<u8>), PublishError> {
-        let publisher = Self { folder: folder.to_owned() };
-        if publisher.folder.join(METADATA).exists() {
-            return Err(PublishError::Exists { folder: publisher.folder });
+        if Self::open(folder).is_ok() {
+            return Err(PublishError::Exists { folder: folder.to_owned() });
         }
+        let publisher = Self { folder: folder.to_owned() };
+        let (root, bytes) = encode_root(1, roles, keys, None, expiry)?;
         for name in [METADATA, TARGETS, PACKAGES] {
             let path = publisher.folder.join(name);
             fs::create_dir_all(&path).map_err(|err| PublishError::Write { path, err })?;
         }
-        let root = publisher.write_root(1, roles, keys, &[], expiry)?;
+        publisher.write(&publisher.metadata_path(MetadataRole::Root, root.version), &bytes)?;
         publisher.write_rest(BTreeMap::new(), keys, expiry)?;
-        Ok((publisher, root))
+        Ok((publisher, bytes))
     }
 
     pub fn open(folder: &Path) -> Result<Self, PublishError> {
@@ -120,13 +123,15 @@ impl Publisher {
         keys: &[SigningKey],
         expiry: Expiry,
     ) -> Result<Vec<u8>, PublishError> {
-        let (old, _) = self.newest_root()?;
-        let old_keys = &old.roles[MetadataRole::Root.name()].keyids;
-        let root = self.write_root(old.version + 1, roles, keys, old_keys, expiry)?;
-        // What the replaced keys signed is signed again.
+        let old = self.newest_file(MetadataRole::Root)?;
+        let old_root: RootMetadata = self.newest(MetadataRole::Root)?;
+        let version = old_root.version + 1;
+        let (_, bytes) = encode_root(version, roles, keys, Some((&old_root, &old)), expiry)?;
         let targets = self.newest::<TargetsMetadata>(MetadataRole::Targets)?.targets;
+        self.write(&self.metadata_path(MetadataRole::Root, version), &bytes)?;
+        // What the replaced keys signed is signed again.
         self.write_rest(targets, keys, expiry)?;
-        Ok(root)
+        Ok(bytes)
     }
 
     /// Publishes bundles of a store.
@@ -180,53 +185,10 @@ impl Publisher {
         let old: VersionsMetadata = self.newest(MetadataRole::Timestamp)?;
         let timestamp =
             VersionsMetadata { version: old.version + 1, expires: expiry.timestamp, ..old };
-        self.write_signed(MetadataRole::Timestamp, timestamp.version, &timestamp, keys, &[])?;
-        Ok(())
-    }
-
-    fn write_root(
-        &self,
-        version: u64,
-        roles: &BTreeMap<MetadataRole, RolePlan>,
-        keys: &[SigningKey],
-        also_signed_by: &[String],
-        expiry: Expiry,
-    ) -> Result<Vec<u8>, PublishError> {
-        let mut root = RootMetadata {
-            kind: MetadataRole::Root.name().to_owned(),
-            spec_version: SPEC_VERSION.to_owned(),
-            version,
-            expires: expiry.root,
-            consistent_snapshot: true,
-            keys: BTreeMap::new(),
-            roles: BTreeMap::new(),
-        };
-        for role in MetadataRole::ALL {
-            let plan = roles.get(&role).ok_or(PublishError::Keys { role })?;
-            let mut keyids = BTreeSet::new();
-            for key in &plan.keys {
-                let id = key.id().map_err(|err| TrustError::Encoding { role, err })?.to_string();
-                root.keys.insert(id.clone(), key.clone());
-                keyids.insert(id);
-            }
-            if plan.threshold == 0 || keyids.len() < plan.threshold as usize {
-                return Err(PublishError::Keys { role });
-            }
-            let keyids = keyids.into_iter().collect();
-            root.roles
-                .insert(role.name().to_owned(), RoleKeys { keyids, threshold: plan.threshold });
-        }
-        let mut signers = root.roles[MetadataRole::Root.name()].keyids.clone();
-        signers.extend(also_signed_by.iter().cloned());
-        let role = MetadataRole::Root;
-        let bytes = encode(role, &root, keys, &signers)?;
-        // A root that clients would refuse is not written.
-        match self.newest_root() {
-            Ok((_, current)) => TrustedMetadata::new(&current)?.update_root(&bytes)?,
-            Err(_) => drop(TrustedMetadata::new(&bytes)?),
-        }
-        self.write(&self.metadata_path(role, version), &bytes)?;
-        Ok(bytes)
+        let root: RootMetadata = self.newest(MetadataRole::Root)?;
+        check_signers(&root, keys, &[MetadataRole::Timestamp])?;
+        let bytes = encode(MetadataRole::Timestamp, &timestamp, keys, &root)?;
+        self.write(&self.metadata_path(MetadataRole::Timestamp, timestamp.version), &bytes)
     }
 
     /// Writes targets, snapshot and timestamp, each with the next version.
@@ -236,6 +198,8 @@ impl Publisher {
         keys: &[SigningKey],
         expiry: Expiry,
     ) -> Result<(), PublishError> {
+        let root: RootMetadata = self.newest(MetadataRole::Root)?;
+        check_signers(&root, keys, &OTHER_ROLES)?;
         let version = |role| match self.newest_version(role) {
             Ok(version) => Ok(version + 1),
             Err(PublishError::NoRepository { .. }) => Ok(1),
@@ -253,51 +217,17 @@ impl Publisher {
         };
         let snapshot_version = version(MetadataRole::Snapshot)?;
         let timestamp_version = version(MetadataRole::Timestamp)?;
-        let bytes =
-            self.write_signed(MetadataRole::Targets, targets_version, &targets, keys, &[])?;
-        let snapshot = versions(
-            MetadataRole::Snapshot,
-            snapshot_version,
-            expiry.snapshot,
-            MetadataRole::Targets,
-            targets_version,
-            &bytes,
-        );
-        let bytes =
-            self.write_signed(MetadataRole::Snapshot, snapshot_version, &snapshot, keys, &[])?;
-        let timestamp = versions(
-            MetadataRole::Timestamp,
-            timestamp_version,
-            expiry.timestamp,
-            MetadataRole::Snapshot,
-            snapshot_version,
-            &bytes,
-        );
-        self.write_signed(MetadataRole::Timestamp, timestamp_version, &timestamp, keys, &[])?;
-        Ok(())
-    }
-
-    fn write_signed(
-        &self,
-        role: MetadataRole,
-        version: u64,
-        metadata: &impl Serialize,
-        keys: &[SigningKey],
-        also_signed_by: &[String],
-    ) -> Result<Vec<u8>, PublishError> {
-        let (root, _) = self.newest_root()?;
-        let listed = &root.roles[role.name()];
-        let mut signers = listed.keyids.clone();
-        signers.extend(also_signed_by.iter().cloned());
-        let bytes = encode(role, metadata, keys, &signers)?;
-        let signed = keys.iter().filter(|key| listed.keyids.contains(&key.id().to_string()));
-        let valid = u32::try_from(signed.count()).unwrap_or(u32::MAX);
-        if valid < listed.threshold {
-            let threshold = listed.threshold;
-            return Err(TrustError::Threshold { role, threshold, valid }.into());
-        }
-        self.write(&self.metadata_path(role, version), &bytes)?;
-        Ok(bytes)
+        let bytes = encode(MetadataRole::Targets, &targets, keys, &root)?;
+        self.write(&self.metadata_path(MetadataRole::Targets, targets_version), &bytes)?;
+        let named = (MetadataRole::Targets, targets_version, bytes.as_slice());
+        let snapshot = versions(MetadataRole::Snapshot, snapshot_version, expiry.snapshot, named);
+        let bytes = encode(MetadataRole::Snapshot, &snapshot, keys, &root)?;
+        self.write(&self.metadata_path(MetadataRole::Snapshot, snapshot_version), &bytes)?;
+        let named = (MetadataRole::Snapshot, snapshot_version, bytes.as_slice());
+        let timestamp =
+            versions(MetadataRole::Timestamp, timestamp_version, expiry.timestamp, named);
+        let bytes = encode(MetadataRole::Timestamp, &timestamp, keys, &root)?;
+        self.write(&self.metadata_path(MetadataRole::Timestamp, timestamp_version), &bytes)
     }
 
     fn metadata_path(&self, role: MetadataRole, version: u64) -> PathBuf {
@@ -340,11 +270,71 @@ impl Publisher {
         let file: SignedFile = serde_json::from_slice(&self.newest_file(role)?).map_err(form)?;
         serde_json::from_value(file.signed).map_err(form)
     }
+}
 
-    fn newest_root(&self) -> Result<(RootMetadata, Vec<u8>), PublishError> {
-        let bytes = self.newest_file(MetadataRole::Root)?;
-        Ok((self.newest(MetadataRole::Root)?, bytes))
+/// The root of a repository, signed. `previous` is the root that it follows.
+fn encode_root(
+    version: u64,
+    roles: &BTreeMap<MetadataRole, RolePlan>,
+    keys: &[SigningKey],
+    previous: Option<(&RootMetadata, &[u8])>,
+    expiry: Expiry,
+) -> Result<(RootMetadata, Vec<u8>), PublishError> {
+    let mut root = RootMetadata {
+        kind: MetadataRole::Root.name().to_owned(),
+        spec_version: SPEC_VERSION.to_owned(),
+        version,
+        expires: expiry.root,
+        consistent_snapshot: true,
+        keys: BTreeMap::new(),
+        roles: BTreeMap::new(),
+    };
+    for role in MetadataRole::ALL {
+        let plan = roles.get(&role).ok_or(PublishError::Keys { role })?;
+        let mut keyids = BTreeSet::new();
+        for key in &plan.keys {
+            let id = key.id().map_err(|err| TrustError::Encoding { role, err })?.to_string();
+            root.keys.insert(id.clone(), key.clone());
+            keyids.insert(id);
+        }
+        if plan.threshold == 0 || keyids.len() < plan.threshold as usize {
+            return Err(PublishError::Keys { role });
+        }
+        let (keyids, threshold) = (keyids.into_iter().collect(), plan.threshold);
+        root.roles.insert(role.name().to_owned(), RoleKeys { keyids, threshold });
     }
+    // The other roles have to be signed again with it.
+    check_signers(&root, keys, &OTHER_ROLES)?;
+    let role = MetadataRole::Root;
+    let signers = root.roles[role.name()].keyids.iter();
+    let old_signers = previous.iter().flat_map(|(old, _)| &old.roles[role.name()].keyids);
+    let signers: Vec<&String> = signers.chain(old_signers).collect();
+    let bytes = sign(role, &root, keys, &signers)?;
+    // A root that clients would refuse is not written.
+    match previous {
+        Some((_, old)) => TrustedMetadata::new(old)?.update_root(&bytes)?,
+        None => drop(TrustedMetadata::new(&bytes)?),
+    }
+    Ok((root, bytes))
+}
+
+/// Fails unless the keys can sign for these roles.
+fn check_signers(
+    root: &RootMetadata,
+    keys: &[SigningKey],
+    roles: &[MetadataRole],
+) -> Result<(), PublishError> {
+    for role in roles {
+        let RoleKeys { keyids, threshold } = &root.roles[role.name()];
+        let may_sign = |key: &&SigningKey| keyids.contains(&key.id().to_string());
+        let valid: BTreeSet<_> = keys.iter().filter(may_sign).map(SigningKey::id).collect();
+        let valid = u32::try_from(valid.len()).unwrap_or(u32::MAX);
+        if valid < *threshold {
+            let (role, threshold) = (*role, *threshold);
+            return Err(TrustError::Threshold { role, threshold, valid }.into());
+        }
+    }
+    Ok(())
 }
 
 /// A name that people recognise; the identity is in the metadata.
@@ -361,18 +351,17 @@ fn target_name(bundle: &Bundle) -> String {
     )
 }
 
+/// Metadata that names the version and content of another role's file.
 fn versions(
     role: MetadataRole,
     version: u64,
     expires: Timestamp,
-    named: MetadataRole,
-    named_version: u64,
-    named_bytes: &[u8],
+    (named, named_version, bytes): (MetadataRole, u64, &[u8]),
 ) -> VersionsMetadata {
     let file = FileVersion {
         version: named_version,
-        length: Some(named_bytes.len() as u64),
-        hashes: Some(Hashes { sha256: Sha256Digest::of(named_bytes) }),
+        length: Some(bytes.len() as u64),
+        hashes: Some(Hashes { sha256: Sha256Digest::of(bytes) }),
     };
     VersionsMetadata {
         kind: role.name().to_owned(),
@@ -383,20 +372,30 @@ fn versions(
     }
 }
 
-/// Signs metadata with those of the keys that may sign it.
+/// Signs the metadata of a role with its keys.
 fn encode(
     role: MetadataRole,
     metadata: &impl Serialize,
     keys: &[SigningKey],
-    signers: &[String],
+    root: &RootMetadata,
+) -> Result<Vec<u8>, PublishError> {
+    let signers: Vec<&String> = root.roles[role.name()].keyids.iter().collect();
+    sign(role, metadata, keys, &signers)
+}
+
+/// Signs metadata with those of the keys that may sign it.
+fn sign(
+    role: MetadataRole,
+    metadata: &impl Serialize,
+    keys: &[SigningKey],
+    signers: &[&String],
 ) -> Result<Vec<u8>, PublishError> {
     let error = |err| PublishError::Encode { role, err };
     let signed = serde_json::to_value(metadata).map_err(error)?;
     let message = signed_bytes(role, &signed)?;
-    let may_sign = |key: &&SigningKey| signers.contains(&key.id().to_string());
-    let signatures: Vec<_> = keys.iter().filter(may_sign).map(|key| key.sign(&message)).collect();
-    if signatures.is_empty() {
-        return Err(PublishError::NoKeyFor { role });
-    }
+    let may_sign = |key: &&SigningKey| signers.contains(&&key.id().to_string());
+    let signatures: BTreeMap<_, _> =
+        keys.iter().filter(may_sign).map(|key| (key.id(), key.sign(&message))).collect();
+    let signatures = signatures.into_values().collect();
     serde_json::to_vec_pretty(&SignedFile { signatures, signed }).map_err(error)
 }

@@ -42,6 +42,7 @@ fn store_hint(err: &BundleStoreError) -> Option<&'static str> {
         BundleStoreError::WrongHash { .. } | BundleStoreError::WrongLength { .. } => {
             Some("the file is not the one that was signed or indexed: use another source")
         }
+        BundleStoreError::Busy => Some("wait until it has ended"),
         BundleStoreError::Read { .. }
         | BundleStoreError::Write { .. }
         | BundleStoreError::Receive { .. } => None,
@@ -125,7 +126,7 @@ pub(super) fn publish(err: PublishError) -> anyhow::Error {
     let hint = match &err {
         PublishError::Exists { .. } => Some("use `add`, `remove`, `refresh` or `rotate`"),
         PublishError::NoRepository { .. } => Some("`farrier bundle sign init` creates one"),
-        PublishError::NoKeyFor { .. } | PublishError::Trust(TrustError::Threshold { .. }) => {
+        PublishError::Trust(TrustError::Threshold { .. }) => {
             Some("name the key files of all roles that sign with --key")
         }
         PublishError::Store(err) => store_hint(err),
