@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::{BUNDLES, BundleStoreError, INCOMING, PACKAGES, Store, StoreProblem, TRUST, file};
+use super::{
+    BUNDLES, BundleStoreError, INCOMING, LOCK, PACKAGES, Store, StoreProblem, TRUST, file,
+};
 use crate::{Bundle, BundleId, Sha256Digest};
 
 /// A bundle whose manifest is undamaged.
