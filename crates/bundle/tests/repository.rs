@@ -324,6 +324,44 @@ fn nodes_follow_a_rotation_and_refuse_the_old_keys() {
 }
 
 #[test]
+fn a_node_knows_later_who_signed_a_bundle() {
+    let fixture = Fixture::new();
+    let root = fixture.path("root.json");
+    let check = |at| {
+        let store = Store::open_existing(&fixture.path("node")).unwrap();
+        client::check_signed(&store, &root, fixture.id(at))
+    };
+    fixture.import_folder(0).unwrap();
+    check(0).unwrap();
+    // A bundle that was created on the node is in its store, but nobody signed it.
+    create(&Store::open(&fixture.path("node")).unwrap(), &fixture.path("local"), "535.309.01");
+    assert!(matches!(check(1), Err(ImportError::NotImported { id }) if id == fixture.id(1)));
+    let node = fixture.path("node/trust");
+    let copied = node.join(format!("{}.targets.json", fixture.id(1)));
+    fs::copy(node.join("targets.json"), &copied).unwrap();
+    assert!(matches!(check(1), Err(ImportError::Trust(TrustError::NoTarget { .. }))));
+    fs::remove_file(copied).unwrap();
+    // A withdrawn bundle stays a way back.
+    fixture.add_second();
+    fixture.publisher().remove(&[fixture.id(0)], &fixture.online(), expiry()).unwrap();
+    fixture.import_folder(1).unwrap();
+    check(0).unwrap();
+    check(1).unwrap();
+    // Unless the key that signed it is replaced.
+    let roles = fixture.roles("targets-new", &["root1", "root2"]);
+    let keys = fixture.signers(&["root1", "root2", "targets-new", "online"]);
+    fixture.publisher().rotate(&roles, &keys, expiry()).unwrap();
+    fixture.import_folder(1).unwrap();
+    check(1).unwrap();
+    let err = check(0).unwrap_err();
+    assert!(matches!(err, ImportError::Trust(TrustError::RevokedKey { .. })), "{err}");
+    // The root of others trusts nothing here.
+    let other = Fixture::new();
+    let store = Store::open_existing(&fixture.path("node")).unwrap();
+    assert!(client::check_signed(&store, &other.path("root.json"), fixture.id(1)).is_err());
+}
+
+#[test]
 fn a_withdrawn_bundle_is_not_imported_again() {
     let fixture = Fixture::new();
     let publisher = fixture.publisher();

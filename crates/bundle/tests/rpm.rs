@@ -1,4 +1,4 @@
-//! Bundles from RPM packages that rpmbuild 4.18 and createrepo_c 0.20 made.
+//! Bundles from RPM packages that rpmbuild 4.18 and `createrepo_c` 0.20 made.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "each test binary uses a part")]

@@ -5,6 +5,9 @@
 //!     ─ targets/bundles/SHA256.NAME (manifest) ─ packages/SHA256 ─> Store
 //! ```
 //!
+//! For each bundle, the targets metadata that lists it is kept too, so that a node can check later
+//! and without a repository who signed what it installs ([`check_signed`]).
+//!
 //! Verified metadata is kept in the store, so that an older repository is recognised later. Nothing
 //! is contacted besides the repository, which may be a folder.
 
@@ -57,6 +60,8 @@ pub enum ImportError {
     EndlessRoots { version: u64 },
     #[error("no signed bundle {id} is in the repository")]
     NotSigned { id: BundleId },
+    #[error("bundle {id} was not imported from a signed repository")]
+    NotImported { id: BundleId },
     #[error("the signed manifest `{name}` cannot be used")]
     Manifest {
         name: String,
@@ -71,6 +76,7 @@ pub struct VerifiedRepository<'s> {
     mirror: Mirror,
     store: &'s Store,
     trusted: TrustedMetadata,
+    targets_bytes: Vec<u8>,
 }
 
 /// Verifies the metadata of a repository, from the root file that the operator configured.
@@ -80,14 +86,11 @@ pub fn open<'s>(
     store: &'s Store,
     now: Timestamp,
 ) -> Result<VerifiedRepository<'s>, ImportError> {
-    let path = || root_file.to_owned();
-    let root = read_limited(root_file, MetadataRole::Root.bytes_max())
-        .map_err(|err| ImportError::Root { path: path(), err })?;
-    let mut repository =
-        VerifiedRepository { mirror, store, trusted: TrustedMetadata::new(&root)? };
+    let trusted = stored_roots(root_file, store)?;
+    let mut repository = VerifiedRepository { mirror, store, trusted, targets_bytes: Vec::new() };
     repository.update_root(now)?;
     for role in [MetadataRole::Timestamp, MetadataRole::Snapshot, MetadataRole::Targets] {
-        if let Some(bytes) = repository.stored(&format!("{role}.json"), role)? {
+        if let Some(bytes) = stored(store, &format!("{role}.json"), role)? {
             repository.trusted.load_previous(role, &bytes);
         }
     }
@@ -100,20 +103,13 @@ impl VerifiedRepository<'_> {
         &self.trusted
     }
 
-    /// Reads the roots after the configured one: those that were verified before, then newer ones.
+    /// Reads newer roots than those that were verified before.
     fn update_root(&mut self, now: Timestamp) -> Result<(), ImportError> {
         let role = MetadataRole::Root;
         let first = self.trusted.root().version;
-        for version in first.saturating_add(1)..=first.saturating_add(ROOTS_MAX) {
+        for version in next_versions(first) {
             let name = file_name(role, version);
-            if let Some(bytes) = self.stored(&name, role)? {
-                let path = || self.store.trust_folder().join(&name);
-                let updated = self.trusted.update_root(&bytes);
-                updated.map_err(|err| ImportError::StoredRoot { path: path(), err })?;
-                continue;
-            }
-            let path = format!("{METADATA}/{name}");
-            let Some(bytes) = self.read_metadata(&path, role)? else {
+            let Some(bytes) = self.read_metadata(&format!("{METADATA}/{name}"), role)? else {
                 return Ok(self.trusted.check_root(now)?);
             };
             self.trusted.update_root(&bytes)?;
@@ -137,7 +133,14 @@ impl VerifiedRepository<'_> {
         // Only a consistent set is kept, so that an interrupted attack does not block updates.
         self.keep("targets.json", &targets)?;
         self.keep("snapshot.json", &snapshot)?;
-        self.keep("timestamp.json", &timestamp)
+        self.keep("timestamp.json", &timestamp)?;
+        // Bundles that were signed with a key that is replaced are signed again.
+        let listed = self.trusted.targets()?.values().map(id_of);
+        for id in listed.filter(|id| self.store.lists(*id)) {
+            self.keep(&proof_name(id), &targets)?;
+        }
+        self.targets_bytes = targets;
+        Ok(())
     }
 
     fn read_metadata(
@@ -156,15 +159,6 @@ impl VerifiedRepository<'_> {
         let path = format!("{METADATA}/{name}");
         let read = self.read_metadata(&path, role)?;
         read.ok_or(ImportError::Fetch(FetchError::NotFound { what: path }))
-    }
-
-    fn stored(&self, name: &str, role: MetadataRole) -> Result<Option<Vec<u8>>, ImportError> {
-        let path = self.store.trust_folder().join(name);
-        match read_limited(&path, role.bytes_max()) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(err) => Err(BundleStoreError::Read { path, err }.into()),
-        }
     }
 
     fn keep(&self, name: &str, bytes: &[u8]) -> Result<(), ImportError> {
@@ -219,8 +213,52 @@ impl VerifiedRepository<'_> {
             let content = self.mirror.reader(&format!("{PACKAGES}/{}", package.sha256))?;
             self.store.insert_package(package, content)?;
         }
+        self.keep(&proof_name(id), &self.targets_bytes)?;
         self.store.insert_bundle(&bundle)?;
         Ok(bundle)
+    }
+}
+
+/// Fails unless a bundle of the store was imported from a repository whose current keys signed it.
+/// Needs no repository. Metadata may have expired since the import, because the way back to an
+/// earlier driver must not depend on a signature that is renewed.
+pub fn check_signed(store: &Store, root_file: &Path, id: BundleId) -> Result<(), ImportError> {
+    let role = MetadataRole::Targets;
+    let targets = stored(store, &proof_name(id), role)?.ok_or(ImportError::NotImported { id })?;
+    Ok(stored_roots(root_file, store)?.check_listed(&targets, id.digest())?)
+}
+
+/// The configured root, and those after it that were verified before.
+fn stored_roots(root_file: &Path, store: &Store) -> Result<TrustedMetadata, ImportError> {
+    let role = MetadataRole::Root;
+    let root = read_limited(root_file, role.bytes_max())
+        .map_err(|err| ImportError::Root { path: root_file.to_owned(), err })?;
+    let mut trusted = TrustedMetadata::new(&root)?;
+    for version in next_versions(trusted.root().version) {
+        let name = file_name(role, version);
+        let Some(bytes) = stored(store, &name, role)? else { break };
+        let path = store.trust_folder().join(&name);
+        trusted.update_root(&bytes).map_err(|err| ImportError::StoredRoot { path, err })?;
+    }
+    Ok(trusted)
+}
+
+fn next_versions(version: u64) -> std::ops::RangeInclusive<u64> {
+    version.saturating_add(1)..=version.saturating_add(ROOTS_MAX)
+}
+
+/// Name of the metadata that lists a bundle of the store.
+fn proof_name(id: BundleId) -> String {
+    format!("{id}.targets.json")
+}
+
+/// Reads a file of the store's metadata.
+fn stored(store: &Store, name: &str, role: MetadataRole) -> Result<Option<Vec<u8>>, ImportError> {
+    let path = store.trust_folder().join(name);
+    match read_limited(&path, role.bytes_max()) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(BundleStoreError::Read { path, err }.into()),
     }
 }
 

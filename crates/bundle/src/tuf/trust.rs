@@ -211,6 +211,18 @@ impl TrustedMetadata {
         Ok(())
     }
 
+    /// Checks that targets metadata, which may be old, lists a manifest with this hash. The current
+    /// keys have to have signed it, so that a key that was replaced no longer counts; it may have
+    /// expired and a newer one may not list the manifest.
+    pub fn check_listed(&self, targets: &[u8], manifest: Sha256Digest) -> Result<(), TrustError> {
+        let metadata: TargetsMetadata = self.read_verified(MetadataRole::Targets, targets)?;
+        if metadata.targets.values().any(|target| target.hashes.sha256 == manifest) {
+            Ok(())
+        } else {
+            Err(TrustError::NoTarget { name: manifest.to_string() })
+        }
+    }
+
     fn read_verified<T: DeserializeOwned>(
         &self,
         role: MetadataRole,

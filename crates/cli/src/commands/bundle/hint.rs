@@ -97,7 +97,9 @@ pub(super) fn import(err: ImportError) -> anyhow::Error {
             Some("if you now trust the root of another repository, use a new store")
         }
         ImportError::NotSigned { .. } => Some("`--list` shows the signed bundles"),
-        ImportError::EndlessRoots { .. } | ImportError::Manifest { .. } => None,
+        ImportError::EndlessRoots { .. }
+        | ImportError::Manifest { .. }
+        | ImportError::NotImported { .. } => None,
     };
     hinted(err, "nothing was imported", hint)
 }

@@ -37,9 +37,10 @@ pub(crate) enum BundleCommand {
     Create(Box<create_args::Args>),
     /// Show a bundle with its end of support, advisories and known regressions; or list the store
     Inspect(inspect::Args),
-    /// Check each byte of bundles in the store
+    /// Check each byte of bundles in the store, and who signed them
     ///
-    /// Exit code 0: all are undamaged; 1: a file is damaged, missing or foreign.
+    /// Exit code 0: all are good; 1: a file is damaged, missing or foreign, or with `--root` a
+    /// bundle is not signed.
     Verify(verify::Args),
     /// Compare two bundles: what a change from one to the other means
     Diff(diff::Args),

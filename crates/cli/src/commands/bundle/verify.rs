@@ -1,6 +1,9 @@
 //! `farrier bundle verify`: hashes every file.
 
+use std::path::PathBuf;
+
 use farrier_bundle::BundleId;
+use farrier_bundle::tuf::client::check_signed;
 use serde::Serialize;
 
 use super::{StoreArgs, find, hint, size};
@@ -12,6 +15,9 @@ use crate::printer::{Printer, Tone};
 pub(crate) struct Args {
     /// Identities of bundles, or their first digits [default: all of the store]
     bundles: Vec<String>,
+    /// Also check that the keys of this root file signed the bundles
+    #[arg(long, value_name = "FILE")]
+    root: Option<PathBuf>,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -57,6 +63,12 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             Err(err) => VerifiedBundle { id, driver: None, bytes: 0, problems: vec![chain(err)] },
         });
     }
+    if let Some(root) = &args.root {
+        for bundle in &mut bundles {
+            let signed = check_signed(&store, root, bundle.id);
+            bundle.problems.extend(signed.err().map(chain));
+        }
+    }
     let found = VerifiedStore { v: 1, bundles, other_problems };
     let is_damaged = !found.other_problems.is_empty()
         || found.bundles.iter().any(|bundle| !bundle.problems.is_empty());
@@ -76,8 +88,8 @@ fn print(found: &VerifiedStore, printer: &mut Printer) -> anyhow::Result<()> {
     for bundle in &found.bundles {
         let driver = bundle.driver.as_deref().unwrap_or("unknown driver");
         let (tone, word) = match bundle.problems.len() {
-            0 => (Tone::Good, "undamaged"),
-            _ => (Tone::Bad, "damaged"),
+            0 => (Tone::Good, "good"),
+            _ => (Tone::Bad, "bad"),
         };
         let word = printer.toned(tone, word);
         let size = size(bundle.bytes);
