@@ -30,7 +30,7 @@ pub struct BundleCheck {
     /// Advisories that list no driver of the branch. They count as open.
     pub unlisted: Vec<AdvisoryReference>,
     pub regressions: Vec<RegressionReference>,
-    /// What speaks against the bundle, worst first.
+    /// What a person has to know before the bundle is used.
     pub problems: Vec<BundleProblem>,
 }
 

@@ -63,6 +63,11 @@ pub(crate) fn decompress(
             read(&mut decoder)
         }
         Compression::Xz => {
+            // The decoder keeps what it decodes in memory until the end of a block.
+            let damaged = || DecompressError::Damaged(io::ErrorKind::InvalidData.into());
+            if xz_bytes(bytes).ok_or_else(damaged)? > max {
+                return Err(DecompressError::TooLong { max });
+            }
             let mut out = LimitedWriter::new(max);
             match lzma_rs::xz_decompress(&mut Cursor::new(bytes), &mut out) {
                 Err(_) if out.is_full => Err(DecompressError::TooLong { max }),
@@ -71,6 +76,45 @@ pub(crate) fn decompress(
             }
         }
     }
+}
+
+/// Bytes that an xz file expands to, from the headers of its LZMA2 chunks. `None` if it is damaged.
+fn xz_bytes(file: &[u8]) -> Option<u64> {
+    const MAGIC: &[u8] = b"\xfd7zXZ\0";
+    let check_bytes = match file.strip_prefix(MAGIC)?.get(1)? & 15 {
+        0 => 0,
+        1..=3 => 4,
+        4..=6 => 8,
+        7..=9 => 16,
+        10..=12 => 32,
+        _ => 64,
+    };
+    let (mut at, mut total) = (12_usize, 0_u64);
+    // The index of the blocks begins with zero, where a block has the size of its header.
+    while *file.get(at)? != 0 {
+        at += (usize::from(file[at]) + 1) * 4;
+        let number = |at: usize| Some(u16::from_be_bytes([*file.get(at)?, *file.get(at + 1)?]));
+        loop {
+            let control = *file.get(at)?;
+            match control {
+                0 => break,
+                1 | 2 => {
+                    let bytes = usize::from(number(at + 1)?) + 1;
+                    total += bytes as u64;
+                    at += 3 + bytes;
+                }
+                0x80.. => {
+                    let high = u64::from(control & 0x1f) << 16;
+                    total += high + u64::from(number(at + 1)?) + 1;
+                    let properties = usize::from(control >= 0xc0);
+                    at += 5 + properties + usize::from(number(at + 3)?) + 1;
+                }
+                _ => return None,
+            }
+        }
+        at = (at + 1).next_multiple_of(4) + check_bytes;
+    }
+    Some(total)
 }
 
 struct LimitedWriter {
@@ -105,6 +149,21 @@ mod tests {
     use flate2::write::GzEncoder;
 
     use super::*;
+
+    #[test]
+    fn the_size_of_an_xz_file_is_known_before_it_is_read() {
+        let mut noise = 1_u32;
+        let mut bytes = vec![7; 3 << 20];
+        for byte in &mut bytes[1 << 20..] {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = noise.to_be_bytes()[0];
+        }
+        let mut file = Vec::new();
+        lzma_rs::xz_compress(&mut Cursor::new(&bytes), &mut file).unwrap();
+        assert_eq!(xz_bytes(&file), Some(3 << 20));
+        assert_eq!(xz_bytes(&file[..file.len() / 2]), None);
+        assert_eq!(xz_bytes(b"no xz file"), None);
+    }
 
     #[test]
     fn what_expands_beyond_the_limit_is_refused() {

@@ -115,6 +115,21 @@ fn the_closure_stays_in_one_branch() {
 }
 
 #[test]
+fn a_repository_may_have_only_a_signed_release_file() {
+    let folder = tempfile::tempdir().unwrap();
+    write_apt(folder.path(), &packages());
+    let release = folder.path().join("dists/stable/Release");
+    let text = fs::read_to_string(&release).unwrap();
+    fs::remove_file(release).unwrap();
+    let signed = format!(
+        "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{text}\
+         -----BEGIN PGP SIGNATURE-----\n\niQ\n-----END PGP SIGNATURE-----\n"
+    );
+    fs::write(folder.path().join("dists/stable/InRelease"), signed).unwrap();
+    plan(folder.path().to_str().unwrap(), "580.95.05", &["cuda-drivers-580"]).unwrap();
+}
+
+#[test]
 fn another_fabric_manager_is_never_taken() {
     let folder = tempfile::tempdir().unwrap();
     write_apt(folder.path(), &packages());

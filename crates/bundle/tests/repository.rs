@@ -333,7 +333,7 @@ fn a_node_knows_later_who_signed_a_bundle() {
     };
     fixture.import_folder(0).unwrap();
     check(0).unwrap();
-    // A bundle that was created on the node is in its store, but nobody signed it.
+    // A bundle that was created on the node is in its store without a signature.
     create(&Store::open(&fixture.path("node")).unwrap(), &fixture.path("local"), "535.309.01");
     assert!(matches!(check(1), Err(ImportError::NotImported { id }) if id == fixture.id(1)));
     let node = fixture.path("node/trust");

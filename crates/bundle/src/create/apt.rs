@@ -71,9 +71,9 @@ pub(super) fn candidates(
     repository: usize,
 ) -> Result<Vec<PackageCandidate>, CreateError> {
     let folder = source.release_folder();
-    let release = mirror.read_if_present(&format!("{folder}Release"), RELEASE_BYTES_MAX)?;
+    let release = read_release(mirror, &folder)?;
     let release = release.ok_or_else(|| CreateError::NoRelease { suite: source.suite.clone() })?;
-    let listed = listed_files(&text_of("Release", release)?)?;
+    let listed = listed_files(&release)?;
     let mut found = Vec::new();
     for index in source.indexes(architecture) {
         let suffix =
@@ -98,6 +98,27 @@ pub(super) fn candidates(
         }
     }
     Ok(found)
+}
+
+/// The text of `Release`, or of `InRelease` without its signature.
+fn read_release(mirror: &Mirror, folder: &str) -> Result<Option<String>, CreateError> {
+    for name in ["Release", "InRelease"] {
+        if let Some(bytes) =
+            mirror.read_if_present(&format!("{folder}{name}"), RELEASE_BYTES_MAX)?
+        {
+            let text = text_of(name, bytes)?;
+            return Ok(Some(if name == "InRelease" { signed_text(&text) } else { text }));
+        }
+    }
+    Ok(None)
+}
+
+/// The text inside of a signature (RFC 9580, section 7), with lines that begin with a dash
+/// unescaped.
+fn signed_text(text: &str) -> String {
+    let lines = text.lines().skip_while(|line| !line.is_empty()).skip(1);
+    let lines = lines.take_while(|line| *line != "-----BEGIN PGP SIGNATURE-----");
+    lines.flat_map(|line| [line.strip_prefix("- ").unwrap_or(line), "\n"]).collect()
 }
 
 fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, CreateError> {

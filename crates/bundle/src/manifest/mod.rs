@@ -16,7 +16,7 @@ use farrier_facts::version::DriverVersion;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical;
-use crate::digest::{DigestError, Sha256Digest};
+use crate::digest::{DigestError, Sha256Digest, hex};
 
 pub use problem::{BundleError, ManifestProblem};
 pub use role::PackageRole;
@@ -36,6 +36,11 @@ pub struct BundleId(Sha256Digest);
 impl BundleId {
     pub fn digest(self) -> Sha256Digest {
         self.0
+    }
+
+    /// Whether the identity begins with these digits, of which there is at least one.
+    pub fn begins_with(self, digits: &str) -> bool {
+        !digits.is_empty() && hex(self.0.as_bytes()).starts_with(digits)
     }
 
     /// The first twelve digits, for tables.

@@ -84,8 +84,7 @@ impl Store {
             return Ok(id);
         }
         let found = self.inventory()?.bundles.into_iter().map(|stored| stored.bundle.id());
-        let found: Vec<BundleId> =
-            found.filter(|id| !start.is_empty() && id.to_string().starts_with(start)).collect();
+        let found: Vec<BundleId> = found.filter(|id| id.begins_with(start)).collect();
         match found[..] {
             [id] => Ok(id),
             [] => Err(BundleStoreError::NoMatch { start: start.to_owned() }),

@@ -88,8 +88,7 @@ fn choose(repository: &VerifiedRepository<'_>, texts: &[String]) -> anyhow::Resu
         return Ok(all.collect());
     }
     let find = |text: &String| {
-        let found: Vec<BundleId> =
-            all.clone().filter(|id| id.to_string().starts_with(text.as_str())).collect();
+        let found: Vec<BundleId> = all.clone().filter(|id| id.begins_with(text)).collect();
         match found[..] {
             [id] => Ok(id),
             _ => Err(Hinted::error(

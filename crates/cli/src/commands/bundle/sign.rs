@@ -30,7 +30,7 @@ pub(crate) enum SignCommand {
     /// Replace keys: sign a new root with the keys of the old and of the new one
     Rotate(InitArgs),
     /// Publish bundles of the store
-    Add(AddArgs),
+    Add(PublishArgs),
     /// Withdraw bundles, so that they can no longer be imported
     Remove(RemoveArgs),
     /// Sign the timestamp again before it expires
@@ -84,7 +84,7 @@ pub(crate) struct InitArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct AddArgs {
+pub(crate) struct PublishArgs {
     #[command(flatten)]
     signers: SignerArgs,
     /// Identity of a bundle in the store, or its first digits; may be repeated
@@ -153,7 +153,7 @@ pub(super) fn run(command: &SignCommand, printer: &mut Printer) -> anyhow::Resul
     Ok(Outcome::Fine)
 }
 
-fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
+fn add(args: &PublishArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let store = args.store.open_existing()?;
     let ids = args.bundle.iter().map(|text| find(&store, text));
     let ids = ids.collect::<anyhow::Result<Vec<_>>>()?;
