@@ -9,26 +9,36 @@
 //! Bundle, FactSet ─ check::check, diff::diff ─> what is known of a driver, and of a change
 //! ```
 //!
-//! [`canonical`], [`digest`], [`manifest`], [`classify`], [`closure`], [`compose`], [`check`],
-//! [`diff`], [`deb`], [`rpm`] and [`tuf::TrustedMetadata`] are pure: `now` is an argument. IO is in
-//! [`fetch`], [`create`], [`store`], [`tuf::client`] and [`tuf::publisher`].
+//! [`canonical`], [`check`], [`classify`], [`diff`], [`digest`] and [`manifest`] need no feature and
+//! do no IO. The Cargo feature `io` has the rest. Of it, `closure`, `compose`, `deb`, `rpm` and
+//! `tuf::TrustedMetadata` are pure too: `now` is an argument.
 
 pub mod canonical;
 pub mod check;
 pub mod classify;
+#[cfg(feature = "io")]
 pub mod closure;
+#[cfg(feature = "io")]
 pub mod compose;
+#[cfg(feature = "io")]
 mod compression;
+#[cfg(feature = "io")]
 pub mod create;
+#[cfg(feature = "io")]
 pub mod deb;
 pub mod diff;
 pub mod digest;
+#[cfg(feature = "io")]
 pub mod fetch;
 pub mod manifest;
+#[cfg(feature = "io")]
 pub mod rpm;
+#[cfg(feature = "io")]
 pub mod store;
+#[cfg(feature = "io")]
 pub mod tuf;
 
+#[cfg(feature = "io")]
 pub use compression::DecompressError;
 pub use digest::Sha256Digest;
 pub use manifest::{
