@@ -24,7 +24,7 @@ fn fleet_in_service() -> TestFleet {
 
 /// Limits only the fleet: `nodes` may be out of service, and a share of them must take work.
 fn limits(nodes: u32, floor: f64) -> Policy {
-    let budget = DisruptionBudget { share: 1.0, nodes: Some(nodes) };
+    let budget = DisruptionBudget { share: 1.0, nodes: Some(nodes), allow_min_one: None };
     Policy {
         disruption_budgets: [(DomainKind::Fleet, budget)].into(),
         capacity_floors: [(DomainKind::Fleet, floor)].into(),
@@ -162,8 +162,8 @@ fn the_explanation_names_the_nodes_that_use_the_budget_now() {
 #[test]
 fn a_node_that_waits_for_another_limit_lets_others_pass() {
     let mut fleet = fleet_in_service();
-    let pool = DisruptionBudget { share: 0.0, nodes: Some(1) };
-    let fleet_wide = DisruptionBudget { share: 1.0, nodes: Some(2) };
+    let pool = DisruptionBudget { share: 0.0, nodes: Some(1), allow_min_one: None };
+    let fleet_wide = DisruptionBudget { share: 1.0, nodes: Some(2), allow_min_one: None };
     let budgets = [(DomainKind::Pool, pool), (DomainKind::Fleet, fleet_wide)];
     fleet.set_policy(Policy { disruption_budgets: budgets.into(), ..Policy::default() });
     fleet.act(&fault(0, Severity::Fatal));

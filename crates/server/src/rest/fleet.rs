@@ -25,11 +25,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
                 domain: domain.clone(),
                 members: counts.members,
                 out: counts.out,
-                limit: state
-                    .policy
-                    .disruption_budgets
-                    .get(&domain.kind())
-                    .map(|budget| budget.limit(counts.members)),
+                limit: state.policy.disruption_limit(domain.kind(), counts.members),
                 disrupted: Some(counts.disrupted),
                 schedulable: Some(counts.schedulable),
                 floor: state.policy.capacity_floor(domain.kind(), counts.members),

@@ -78,7 +78,7 @@ impl<'a> BudgetUsage<'a> {
         let DomainCounts { members, disrupted, schedulable, .. } = self.counts(domain);
         match slot {
             DisruptionSlot::Budget(_) => {
-                let limit = policy.disruption_budgets.get(&domain.kind())?.limit(members);
+                let limit = policy.disruption_limit(domain.kind(), members)?;
                 let counts = BudgetCounts { out: disrupted, members, limit };
                 (disrupted >= limit).then_some(Exhausted::Budget(counts))
             }
