@@ -18,6 +18,7 @@ pub(crate) fn example() -> Policy {
     serde_json::from_value(value).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers pass `json!` values")]
 fn policy(changes: Value) -> Policy {
     let policy = json!({ "version": 2, "disruption_budgets": {}, "changes": changes });
     let policy: Policy = serde_json::from_value(policy).unwrap();
@@ -25,6 +26,7 @@ fn policy(changes: Value) -> Policy {
     policy
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers pass `json!` values")]
 fn rules(rules: Value) -> Policy {
     policy(json!({ "rules": rules }))
 }

@@ -114,9 +114,9 @@ impl DriverTrack {
     pub fn includes(self, branch: Branch, lifecycle: Lifecycle) -> bool {
         match (self, lifecycle) {
             (Self::Branch(own), _) => own == branch,
-            (_, Lifecycle::LongTerm) => true,
-            (Self::Production | Self::NewFeature, Lifecycle::Production) => true,
-            (Self::NewFeature, Lifecycle::NewFeature) => true,
+            (_, Lifecycle::LongTerm)
+            | (Self::Production | Self::NewFeature, Lifecycle::Production)
+            | (Self::NewFeature, Lifecycle::NewFeature) => true,
             _ => false,
         }
     }

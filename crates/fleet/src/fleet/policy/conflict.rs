@@ -331,10 +331,9 @@ impl Conflicts<'_> {
         self.tenant_versions(tenant_pins);
     }
 
-    fn tie(&mut self, tie: PolicyTie) {
+    fn tie(&mut self, tie: Box<PolicyTie>) {
         let is_tenant = |source: &PolicySource| matches!(source, PolicySource::Tenant(..));
         let are_tenants = is_tenant(&tie.first) && is_tenant(&tie.second);
-        let tie = Box::new(tie);
         self.add(if are_tenants {
             PolicyConflict::TenantPins(tie)
         } else {
@@ -514,17 +513,7 @@ struct TenantPins {
 
 /// The nodes of a domain, as a selector.
 fn selector_of(domain: &Domain) -> NodeSelector {
-    let key = match domain.kind() {
-        DomainKind::Fleet => return NodeSelector::default(),
-        DomainKind::Pool => SelectorKey::Pool,
-        DomainKind::Tenant => SelectorKey::Tenant,
-        DomainKind::Site => SelectorKey::Site,
-        DomainKind::Leaf => SelectorKey::Leaf,
-        DomainKind::Rack => SelectorKey::Rack,
-        DomainKind::Nvlink => SelectorKey::Nvlink,
-        DomainKind::Spine => SelectorKey::Spine,
-        DomainKind::Row => SelectorKey::Row,
-        DomainKind::Pdu => SelectorKey::Pdu,
-    };
-    NodeSelector::default().with(key, domain.name())
+    let key = SelectorKey::ALL.into_iter().find(|key| key.domain_kind() == Some(domain.kind()));
+    let all = NodeSelector::default();
+    key.map_or(all.clone(), |key| all.with(key, domain.name()))
 }

@@ -3,8 +3,10 @@
 use std::fmt;
 
 use farrier_facts::FactSet;
+use farrier_facts::advisory::Advisory;
 use farrier_facts::driver::{BranchFacts, SupportStatus};
 use farrier_facts::exposure::DriverExposure;
+use farrier_facts::origin::PartialDate;
 use farrier_facts::version::{Branch, DriverVersion};
 use jiff::civil::Date;
 use serde::Serialize;
@@ -105,28 +107,22 @@ pub(super) fn released(driver: &DriverVersion, facts: &FactSet) -> Option<Date> 
 /// The highest score of the advisories that a change from one driver to another fixes. Without a
 /// driver to start from, only those that this very release fixes count.
 fn fixed_score(from: Option<&DriverVersion>, to: &DriverVersion, facts: &FactSet, on: Date) -> f64 {
-    let mut score: f64 = 0.0;
-    match from.and_then(|from| DriverExposure::new(facts, from, on)) {
-        Some(exposure) => {
+    let scores: Vec<f64> =
+        if let Some(exposure) = from.and_then(|from| DriverExposure::new(facts, from, on)) {
             let lacking = exposure.lacking.iter().map(|(advisory, _)| *advisory);
-            for advisory in lacking.chain(exposure.unlisted) {
-                let fixed = advisory.fixed_driver(to.branch());
-                if fixed.is_some_and(|fixed| fixed.version <= *to) {
-                    score = score.max(advisory.score);
-                }
-            }
-        }
-        None => {
-            let published = facts.advisories.advisory.iter().filter(|one| one.published <= on);
-            for advisory in published {
-                let fixed = advisory.fixed_driver(to.branch());
-                if fixed.is_some_and(|fixed| fixed.version == *to) {
-                    score = score.max(advisory.score);
-                }
-            }
-        }
-    }
-    score
+            let fixes = |advisory: &&Advisory| {
+                advisory.fixed_driver(to.branch()).is_some_and(|fixed| fixed.version <= *to)
+            };
+            lacking.chain(exposure.unlisted).filter(fixes).map(|advisory| advisory.score).collect()
+        } else {
+            let fixes = |advisory: &&Advisory| {
+                advisory.published <= on
+                    && advisory.fixed_driver(to.branch()).is_some_and(|fixed| fixed.version == *to)
+            };
+            let advisories = facts.advisories.advisory.iter();
+            advisories.filter(fixes).map(|advisory| advisory.score).collect()
+        };
+    scores.into_iter().fold(0.0, f64::max)
 }
 
 impl EffectivePolicy {
@@ -195,7 +191,7 @@ impl EffectivePolicy {
         match facts.drivers.branch(driver.branch()) {
             None => refusals.push(VersionRefusal::UnknownBranch),
             Some(branch) => {
-                let ended = branch.end_of_support.map(|end| end.last_day());
+                let ended = branch.end_of_support.map(PartialDate::last_day);
                 let ended = ended.filter(|ended| *ended < on);
                 if let Some(ended) = ended
                     && !self.is_end_of_support_waived()

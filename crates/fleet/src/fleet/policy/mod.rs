@@ -48,7 +48,7 @@ pub use resolve::{
     resolve,
 };
 pub use rule_value::{RuleField, RuleValue};
-pub use selector::{NamePattern, NodeSelector, PolicyNode, SelectorKey, skus};
+pub use selector::{NamePattern, NodeSelector, PolicyNode, SelectorKey, name_skus, skus};
 
 /// The current version of the document.
 ///

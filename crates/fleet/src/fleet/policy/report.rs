@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::FactSet;
 use farrier_facts::driver::SupportStatus;
 use farrier_facts::exposure::DriverExposure;
+use farrier_facts::origin::PartialDate;
 use farrier_facts::version::{Branch, DriverVersion};
 use jiff::civil::Date;
 use serde::Serialize;
@@ -209,7 +210,7 @@ fn support(by_driver: &ByDriver<'_>, facts: &FactSet, on: Date) -> Vec<SupportRo
     for ((pool, driver), nodes) in by_driver {
         let branch = facts.drivers.branch(driver.branch());
         let status = branch.map_or(SupportStatus::Unknown, |branch| branch.support(on));
-        let end = branch.and_then(|branch| branch.end_of_support).map(|end| end.last_day());
+        let end = branch.and_then(|branch| branch.end_of_support).map(PartialDate::last_day);
         let days_left = end.map(|end| days(on, end));
         if status == SupportStatus::Supported
             && days_left.is_some_and(|left| left > SUPPORT_SOON_DAYS)
@@ -318,7 +319,7 @@ fn ending(known: &[KnownNode<'_>], facts: &FactSet) -> Vec<EndingRow> {
             gpus: gpus.into_iter().collect(),
             nodes,
             last_branch,
-            end: end.map(|end| end.last_day()),
+            end: end.map(PartialDate::last_day),
         }
     };
     rows.into_iter().map(row).collect()

@@ -171,7 +171,7 @@ pub fn resolve(
     facts: &FactSet,
     node: &PolicyNode,
     on: Date,
-) -> Result<EffectivePolicy, PolicyTie> {
+) -> Result<EffectivePolicy, Box<PolicyTie>> {
     let mut effective =
         Resolver { changes: &policy.changes, facts, on }.resolve(&NodeAttributes::new(node))?;
     let begin = TimeZone::UTC.to_timestamp(on.to_datetime(jiff::civil::Time::MIN));
@@ -224,7 +224,7 @@ fn most_specific<T>(
     candidates: &[Candidate<'_, T>],
     field: RuleField,
     value: impl Fn(&T) -> Option<RuleValue>,
-) -> Result<Option<Sourced<RuleValue>>, PolicyTie> {
+) -> Result<Option<Sourced<RuleValue>>, Box<PolicyTie>> {
     let valued: Vec<(&Candidate<'_, T>, RuleValue)> = candidates
         .iter()
         .filter_map(|candidate| Some((candidate, value(candidate.part)?)))
@@ -239,7 +239,7 @@ fn most_specific<T>(
             Some((first, other)) if other != value => {
                 let (first, second) = (first.source.clone(), candidate.source.clone());
                 let values = [other.clone(), value.clone()];
-                return Err(PolicyTie { field, first, second, values });
+                return Err(Box::new(PolicyTie { field, first, second, values }));
             }
             Some(_) => {}
             None => best = Some(one),
@@ -259,7 +259,7 @@ pub(super) struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    pub(super) fn resolve(&self, node: &NodeAttributes) -> Result<EffectivePolicy, PolicyTie> {
+    pub(super) fn resolve(&self, node: &NodeAttributes) -> Result<EffectivePolicy, Box<PolicyTie>> {
         let mut effective = self.without_overlays(node)?;
         let (candidates, undetermined) = self.overlay_rules(node);
         effective.undetermined.extend(undetermined);
@@ -319,7 +319,7 @@ impl Resolver<'_> {
     pub(super) fn without_overlays(
         &self,
         node: &NodeAttributes,
-    ) -> Result<EffectivePolicy, PolicyTie> {
+    ) -> Result<EffectivePolicy, Box<PolicyTie>> {
         let rules = self.changes.rules.iter();
         let rules =
             rules.map(|(name, rule)| (PolicySource::Rule(name.clone()), &rule.select, rule));
@@ -385,7 +385,7 @@ type OverlayCandidate<'a> = Candidate<'a, ChangeRule>;
 pub(super) fn overlay_values(
     rules: &[OverlayCandidate<'_>],
     field: RuleField,
-) -> Result<Option<Sourced<RuleValue>>, PolicyTie> {
+) -> Result<Option<Sourced<RuleValue>>, Box<PolicyTie>> {
     most_specific(rules, field, |rule| rule.value(field))
 }
 

@@ -2,7 +2,7 @@
 //! one pattern of every key. There are no expressions, so that two selectors can be compared: which
 //! one is more specific, whether both can match the same node, and whether one covers the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use farrier_facts::FactSet;
 use farrier_facts::version::DriverVersion;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::identity::{Location, NodeId};
+use crate::fleet::identity::{Domain, DomainKind, Location, NodeId};
 use crate::fleet::state::Node;
 
 /// What a selector can ask about.
@@ -48,6 +48,22 @@ impl SelectorKey {
         Self::Leaf,
         Self::Nvlink,
     ];
+
+    /// The kind of domain that the key names.
+    pub(super) fn domain_kind(self) -> Option<DomainKind> {
+        Some(match self {
+            Self::Node | Self::Gpu | Self::DriverBranch => return None,
+            Self::Pool => DomainKind::Pool,
+            Self::Tenant => DomainKind::Tenant,
+            Self::Site => DomainKind::Site,
+            Self::Row => DomainKind::Row,
+            Self::Rack => DomainKind::Rack,
+            Self::Pdu => DomainKind::Pdu,
+            Self::Spine => DomainKind::Spine,
+            Self::Leaf => DomainKind::Leaf,
+            Self::Nvlink => DomainKind::Nvlink,
+        })
+    }
 
     /// Name as serialised.
     pub fn name(self) -> &'static str {
@@ -223,15 +239,16 @@ pub struct PolicyNode {
 }
 
 impl PolicyNode {
-    /// The facts of a node in the fleet.
-    pub fn new(id: &NodeId, node: &Node, facts: &FactSet) -> Self {
+    /// A node of the fleet. Its GPUs have NVML names; [`name_skus`] replaces them.
+    pub fn reported(id: &NodeId, node: &Node) -> Self {
         let inventory = node.reported_inventory();
         let names = inventory.and_then(|inventory| inventory.gpus.as_ref());
-        let names = names.and_then(|gpus| gpus.iter().map(|gpu| gpu.name.clone()).collect());
+        let names: Option<BTreeSet<String>> =
+            names.and_then(|gpus| gpus.iter().map(|gpu| gpu.name.clone()).collect());
         Self {
             node: Some(id.clone()),
             location: node.location.clone(),
-            gpus: names.map(|names: Vec<String>| skus(&names, facts)),
+            gpus: names.map(|names| names.into_iter().collect()),
             driver: inventory
                 .and_then(|inventory| inventory.driver.as_deref())
                 .and_then(|driver| driver.parse().ok()),
@@ -244,6 +261,16 @@ impl PolicyNode {
             Some(node) => node.to_string(),
             None => format!("a node of pool {}", self.location.pool),
         }
+    }
+}
+
+/// Replaces the NVML names of GPUs by their SKUs.
+pub fn name_skus(nodes: &mut [PolicyNode], facts: &FactSet) {
+    let mut known: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
+    for gpus in nodes.iter_mut().filter_map(|node| node.gpus.as_mut()) {
+        let names = std::mem::take(gpus);
+        let skus = known.entry(names).or_insert_with_key(|names| skus(names, facts));
+        gpus.clone_from(skus);
     }
 }
 
@@ -394,6 +421,16 @@ impl NodeSelector {
         })
     }
 
+    /// Whether the selector can select nodes of these domains, without naming nodes.
+    pub fn may_select_in(&self, domains: &[&Domain]) -> bool {
+        self.0.iter().all(|(key, patterns)| {
+            let Some(kind) = key.domain_kind() else { return *key != SelectorKey::Node };
+            let names =
+                domains.iter().filter(|domain| domain.kind() == kind).map(|domain| domain.name());
+            names.into_iter().any(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+        })
+    }
+
     /// Nodes that match both selectors: one for each combination of patterns, at most `limit`. None
     /// if no node can match both.
     pub(super) fn samples(&self, other: &Self, limit: usize) -> Vec<NodeAttributes> {
@@ -486,7 +523,7 @@ mod tests {
             ("a*", "b*", None),
             ("*x*", "y", None),
             ("a*c", "ab*", Some("ab~c")),
-            ("*a", "*b*a", Some("~ba")),
+            ("*a", "*b*a", Some("~b~a")),
             ("h200*", "h200*", Some("h200~")),
         ] {
             let (one, two) = (pattern(one), pattern(two));
