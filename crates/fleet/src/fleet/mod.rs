@@ -14,6 +14,7 @@
 
 pub mod access;
 pub mod attention;
+pub mod budget;
 pub mod coverage;
 pub mod decide;
 pub mod describe_event;
