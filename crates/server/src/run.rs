@@ -212,10 +212,9 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     let state_machine =
         open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
             .await?;
-    let audited = state_machine.state().access;
+    let (audited, damage) = (state_machine.state().access, state_machine.damage());
     let notify = notify_handle(&options);
     let (log_end, end) = watch::channel(state_machine.state().seq);
-    let damage = state_machine.damage();
     let tail = LogTail::new(path, end, damage.clone());
     let sessions = Arc::new(SessionRegistry::new(options.report_quota));
     let space = Arc::new(DiskSpace::new(options.disk_reserve_bytes));
