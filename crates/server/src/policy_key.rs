@@ -164,20 +164,18 @@ mod tests {
         let files = Files(tempfile::tempdir().unwrap());
         let signing = PolicySigningKey::read(&files.file("a.key", KEYS[0].0, 0o600)).unwrap();
         let public = PolicyKey::read(&files.file("a.pub", KEYS[0].1, 0o644)).unwrap();
+        let keys = [public.clone()];
         let other = PolicySigningKey::read(&files.file("b.key", KEYS[1].0, 0o600)).unwrap();
         let mut policy = Policy { version: 2, ..Policy::default() };
-        assert_eq!(verify(&policy, &[public.clone()]), Err(PolicySignatureError::Unsigned));
+        assert_eq!(verify(&policy, &keys), Err(PolicySignatureError::Unsigned));
         policy.signatures = vec![other.sign(&policy)];
-        let keys = vec![policy.signatures[0].key.clone()];
-        assert_eq!(
-            verify(&policy, &[public.clone()]),
-            Err(PolicySignatureError::UnknownKey { keys })
-        );
+        let signers = vec![policy.signatures[0].key.clone()];
+        assert_eq!(verify(&policy, &keys), Err(PolicySignatureError::UnknownKey { keys: signers }));
         policy.signatures.push(signing.sign(&policy));
-        assert_eq!(verify(&policy, &[public.clone()]), Ok(()));
+        assert_eq!(verify(&policy, &keys), Ok(()));
         policy.lemon.days = 7;
         let key = public.id();
-        assert_eq!(verify(&policy, &[public.clone()]), Err(PolicySignatureError::Invalid { key }));
+        assert_eq!(verify(&policy, &keys), Err(PolicySignatureError::Invalid { key }));
         policy.lemon.days = 28;
         policy.signatures[1].signature.truncate(127);
         assert!(matches!(verify(&policy, &[public]), Err(PolicySignatureError::Invalid { .. })));

@@ -57,26 +57,28 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 fn print(report: &PolicyReport, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(&format!("{} nodes, on {}", report.nodes, report.on))?;
-    let rows = report.support.iter().map(|row| support_cells(row, printer)).collect();
-    section("Support", &["Pool", "Driver", "Nodes", "Support"], rows, printer)?;
-    let rows = report.exposure.iter().map(|row| exposure_cells(row, printer)).collect();
+    let rows: Vec<Vec<String>> =
+        report.support.iter().map(|row| support_cells(row, printer)).collect();
+    section("Support", &["Pool", "Driver", "Nodes", "Support"], &rows, printer)?;
+    let rows: Vec<Vec<String>> =
+        report.exposure.iter().map(|row| exposure_cells(row, printer)).collect();
     let headings =
         ["Pool", "Driver", "Nodes", "Advisories", "Worst", "Days", "Deadline", "Fixed in"];
-    section("Exposure to advisories", &headings, rows, printer)?;
-    let rows = report.skew.iter().map(|row| skew_cells(row, printer)).collect();
-    section("Skew", &["Pool", "Drivers", "Days", "Limit", ""], rows, printer)?;
-    let rows = report.ending.iter().map(ending_cells).collect();
+    section("Exposure to advisories", &headings, &rows, printer)?;
+    let rows: Vec<Vec<String>> = report.skew.iter().map(|row| skew_cells(row, printer)).collect();
+    section("Skew", &["Pool", "Drivers", "Days", "Limit", ""], &rows, printer)?;
+    let rows: Vec<Vec<String>> = report.ending.iter().map(ending_cells).collect();
     section(
         "GPUs whose branches end",
         &["Pool", "GPUs", "Nodes", "Last branch", "Until"],
-        rows,
+        &rows,
         printer,
     )?;
-    let rows = report.deviations.iter().map(deviation_cells).collect();
+    let rows: Vec<Vec<String>> = report.deviations.iter().map(deviation_cells).collect();
     section(
         "Drivers that the policy does not allow",
         &["Pool", "Driver", "Nodes", "Why"],
-        rows,
+        &rows,
         printer,
     )?;
     print_pins(report, printer)?;
@@ -106,8 +108,8 @@ fn print_pins(report: &PolicyReport, printer: &mut Printer) -> anyhow::Result<()
         let limit = row.limit.map_or_else(|| "-".to_owned(), |limit| format!("{limit} drivers"));
         vec![row.pool.to_string(), pins.join(", "), limit]
     });
-    let rows = rows.collect();
-    section("Tenants with different pins in one pool", &["Pool", "Pins", "Limit"], rows, printer)?;
+    let rows: Vec<Vec<String>> = rows.collect();
+    section("Tenants with different pins in one pool", &["Pool", "Pins", "Limit"], &rows, printer)?;
     let rows = report.exceptions.iter().map(|row| {
         let days = format!("{} ({})", row.expires, left(row.days_left));
         let tone = if row.days_left < 0 { Tone::Bad } else { Tone::Good };
@@ -120,14 +122,14 @@ fn print_pins(report: &PolicyReport, printer: &mut Printer) -> anyhow::Result<()
             row.reason.clone(),
         ]
     });
-    let rows = rows.collect();
-    section("Exceptions", &["Name", "Nodes", "Owner", "Expires", "Reason"], rows, printer)
+    let rows: Vec<Vec<String>> = rows.collect();
+    section("Exceptions", &["Name", "Nodes", "Owner", "Expires", "Reason"], &rows, printer)
 }
 
 fn section(
     title: &str,
     headings: &[&str],
-    rows: Vec<Vec<String>>,
+    rows: &[Vec<String>],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if rows.is_empty() {
@@ -135,7 +137,7 @@ fn section(
     }
     printer.line("")?;
     printer.line(title)?;
-    printer.table(headings, &rows)?;
+    printer.table(headings, rows)?;
     Ok(())
 }
 
