@@ -434,6 +434,8 @@ fn rules_about_unread_values_stay_undetermined() {
         found.undetermined.iter().map(|rule| rule.source.to_string()).collect();
     assert_eq!(sources, ["rule train-h200", "rule volta"]);
     assert_eq!(found.branch(&unread, FactSet::embedded(), ON), BranchChoice::UnknownGpus);
+    let (newest, _) = found.newest_allowed(&unread, FactSet::embedded(), ON);
+    assert_eq!(newest, None, "nothing may be installed on a node that could not be read");
     assert!(effective(&policy, &h200("gpu-1", "a", "580.95.05")).undetermined.is_empty());
 }
 
@@ -496,6 +498,17 @@ fn differences_are_by_meaning_and_name_the_nodes() {
     assert_eq!(changed.len(), 1);
     assert_eq!(changed[0].node.as_str(), "n1");
     assert_eq!(changed[0].values[0].field, RuleField::SecurityDeadlineDays.name());
+    // A new rule differs by value, and a pool without an entry has the default.
+    let mut after = example();
+    let rule = json!({ "select": { "site": ["c"] }, "cadence_days": 7 });
+    after.changes.rules.insert("c".to_owned(), serde_json::from_value(rule).unwrap());
+    after.pools.clear();
+    let found = differences(&before, &after);
+    let at: Vec<&str> = found.iter().map(|one| one.at.as_str()).collect();
+    assert_eq!(
+        at,
+        ["changes.rules.c.cadence_days", "changes.rules.c.select.site", "pools.lab.autonomy"]
+    );
     // Writing a default is no difference.
     let spelled: Policy = serde_json::from_value(serde_json::to_value(&before).unwrap()).unwrap();
     assert_eq!(differences(&before, &spelled), []);

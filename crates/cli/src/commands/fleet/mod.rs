@@ -14,7 +14,7 @@ mod matrix;
 mod node;
 mod node_filter;
 pub(crate) mod node_names;
-mod nodes;
+pub(crate) mod nodes;
 mod preview;
 mod report;
 mod requests;

@@ -11,6 +11,7 @@ use super::nodes::NodeSource;
 use super::{EvaluationDay, document};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::commands::fleet::nodes::counted;
 use crate::fact_sets;
 use crate::printer::{Printer, Tone};
 
@@ -78,10 +79,10 @@ fn summary(policy: &Policy, nodes: &[PolicyNode]) -> String {
     let changes = &policy.changes;
     let nodes = match nodes.len() {
         0 => "without nodes; --server or --nodes also checks conflicts between them".to_owned(),
-        count => format!("for {count} nodes"),
+        count => format!("for {}", counted(count)),
     };
     format!(
-        "no problems, checked {nodes}: version {}, {} rules, {} exceptions, {} freezes, {} overlays",
+        "no problems in version {} (rules: {}, exceptions: {}, freezes: {}, overlays: {}), checked {nodes}",
         policy.version,
         changes.rules.len(),
         changes.exceptions.len(),

@@ -103,24 +103,28 @@ impl Comparison {
             "{} of {known_nodes} nodes have another effective policy",
             self.nodes.len()
         ))?;
-        let mut by_values: BTreeMap<&[NodeValueDifference], Vec<NodeId>> = BTreeMap::new();
+        let mut by_changes: BTreeMap<Vec<String>, Vec<&NodeId>> = BTreeMap::new();
         for one in &self.nodes {
-            by_values.entry(&one.values).or_default().push(one.node.clone());
+            let changes = one.values.iter().map(change_text).collect();
+            by_changes.entry(changes).or_default().push(&one.node);
         }
-        for (values, nodes) in by_values {
+        for (changes, nodes) in by_changes {
             printer.line("")?;
-            printer.paragraph("nodes", 8, &node_names::folded(nodes.iter().map(NodeId::as_str)))?;
-            for value in values {
-                let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-                let (before, after) = (text(&value.before), text(&value.after));
-                // The values of a pool are in the table.
-                let change = match value.field.as_str() {
-                    "pools" => "the quarantine policy of the pool".to_owned(),
-                    field => format!("{field}: {before} -> {after}"),
-                };
+            let names = node_names::folded(nodes.iter().map(|node| node.as_str()));
+            printer.paragraph("nodes", 8, &names)?;
+            for change in changes {
                 printer.paragraph("", 8, &change)?;
             }
         }
         Ok(())
+    }
+}
+
+fn change_text(value: &NodeValueDifference) -> String {
+    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    match value.field.as_str() {
+        // The values are in the table.
+        "pools" => "the quarantine policy of the pool".to_owned(),
+        field => format!("{field}: {} -> {}", text(&value.before), text(&value.after)),
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use farrier_fleet::fleet::policy::PolicyContext;
 use farrier_wire::rest::Done;
+use serde_json::Value;
 
 use super::diff::Comparison;
 use super::{check, document, nodes};
@@ -31,8 +32,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let nodes = nodes::from_server(session, &facts)?;
     let comparison = Comparison::new(&current, &policy, &facts, &nodes, fact_sets::today());
     if comparison.values.is_empty() {
-        printer.line("no change: this policy is already in force")?;
-        return Ok(Outcome::Fine);
+        // The server decides: it also checks the role, and whether the policy is the same.
+        return put(session, &value, printer);
     }
     let context = PolicyContext { facts: &facts, on: fact_sets::today(), nodes: &nodes };
     let problems = check::problems(&policy, &context);
@@ -54,7 +55,15 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         // While a person decides, the server may close the idle connection.
         session.reconnect();
     }
-    let Done { changed } = session.put("/api/v1/policy", &value)?;
+    put(session, &value, printer)
+}
+
+fn put(
+    session: &mut FleetSession,
+    policy: &Value,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let Done { changed } = session.put("/api/v1/policy", policy)?;
     printer.line(if changed {
         "the policy is in force"
     } else {

@@ -3,7 +3,7 @@
 use farrier_facts::FactSet;
 use jiff::civil::Date;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Policy;
 use super::resolve::{EffectivePolicy, Sourced, resolve};
@@ -11,8 +11,8 @@ use super::rule_value::{RuleField, RuleValue};
 use super::selector::PolicyNode;
 use crate::fleet::identity::NodeId;
 
-/// A value that differs. Omitted keys have their defaults, so writing a default differs from
-/// nothing.
+/// A value that differs. Omitted keys have their defaults, so writing a default makes no
+/// difference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyDifference {
     /// The field, such as `changes.rules.train.minimum`.
@@ -28,33 +28,44 @@ pub fn differences(before: &Policy, after: &Policy) -> Vec<PolicyDifference> {
         let mut value = serde_json::to_value(policy).expect("a policy has string keys only");
         // The version changes the meaning of other keys, so it is always compared.
         value["version"] = policy.version.into();
+        // A pool without an entry has the default, which is what a removed entry changes to.
+        for pool in before.pools.keys().chain(after.pools.keys()) {
+            let own = serde_json::to_value(policy.for_pool(pool));
+            value["pools"][pool.as_str()] = own.expect("a pool policy has string keys only");
+        }
         value
     };
     let mut found = Vec::new();
-    compare("", &value(before), &value(after), &mut found);
+    compare("", Some(&value(before)), Some(&value(after)), &mut found);
     found
 }
 
-fn compare(at: &str, before: &Value, after: &Value, found: &mut Vec<PolicyDifference>) {
-    let (Value::Object(ours), Value::Object(theirs)) = (before, after) else {
-        if before != after {
-            let (before, after) = (Some(before.clone()), Some(after.clone()));
-            found.push(PolicyDifference { at: at.to_owned(), before, after });
-        }
+fn compare(
+    at: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+    found: &mut Vec<PolicyDifference>,
+) {
+    if before == after {
         return;
+    }
+    let fields = |value: Option<&Value>| value.and_then(Value::as_object).cloned();
+    let (ours, theirs) = (fields(before), fields(after));
+    let is_object = |value: Option<&Value>, fields: &Option<Map<String, Value>>| {
+        value.is_none() || fields.as_ref().is_some_and(|fields| !fields.is_empty())
     };
+    if !is_object(before, &ours) || !is_object(after, &theirs) {
+        let (before, after) = (before.cloned(), after.cloned());
+        found.push(PolicyDifference { at: at.to_owned(), before, after });
+        return;
+    }
+    let (ours, theirs) = (ours.unwrap_or_default(), theirs.unwrap_or_default());
     let mut keys: Vec<&String> = ours.keys().chain(theirs.keys()).collect();
     keys.sort();
     keys.dedup();
     for key in keys {
         let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
-        match (ours.get(key), theirs.get(key)) {
-            (Some(before), Some(after)) => compare(&at, before, after, found),
-            (before, after) => {
-                let (before, after) = (before.cloned(), after.cloned());
-                found.push(PolicyDifference { at, before, after });
-            }
-        }
+        compare(&at, ours.get(key), theirs.get(key), found);
     }
 }
 

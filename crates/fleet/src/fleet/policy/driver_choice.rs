@@ -12,7 +12,7 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use super::changes::{AgeGate, DriverTrack, Waiver};
-use super::resolve::EffectivePolicy;
+use super::resolve::{EffectivePolicy, PolicySource};
 use super::selector::PolicyNode;
 
 /// The branch that a node should follow.
@@ -60,6 +60,12 @@ pub enum VersionRefusal {
     },
     /// The facts do not know the day of the release, so its age is unknown.
     UnknownRelease,
+    /// The node's GPUs are unknown.
+    UnknownGpus,
+    /// A rule may apply, because a value of the node could not be read.
+    Undetermined {
+        rule: PolicySource,
+    },
 }
 
 impl fmt::Display for VersionRefusal {
@@ -75,6 +81,10 @@ impl fmt::Display for VersionRefusal {
             Self::GpusEnd { at } => write!(formatter, "{at} is the last branch for the GPUs"),
             Self::TooYoung { released, allowed_from } => {
                 write!(formatter, "released on {released}, allowed from {allowed_from}")
+            }
+            Self::UnknownGpus => formatter.write_str("the GPUs of the node are unknown"),
+            Self::Undetermined { rule } => {
+                write!(formatter, "{rule} may apply, because a value of the node is unknown")
             }
             Self::UnknownRelease => {
                 formatter.write_str("the facts do not know the day of its release")
@@ -183,8 +193,13 @@ impl EffectivePolicy {
                 refusals.push(VersionRefusal::OtherBranch { wanted });
             }
             BranchChoice::NoBranch { .. } => refusals.push(VersionRefusal::NoBranch),
-            _ => {}
+            BranchChoice::UnknownGpus => refusals.push(VersionRefusal::UnknownGpus),
+            BranchChoice::Branch(_) | BranchChoice::Unset => {}
         }
+        let undetermined = self.undetermined.iter();
+        refusals.extend(
+            undetermined.map(|rule| VersionRefusal::Undetermined { rule: rule.source.clone() }),
+        );
         if let Some(at) = last_branch(node, facts).filter(|last| driver.branch() > *last) {
             refusals.push(VersionRefusal::GpusEnd { at });
         }
@@ -208,8 +223,7 @@ impl EffectivePolicy {
 
     /// Whether the node may run a driver past its end of support.
     pub(super) fn is_end_of_support_waived(&self) -> bool {
-        let is_exception =
-            |source: &super::PolicySource| matches!(source, super::PolicySource::Exception { .. });
+        let is_exception = |source: &PolicySource| matches!(source, PolicySource::Exception { .. });
         self.is_waived(Waiver::EndOfSupport)
             || self.pinned().is_some_and(|pinned| is_exception(&pinned.source))
     }
