@@ -48,6 +48,9 @@ pub(crate) enum Command {
     /// Plan training: memory, speed, bottleneck, cost and goodput
     #[command(subcommand)]
     Plan(commands::plan::PlanCommand),
+    /// The policy: show, set, check and explain the rules of quarantine and driver changes
+    #[command(subcommand)]
+    Policy(commands::policy::PolicyCommand),
     /// Show the runbook of a finding: meaning, first commands, automation, when to replace the part
     Runbook(commands::runbook::Args),
     /// Run and administer the fleet server

@@ -41,7 +41,7 @@ impl AdvisoryFacts {
     ) -> Vec<(&'a Advisory, AdvisoryStatus<'a>)> {
         let reviewed_bulletins = self.reviewed_bulletins(branch.branch);
         let branch_released = branch.first_release.last_day();
-        let status = |advisory: &'a Advisory| match advisory.fixed_driver_of(branch.branch) {
+        let status = |advisory: &'a Advisory| match advisory.fixed_driver(branch.branch) {
             Some(fixed) if *driver < fixed.version => AdvisoryStatus::Exposed(fixed),
             Some(fixed) => AdvisoryStatus::Fixed(fixed),
             // Branches released after the bulletin were never affected.
@@ -78,7 +78,7 @@ impl AdvisoryFacts {
 impl Advisory {
     /// The bulletin's fixed driver of a branch. The bulletin's rows for data-center products take
     /// precedence over its rows for other products.
-    fn fixed_driver_of(&self, branch: Branch) -> Option<&FixedDriver> {
+    pub fn fixed_driver(&self, branch: Branch) -> Option<&FixedDriver> {
         let rows = self.fixed_drivers.iter().chain(&self.fixed_drivers_other_products);
         rows.into_iter().find(|fixed| fixed.branch == branch)
     }

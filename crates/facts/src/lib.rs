@@ -19,6 +19,7 @@ pub mod cuda;
 pub mod decode;
 pub mod diag;
 pub mod driver;
+pub mod exposure;
 pub mod framework;
 pub mod gpu;
 pub mod lint;

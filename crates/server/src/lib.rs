@@ -29,6 +29,7 @@ mod last_ran;
 pub mod log;
 pub mod log_tail;
 pub mod notify;
+pub mod policy_key;
 mod renewals;
 pub mod report;
 pub mod rest;

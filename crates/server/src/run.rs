@@ -35,6 +35,7 @@ use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
 use crate::log_tail::LogTail;
 use crate::notify::{self, Deliver, Notifier, NotifyFailpoint, NotifyHandle};
+use crate::policy_key::PolicyKey;
 use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
 use crate::space::DiskSpace;
@@ -106,6 +107,9 @@ pub struct ServerOptions {
     /// Connections without an authenticated request are closed after this time.
     pub idle_timeout: Duration,
     pub facts: Cow<'static, FactSet>,
+    /// Keys of which one has to have signed a new policy. Empty means that policies need no
+    /// signature.
+    pub policy_keys: Vec<PolicyKey>,
     /// For tests: a wall clock with an offset.
     pub wall_clock: WallClock,
     /// For tests: stop after this many commits, before the inputs of the last commit get their
@@ -132,6 +136,7 @@ impl ServerOptions {
             new_authority: false,
             idle_timeout: serve::IDLE_TIMEOUT,
             facts: Cow::Borrowed(FactSet::embedded()),
+            policy_keys: Vec::new(),
             wall_clock: WallClock::default(),
             fail_after_commits: None,
             notify_failpoint: None,
@@ -207,10 +212,9 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     let state_machine =
         open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
             .await?;
-    let audited = state_machine.state().access;
+    let (audited, damage) = (state_machine.state().access, state_machine.damage());
     let notify = notify_handle(&options);
     let (log_end, end) = watch::channel(state_machine.state().seq);
-    let damage = state_machine.damage();
     let tail = LogTail::new(path, end, damage.clone());
     let sessions = Arc::new(SessionRegistry::new(options.report_quota));
     let space = Arc::new(DiskSpace::new(options.disk_reserve_bytes));
@@ -248,6 +252,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         fingerprint: fingerprint.clone(),
         counters: Arc::clone(&counters),
         facts: options.facts,
+        policy_keys: options.policy_keys,
         changes: Arc::clone(&audit),
         notify: Arc::clone(&notify),
         stopped: stopped.clone(),

@@ -7,6 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 pub const CERTIFICATE: &str = "CERTIFICATE";
 /// Label of a PKCS #8 private key.
 pub const PRIVATE_KEY: &str = "PRIVATE KEY";
+/// Label of a public key with its algorithm (SPKI).
+pub const PUBLIC_KEY: &str = "PUBLIC KEY";
 
 const LINE: usize = 64;
 

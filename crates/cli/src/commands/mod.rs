@@ -14,6 +14,7 @@ pub(crate) mod login;
 pub(crate) mod notify;
 pub(crate) mod orders;
 pub(crate) mod plan;
+pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod runbook;
 mod runbook_pointer;
@@ -59,6 +60,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Notify(command) => notify::run(&command, printer),
         Command::Orders(args) => orders::run(&args, printer),
         Command::Plan(command) => plan::run(&command, printer),
+        Command::Policy(command) => policy::run(&command, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Runbook(args) => runbook::run(&args, printer),
         Command::Server(command) => server::run(&command, printer),

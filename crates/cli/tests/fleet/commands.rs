@@ -108,13 +108,15 @@ fn findings_matrix_freezes_policy_and_export() {
     assert!(domains.contains("rack r2 by root until"), "{domains}");
     assert_eq!(fleet.run_ok(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is no longer frozen\n");
 
-    let policy = fleet.run_ok(&["fleet", "policy", "show"]);
+    let policy = fleet.run_ok(&["policy", "show"]);
     let mut policy: Value = serde_json::from_str(&policy).unwrap();
     policy["pools_default"]["autonomy"] = "observe".into();
     let file = fleet.path("policy.json");
     std::fs::write(&file, policy.to_string()).unwrap();
-    let set = ["fleet", "policy", "set", file.to_str().unwrap()];
-    assert_eq!(fleet.run_ok(&set), "the policy is in force\n");
+    let set = ["policy", "set", "--yes", file.to_str().unwrap()];
+    let shown = fleet.run_ok(&set);
+    assert!(shown.contains("3 of 3 nodes have another effective policy"), "{shown}");
+    assert!(shown.ends_with("\nthe policy is in force\n"), "{shown}");
     assert_eq!(fleet.run_ok(&set), "no change: this policy is already in force\n");
     policy["pools_default"]["max_attempts"] = 0.into();
     std::fs::write(&file, policy.to_string()).unwrap();

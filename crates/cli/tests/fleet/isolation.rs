@@ -76,7 +76,7 @@ fn no_command_prints_names_or_counts_of_another_pool() {
         prints(command);
         prints(&[command, &["--output", "json"]].concat());
     }
-    prints(&["fleet", "policy", "show"]);
+    prints(&["policy", "show"]);
     prints(&["fleet", "export", "state"]);
     prints(&["fleet", "export", "log"]);
 }

@@ -249,7 +249,7 @@ fn a_node_that_needs_a_person_is_listed_with_the_next_step() {
     assert_eq!(nothing, "no node in your scope needs attention\n");
     let policy = fleet.path("observe.json");
     std::fs::write(&policy, r#"{"pools_default": {"autonomy": "observe"}}"#).unwrap();
-    fleet.run_ok(&["fleet", "policy", "set", policy.to_str().unwrap()]);
+    fleet.run_ok(&["policy", "set", "--yes", policy.to_str().unwrap()]);
     fleet.report_finding("gpu-2", 1);
     let listed = fleet.run_ok(&["fleet", "nodes", "--needs-attention"]);
     assert!(listed.contains("unfit at work"), "{listed}");

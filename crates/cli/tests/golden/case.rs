@@ -2,6 +2,7 @@
 //! `// ` are comments. Supported shell syntax: `'` quotes, `< FILE` and `| head N`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -72,6 +73,24 @@ impl CaseEnv {
             fs::write(env.path(file), text).unwrap();
         }
         fs::create_dir(env.path("root")).unwrap();
+        env
+    }
+
+    /// Runs commands in a directory with policies, keys and an export of nodes.
+    pub(crate) fn with_policies() -> Self {
+        let env = Self::folder();
+        let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for entry in fs::read_dir(crate_dir.join("tests/golden/input/policy")).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), env.path(entry.file_name().to_str().unwrap())).unwrap();
+        }
+        let key = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(env.path("policy.key"), key).unwrap();
+        let example = fs::read_to_string(crate_dir.join("../../examples/policy.toml")).unwrap();
+        let stricter = example.replace("security_deadline_days = 7", "security_deadline_days = 5");
+        assert_ne!(example, stricter);
+        fs::write(env.path("policy.toml"), example).unwrap();
+        fs::write(env.path("stricter.toml"), stricter).unwrap();
         env
     }
 

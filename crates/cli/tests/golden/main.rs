@@ -46,6 +46,7 @@ cases! {
     lint in CaseEnv::checkout();
     notify in FleetServer::environment();
     plan in CaseEnv::checkout();
+    policy in CaseEnv::with_policies();
     server in FleetServer::environment_without_server();
     simulate in CaseEnv::folder();
     status in CaseEnv::checkout();

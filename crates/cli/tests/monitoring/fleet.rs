@@ -37,7 +37,7 @@ impl Fleet {
         let user = fleet.server().log_in("ann", "admin");
         let file = fleet.path("policy.json");
         fs::write(&file, policy().to_string()).unwrap();
-        user.run_ok(&["fleet", "policy", "set", file.to_str().unwrap()]);
+        user.run_ok(&["policy", "set", "--yes", file.to_str().unwrap()]);
         fleet
     }
 

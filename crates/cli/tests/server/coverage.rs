@@ -108,7 +108,7 @@ fn a_lasting_gap_makes_the_node_suspect_under_the_policy_of_its_pool() {
     let (server, ann) = start_server(&agent_node);
     let policy = agent_node.text("policy.json");
     fs::write(&policy, r#"{"pools": {"train": {"coverage_gap_timeout_s": 1}}}"#).unwrap();
-    ann.run_ok(&["fleet", "policy", "set", &policy]);
+    ann.run_ok(&["policy", "set", "--yes", &policy]);
     let agent = agent_node.agent().ready();
     until_node(&ann, &agent, |node| node["phase"] == "in-service");
     agent_node.inject(&["error", "nvmlDeviceGetPowerUsage", "UNKNOWN"]);

@@ -56,8 +56,7 @@ impl SlurmNode {
 /// Sets a policy with a disruption budget that lets all of these nodes be out of service, a short
 /// drain timeout, and no autonomous repairs in pool `lab`.
 fn policy(ann: &TestUser, folder: &AgentNode) {
-    let mut policy: Value =
-        serde_json::from_str(&ann.run_ok(&["fleet", "policy", "show"])).unwrap();
+    let mut policy: Value = serde_json::from_str(&ann.run_ok(&["policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
         policy["disruption_budgets"][kind]["share"] = json!(1.0);
     }
@@ -66,7 +65,7 @@ fn policy(ann: &TestUser, folder: &AgentNode) {
     policy["pools"]["lab"]["autonomy"] = json!("quarantine");
     let file = folder.path("policy.json");
     fs::write(&file, policy.to_string()).unwrap();
-    ann.run_ok(&["fleet", "policy", "set", file.to_str().unwrap()]);
+    ann.run_ok(&["policy", "set", "--yes", file.to_str().unwrap()]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Explains the phase of a node, its order, its deferred action and its domain faults.
 
-use super::decide::BudgetUsage;
+use super::budget::BudgetAccountant;
 use super::identity::{Domain, NodeId};
 use super::order::OrderKind;
 use super::reason::{Rationale, Reason};
@@ -23,7 +23,7 @@ pub struct Explanation {
 pub fn current_deferral(state: &FleetState, node: &Node) -> Option<Rationale> {
     let recorded = node.phase.deferred()?;
     let slot = DisruptionSlot::from_reason(&recorded.reason);
-    let current = slot.and_then(|slot| BudgetUsage::new(state).blocker(&slot));
+    let current = slot.and_then(|slot| BudgetAccountant::new(state).blocker(&slot));
     Some(current.unwrap_or_else(|| recorded.clone()))
 }
 

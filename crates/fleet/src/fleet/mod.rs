@@ -14,6 +14,7 @@
 
 pub mod access;
 pub mod attention;
+pub mod budget;
 pub mod coverage;
 pub mod decide;
 pub mod describe_event;
@@ -23,7 +24,6 @@ pub mod identity;
 pub mod ledger;
 pub mod order;
 pub mod policy;
-mod policy_check;
 pub mod reason;
 pub mod reconnect;
 pub mod replay;
@@ -36,7 +36,6 @@ pub use decide::{Decision, Impact, LOGIC_VERSION, Report, decide, impact};
 pub use event::{Entry, Event};
 pub use identity::{Domain, Location, NodeId, Pool, Tenant};
 pub use order::{Order, OrderKind, OrderStatus, VerificationLevel};
-pub use policy::Policy;
-pub use policy_check::PolicyError;
+pub use policy::{Policy, PolicyError};
 pub use reason::{Rationale, Reason, UnblockedBy};
 pub use state::{FleetState, Node, NodePhase};

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use farrier_fleet::fleet::budget::BudgetAccountant;
 use farrier_fleet::fleet::event::{JournalPosition, NodeInventory};
 use farrier_fleet::fleet::explain::{current_deferral, explain};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -24,7 +25,7 @@ fn fleet_in_service() -> TestFleet {
 
 /// Limits only the fleet: `nodes` may be out of service, and a share of them must take work.
 fn limits(nodes: u32, floor: f64) -> Policy {
-    let budget = DisruptionBudget { share: 1.0, nodes: Some(nodes) };
+    let budget = DisruptionBudget { share: 1.0, nodes: Some(nodes), allow_min_one: None };
     Policy {
         disruption_budgets: [(DomainKind::Fleet, budget)].into(),
         capacity_floors: [(DomainKind::Fleet, floor)].into(),
@@ -162,8 +163,8 @@ fn the_explanation_names_the_nodes_that_use_the_budget_now() {
 #[test]
 fn a_node_that_waits_for_another_limit_lets_others_pass() {
     let mut fleet = fleet_in_service();
-    let pool = DisruptionBudget { share: 0.0, nodes: Some(1) };
-    let fleet_wide = DisruptionBudget { share: 1.0, nodes: Some(2) };
+    let pool = DisruptionBudget { share: 0.0, nodes: Some(1), allow_min_one: None };
+    let fleet_wide = DisruptionBudget { share: 1.0, nodes: Some(2), allow_min_one: None };
     let budgets = [(DomainKind::Pool, pool), (DomainKind::Fleet, fleet_wide)];
     fleet.set_policy(Policy { disruption_budgets: budgets.into(), ..Policy::default() });
     fleet.act(&fault(0, Severity::Fatal));
@@ -233,4 +234,75 @@ fn a_free_slot_wakes_only_the_nodes_that_can_use_it() {
     assert_eq!(quarantined(&events), 1);
     let concerned: BTreeSet<&NodeId> = events.iter().filter_map(Event::node).collect();
     assert!(concerned.len() <= 2, "{concerned:?}");
+}
+
+/// Why maintenance of a node may not start.
+fn maintenance(fleet: &TestFleet, index: usize) -> Option<Reason> {
+    let accountant = BudgetAccountant::new(&fleet.state);
+    let blocker = accountant.maintenance_blocker(&node(index), &fleet.state.nodes[&node(index)]);
+    blocker.map(|rationale| rationale.reason)
+}
+
+fn text(reason: Option<Reason>) -> String {
+    reason.map(|reason| reason.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn maintenance_counts_every_node_that_takes_no_work() {
+    let mut fleet = fleet_in_service();
+    let mut policy = limits(12, 0.0);
+    let budget = DisruptionBudget { share: 1.0, nodes: Some(2), allow_min_one: None };
+    policy.version = 2;
+    policy.changes.budgets = [(DomainKind::Fleet, budget)].into();
+    fleet.set_policy(policy);
+    fleet.act(&Act::Hold(0));
+    assert_eq!(maintenance(&fleet, 5), None);
+    fleet.act(&Act::ExternalCordon(1));
+    assert_eq!(
+        text(maintenance(&fleet, 5)),
+        "2 of 12 nodes of the fleet take no work, 2 may while nodes are changed (n00, n01)"
+    );
+    // A node that takes no work does not count for its own maintenance.
+    assert_eq!(maintenance(&fleet, 0), None);
+    fleet.act(&fault(2, Severity::Fatal));
+    assert_eq!(phase(&fleet, 2), NodePhase::Quarantined, "a fault has its own budget");
+    assert!(matches!(maintenance(&fleet, 0), Some(Reason::MaintenanceBudget { .. })));
+}
+
+#[test]
+fn a_waiting_quarantine_takes_precedence_over_maintenance() {
+    let mut fleet = fleet_in_service();
+    let mut policy = limits(1, 0.0);
+    let budget = DisruptionBudget { share: 1.0, nodes: None, allow_min_one: None };
+    policy.version = 2;
+    policy.changes.budgets = [(DomainKind::Fleet, budget)].into();
+    fleet.set_policy(policy);
+    fleet.act(&fault(0, Severity::Fatal));
+    assert_eq!(maintenance(&fleet, 5), None);
+    fleet.act(&fault(1, Severity::Fatal));
+    assert_eq!(phase(&fleet, 1), NodePhase::Suspect);
+    assert_eq!(
+        text(maintenance(&fleet, 5)),
+        "nodes of the fleet wait for their quarantine, which takes precedence (n01)"
+    );
+    // The node that waits may be changed: that takes it out of service too.
+    assert_eq!(maintenance(&fleet, 1), None);
+    recover(&mut fleet, 0);
+    assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
+    assert_eq!(maintenance(&fleet, 5), None);
+}
+
+#[test]
+fn maintenance_keeps_the_capacity_floor_and_uses_the_disruption_budget_by_default() {
+    let mut fleet = fleet_in_service();
+    fleet.set_policy(limits(2, 11.0 / 12.0));
+    assert_eq!(maintenance(&fleet, 5), None);
+    fleet.act(&Act::Hold(0));
+    assert_eq!(
+        text(maintenance(&fleet, 5)),
+        "capacity floor of the fleet reached: 11 of 12 nodes take work, at least 11 must (n00)"
+    );
+    assert_eq!(maintenance(&fleet, 0), None, "a node that takes no work lowers no floor");
+    fleet.set_policy(limits(1, 0.0));
+    assert!(matches!(maintenance(&fleet, 5), Some(Reason::MaintenanceBudget { .. })));
 }

@@ -11,7 +11,7 @@ use crate::test_fleet::{Act, NODES, TestFleet, finding, location, node};
 fn fleet_in_service() -> TestFleet {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
-    let budget = DisruptionBudget { share: 0.5, nodes: None };
+    let budget = DisruptionBudget { share: 0.5, nodes: None, allow_min_one: None };
     let disruption_budgets = [(DomainKind::Fleet, budget)].into();
     fleet.set_policy(Policy { disruption_budgets, ..Policy::default() });
     fleet

@@ -11,6 +11,7 @@ mod hostile;
 mod ledger;
 mod logic_version;
 mod notifications;
+mod policy;
 mod quarantine;
 mod recorded;
 mod recorded_histories;

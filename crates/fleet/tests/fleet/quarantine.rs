@@ -20,7 +20,7 @@ fn fleet_in_service() -> TestFleet {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
     let large_budgets = [DomainKind::Fleet, DomainKind::Pool]
-        .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None }));
+        .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None, allow_min_one: None }));
     let policy = Policy { disruption_budgets: large_budgets.into(), ..Policy::default() };
     fleet.set_policy(policy);
     assert!(fleet.state.nodes.values().all(|node| node.phase() == NodePhase::InService));
@@ -456,7 +456,8 @@ fn fleet_outside_its_window() -> TestFleet {
     let begin = fleet.now + jiff::SignedDuration::from_hours(1);
     let from = begin.to_zoned(jiff::tz::TimeZone::UTC).time();
     let mut policy = fleet.state.policy.clone();
-    policy.pools_default.repair_windows = vec![Window { days: Vec::new(), from, hours: 2 }];
+    policy.pools_default.repair_windows =
+        vec![Window { days: Vec::new(), from, hours: 2, tz: None }];
     fleet.set_policy(policy);
     fleet
 }

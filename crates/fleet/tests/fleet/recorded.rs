@@ -15,6 +15,7 @@ use farrier_fleet::fleet::event::{
 };
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::VerificationLevel;
+use farrier_fleet::fleet::policy::PolicySignature;
 use farrier_fleet::fleet::reason::samples;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::window::{Day, Window};
@@ -269,7 +270,15 @@ fn policy_with_a_window() -> Policy {
         days: vec![Day::Sat, Day::Sun],
         from,
         hours: 6,
+        tz: None,
     });
+    policy
+}
+
+/// The second version of the document, with every part.
+fn policy_with_changes() -> Policy {
+    let mut policy = crate::policy::example();
+    policy.signatures.push(PolicySignature { key: "00".to_owned(), signature: "11".to_owned() });
     policy
 }
 
@@ -285,6 +294,7 @@ fn samples() -> Vec<Entry> {
     events.extend(decision_events());
     events.extend(access_events());
     events.extend(events_of_later_versions());
+    events.push(Event::PolicySet { policy: Box::new(policy_with_changes()) });
     let by = [Actor::Server, Actor::Node(node(1)), Actor::User("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;

@@ -297,11 +297,11 @@ impl TestFleet {
     }
 
     fn check_disruption_budget(&self, domain: &Domain) {
-        let Some(budget) = self.state.policy.disruption_budgets.get(&domain.kind()) else {
+        let counts = self.state.domain_counts[domain];
+        let Some(limit) = self.state.policy.disruption_limit(domain.kind(), counts.members) else {
             return;
         };
-        let counts = self.state.domain_counts[domain];
-        assert!(counts.disrupted < budget.limit(counts.members), "{domain}: {counts:?}");
+        assert!(counts.disrupted < limit, "{domain}: {counts:?}");
     }
 
     fn members(&self, domain: &Domain) -> impl Iterator<Item = (&NodeId, &Node)> {

@@ -16,7 +16,7 @@ fn fleet_in_service() -> TestFleet {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
     let large_budgets = [DomainKind::Fleet, DomainKind::Pool]
-        .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None }));
+        .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None, allow_min_one: None }));
     fleet.set_policy(Policy { disruption_budgets: large_budgets.into(), ..Policy::default() });
     fleet
 }
@@ -383,7 +383,8 @@ fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases
 
 /// A policy under which no node may be taken out of service.
 fn zero_budget() -> Policy {
-    let none = [(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) })];
+    let none =
+        [(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0), allow_min_one: None })];
     Policy { disruption_budgets: none.into(), ..Policy::default() }
 }
 

@@ -1,16 +1,22 @@
 //! Domains, domain faults, freezes, the policy, and the caller.
 
+use std::sync::Arc;
+
+use farrier_fleet::fleet::policy::{PolicyContext, PolicyNode, name_skus};
 use farrier_fleet::fleet::state::DomainCounts;
-use farrier_fleet::fleet::{Domain, Event};
+use farrier_fleet::fleet::{Domain, Event, Policy};
 use farrier_wire::rest::{
     DomainFaultList, DomainFaultRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me,
     PolicyView,
 };
+use jiff::tz::TimeZone;
 
+use super::caller::Caller;
 use super::extent::Extent;
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, notify, redact};
+use super::{Call, notify, pagination, redact};
+use crate::policy_key::verify;
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
     let user = call.caller()?.user.clone();
@@ -25,11 +31,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
                 domain: domain.clone(),
                 members: counts.members,
                 out: counts.out,
-                limit: state
-                    .policy
-                    .disruption_budgets
-                    .get(&domain.kind())
-                    .map(|budget| budget.limit(counts.members)),
+                limit: state.policy.disruption_limit(domain.kind(), counts.members),
                 disrupted: Some(counts.disrupted),
                 schedulable: Some(counts.schedulable),
                 floor: state.policy.capacity_floor(domain.kind(), counts.members),
@@ -93,12 +95,47 @@ pub(super) async fn policy(call: Call) -> Result<Reply, Failure> {
     Reply::json(&PolicyView { policy: policy.await? })
 }
 
+/// Most conflicts that an answer lists.
+const CONFLICTS_MAX: usize = 10;
+
+/// Refuses a policy whose values contradict each other for the nodes of the fleet.
+async fn check_conflicts(call: &Call, caller: &Caller, policy: &Policy) -> Result<(), Failure> {
+    let visit: pagination::Visit<PolicyNode> =
+        Arc::new(|_, id, node, found| found.push(PolicyNode::reported(id, node)));
+    let mut nodes = Vec::new();
+    let mut batches = pagination::Batches::new(&call.app.controller, caller, visit);
+    while let Some(batch) = batches.next(usize::MAX).await? {
+        nodes.extend(batch);
+    }
+    let (app, policy) = (Arc::clone(&call.app), policy.clone());
+    let conflicts = tokio::task::spawn_blocking(move || {
+        name_skus(&mut nodes, &app.facts);
+        let on = app.controller.now().to_zoned(TimeZone::UTC).date();
+        policy.conflicts(&PolicyContext { facts: &app.facts, on, nodes: &nodes })
+    });
+    let conflicts = conflicts.await.map_err(|_| Failure::internal_error())?;
+    let texts: Vec<String> =
+        conflicts.iter().take(CONFLICTS_MAX).map(ToString::to_string).collect();
+    match conflicts.len().checked_sub(CONFLICTS_MAX) {
+        _ if conflicts.is_empty() => Ok(()),
+        Some(more) if more > 0 => {
+            Err(Failure::bad_request(format!("{}; and {more} more conflicts", texts.join("; "))))
+        }
+        _ => Err(Failure::bad_request(texts.join("; "))),
+    }
+}
+
 pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
-    let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
+    let policy: Box<Policy> = call.body()?;
     policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
     notify::check_receivers(&policy.notifications)?;
+    let keys = &call.app.policy_keys;
+    if !keys.is_empty() {
+        verify(&policy, keys).map_err(|err| Failure::bad_request(err.to_string()))?;
+    }
+    check_conflicts(&call, caller, &policy).await?;
     let outcome = call.app.controller.submit(caller.actor(), Event::PolicySet { policy }).await?;
     Reply::json(&Done { changed: outcome.is_logged() })
 }

@@ -75,6 +75,7 @@ use crate::counters::Counters;
 use crate::ingest::SessionRegistry;
 use crate::log_tail::LogTail;
 use crate::notify::NotifyHandle;
+use crate::policy_key::PolicyKey;
 use crate::serve::{ActiveRequest, ConnectionActivity};
 use crate::space::DiskSpace;
 use answer_body::AnswerHold;
@@ -102,6 +103,8 @@ pub(crate) struct AppState {
     pub(crate) fingerprint: String,
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
+    /// Keys of which one has to have signed a new policy, if there are any.
+    pub(crate) policy_keys: Vec<PolicyKey>,
     pub(crate) changes: Arc<Audit>,
     pub(crate) notify: Arc<NotifyHandle>,
     /// Becomes true when the server stops. This ends streams.

@@ -6,6 +6,7 @@
 //! callers with the whole fleet as scope see them, even after another node got the same name.
 
 use farrier_fleet::fleet::event::OperatorRequest;
+use farrier_fleet::fleet::policy::NodeSelector;
 use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
 
 use farrier_fleet::notify::NotificationPolicy;
@@ -118,12 +119,29 @@ impl Redactor<'_> {
     }
 }
 
+/// Keeps only what can concern the caller's nodes: rules and pins of other tenants and other pools
+/// tell what others run.
+fn visible_changes(extent: &Extent, policy: &mut Policy) {
+    let domains: Vec<&Domain> = extent.counts().map(|(domain, _)| domain).collect();
+    let is_visible = |selector: &NodeSelector| selector.may_select_in(&domains);
+    let changes = &mut policy.changes;
+    changes.rules.retain(|_, rule| is_visible(&rule.select));
+    changes.tenants.retain(|tenant, _| extent.touches(&Domain::Tenant(tenant.clone())));
+    changes.freezes.retain(|_, freeze| extent.touches(&freeze.scope));
+    changes.overlays.retain(|site, _| extent.touches(&Domain::Site(site.clone())));
+    changes.exceptions.retain(|_, exception| is_visible(&exception.select));
+    policy.signatures.clear();
+}
+
 /// The policy without pools that are not the caller's.
 pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     // Receivers are people and URLs of the operators of the fleet.
     if !extent.is_fleet_wide() {
         policy.notifications = NotificationPolicy::default();
+    }
+    if !extent.is_fleet_wide() {
+        visible_changes(extent, &mut policy);
     }
     policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));
     policy

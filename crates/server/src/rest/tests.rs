@@ -84,6 +84,7 @@ impl Fixture {
             fingerprint: String::new(),
             counters: Arc::default(),
             facts: Cow::Borrowed(FactSet::embedded()),
+            policy_keys: Vec::new(),
             changes: Arc::new(audit),
             notify: Arc::new(NotifyHandle::new(folder.path().to_owned(), None, None)),
             stopped,

@@ -122,15 +122,17 @@ fn kinds() -> [OrderKind; 8] {
 
 fn policy() -> Policy {
     let from = jiff::civil::time(22, 0, 0, 0);
-    let window = Window { days: vec![Day::Sat], from, hours: 6 };
+    let window = Window { days: vec![Day::Sat], from, hours: 6, tz: None };
     let pool = PoolPolicy { repair_windows: vec![window], ..PoolPolicy::default() };
     let mut policy = Policy::default();
-    policy
-        .disruption_budgets
-        .insert(DomainKind::Site, DisruptionBudget { share: 0.1, nodes: Some(4) });
-    policy
-        .disruption_budgets
-        .insert(DomainKind::Tenant, DisruptionBudget { share: 0.1, nodes: None });
+    policy.disruption_budgets.insert(
+        DomainKind::Site,
+        DisruptionBudget { share: 0.1, nodes: Some(4), allow_min_one: None },
+    );
+    policy.disruption_budgets.insert(
+        DomainKind::Tenant,
+        DisruptionBudget { share: 0.1, nodes: None, allow_min_one: None },
+    );
     policy.pools_default = pool.clone();
     policy.pools.insert("train".parse().unwrap(), pool);
     policy.services.insert("fabric.down".to_owned(), "nvidia-fabricmanager.service".to_owned());

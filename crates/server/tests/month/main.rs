@@ -188,8 +188,7 @@ impl SimulatedFleet {
     fn check_invariants(&mut self) {
         let state = self.state_machine.state();
         for (domain, counts) in &state.domain_counts {
-            if let Some(budget) = state.policy.disruption_budgets.get(&domain.kind()) {
-                let limit = budget.limit(counts.members);
+            if let Some(limit) = state.policy.disruption_limit(domain.kind(), counts.members) {
                 assert!(counts.out <= limit, "{domain}: {counts:?}, limit {limit}");
             }
         }

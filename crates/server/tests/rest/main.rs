@@ -6,6 +6,7 @@ mod malformed;
 mod matrix;
 mod metrics;
 mod pagination;
+mod policy;
 mod protocol;
 mod reads;
 mod requests;

@@ -132,9 +132,10 @@ async fn reasons_do_not_count_other_pools_nodes() {
     let fleet = TestFleet::open().await;
     let mut policy = Policy::default();
     policy.pools_default.autonomy = Autonomy::Quarantine;
-    policy
-        .disruption_budgets
-        .insert(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) });
+    policy.disruption_budgets.insert(
+        DomainKind::Fleet,
+        DisruptionBudget { share: 0.0, nodes: Some(0), allow_min_one: None },
+    );
     fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
     // One node should be quarantined, but the budget of the fleet is used up. Three nodes of a rack
     // lost their heartbeat, which is a domain fault.

@@ -17,6 +17,7 @@ use farrier_fleet::health::{Change, Finding};
 use farrier_server::access::{AccessStore, NewJoinToken};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
+use farrier_server::policy_key::PolicyKey;
 use farrier_server::run::{self, ReportQuota, Running, ServerOptions, WallClock, log_path};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
@@ -47,6 +48,8 @@ pub(crate) struct TestServer {
     pub(crate) heartbeat_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
+    /// One of these has to have signed a new policy, if there are any.
+    pub(crate) policy_keys: Vec<PolicyKey>,
     pub(crate) wall_clock: WallClock,
 }
 
@@ -75,6 +78,7 @@ impl TestServer {
             heartbeat_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
+            policy_keys: Vec::new(),
             wall_clock: WallClock::default(),
         }
     }
@@ -92,6 +96,7 @@ impl TestServer {
             idle_timeout: self.idle_timeout,
             report_quota: self.report_quota,
             disk_reserve_bytes: self.disk_reserve_bytes,
+            policy_keys: self.policy_keys.clone(),
             wall_clock: self.wall_clock.clone(),
             ..ServerOptions::new(self.folder.path().join("server"), self.address)
         }

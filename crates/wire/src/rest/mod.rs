@@ -7,6 +7,7 @@
 mod fleet;
 mod nodes;
 mod notify;
+mod policy_schemas;
 mod problem;
 mod reason;
 mod requests;

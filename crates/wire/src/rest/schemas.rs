@@ -3,8 +3,7 @@
 
 use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeCompliance, NodeInventory};
 use farrier_fleet::fleet::identity::Unit;
-use farrier_fleet::fleet::policy::{Autonomy, Policy, PoolPolicy};
-use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
+use farrier_fleet::fleet::policy::Autonomy;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{
@@ -159,105 +158,20 @@ impl Schema for Window {
         let days = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
         json!({
             "type": "object", "additionalProperties": false, "required": ["from", "hours"],
-            "description": "A weekly repair window.",
+            "description": "A weekly window.",
             "properties": {
                 "days": { "type": "array", "items": { "type": "string", "enum": days },
                     "description": "Days on which it opens; every day if empty." },
-                "from": { "type": "string", "description": "UTC, such as `22:00`.",
+                "from": { "type": "string", "description": "Opening time, such as `22:00`.",
                     "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$" },
                 "hours": { "type": "integer", "minimum": 1, "maximum": 168 },
-            },
-        })
-    }
-}
-
-impl Schema for PoolPolicy {
-    const NAME: Option<&'static str> = Some("PoolPolicy");
-
-    fn schema(schemas: &mut Schemas) -> Value {
-        let seconds =
-            |min: u32| json!({ "type": "integer", "minimum": min, "maximum": 31_536_000 });
-        json!({
-            "type": "object", "additionalProperties": false,
-            "description": "Policy for the nodes of a pool. Omitted fields get their defaults.",
-            "properties": {
-                "autonomy": schemas.schema_for::<Autonomy>(),
-                "reboot_needs_approval": { "type": "boolean" },
-                "repair_windows": { "type": "array", "items": schemas.schema_for::<Window>(), "maxItems": 50 },
-                "drain_timeout_s": seconds(0), "heartbeat_timeout_s": seconds(HEARTBEAT_TIMEOUT_MIN_S),
-                "suspect_timeout_s": seconds(1),
-                "coverage_gap_timeout_s": { "anyOf": [seconds(1), { "type": "null" }] },
-                "coverage_gap_quarantines": { "type": "boolean" },
-                "settle_s": seconds(0), "lease_s": seconds(10), "retry_backoff_s": seconds(1),
-                "max_attempts": { "type": "integer", "minimum": 1, "maximum": 100 },
-                "required_verifications": { "type": "array", "items": schemas.schema_for::<VerificationLevel>(), "maxItems": 4 },
-                "cordon_joining": { "type": "boolean" },
-            },
-        })
-    }
-}
-
-impl Schema for Policy {
-    const NAME: Option<&'static str> = Some("Policy");
-
-    fn schema(schemas: &mut Schemas) -> Value {
-        let share = json!({ "type": "number", "minimum": 0, "maximum": 1 });
-        let pool = schemas.schema_for::<PoolPolicy>();
-        let kinds = json!([
-            "fleet", "pool", "tenant", "site", "leaf", "rack", "nvlink", "spine", "row", "pdu"
-        ]);
-        let count = |min: u32| json!({ "type": "integer", "minimum": min, "maximum": 1_000_000 });
-        json!({
-            "type": "object", "additionalProperties": false,
-            "description": "Limits of automatic decisions: autonomy, timeouts and disruption budgets.",
-            "properties": {
-                "disruption_budgets": {
-                    "type": "object", "propertyNames": { "enum": kinds },
-                    "additionalProperties": {
-                        "type": "object", "additionalProperties": false, "required": ["share"],
-                        "properties": {
-                            "share": share,
-                            "nodes": {
-                                "anyOf": [
-                                    { "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32 },
-                                    { "type": "null" },
-                                ],
-                            },
-                        },
-                    },
+                "tz": {
+                    "anyOf": [
+                        { "type": "string", "pattern": "^[A-Za-z0-9/_+-]{1,64}$" },
+                        { "type": "null" },
+                    ],
+                    "description": "Time zone of the IANA database; UTC if null.",
                 },
-                "capacity_floors": {
-                    "type": "object", "propertyNames": { "enum": kinds },
-                    "additionalProperties": share,
-                },
-                "pools_default": pool,
-                "pools": {
-                    "type": "object", "additionalProperties": pool, "maxProperties": 10_000,
-                    "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" },
-                },
-                "common_cause": {
-                    "type": "object", "additionalProperties": false,
-                    "properties": {
-                        "nodes": count(2), "share": share,
-                        "window_s": { "type": "integer", "minimum": 1, "maximum": 31_536_000 },
-                    },
-                },
-                "lemon": {
-                    "type": "object", "additionalProperties": false,
-                    "properties": {
-                        "days": { "type": "integer", "minimum": 1, "maximum": 365 },
-                        "quarantines": count(1),
-                    },
-                },
-                "services": {
-                    "type": "object", "maxProperties": 10_000,
-                    "propertyNames": { "minLength": 1, "maxLength": 100 },
-                    "additionalProperties": {
-                        "type": "string",
-                        "pattern": "^[A-Za-z0-9][A-Za-z0-9@._-]{0,100}\\.service$",
-                    },
-                },
-                "notifications": schemas.schema_for::<NotificationPolicy>(),
             },
         })
     }
@@ -364,27 +278,5 @@ mod tests {
         check_enum::<Autonomy>(3);
         check_enum::<Symptom>(4);
         check_enum::<FindingKind>(2);
-    }
-
-    #[test]
-    fn policy_schemas_list_every_field() {
-        let fields = |value: &Value| {
-            let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
-            names.sort();
-            names
-        };
-        let mut policy = serde_json::to_value(Policy::default()).unwrap();
-        assert_eq!(policy.get("notifications"), None, "older logs have none");
-        policy["notifications"] = json!({});
-        let schema = Policy::schema(&mut Schemas::default());
-        assert_eq!(fields(&policy), fields(&schema["properties"]));
-        for section in ["common_cause", "lemon"] {
-            assert_eq!(
-                fields(&policy[section]),
-                fields(&schema["properties"][section]["properties"])
-            );
-        }
-        let pool = PoolPolicy::schema(&mut Schemas::default());
-        assert_eq!(fields(&policy["pools_default"]), fields(&pool["properties"]));
     }
 }

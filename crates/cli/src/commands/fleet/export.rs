@@ -39,7 +39,7 @@ pub(super) fn run(
 }
 
 /// Reads an export up to its end. Fails if the server could not complete the export.
-pub(super) fn read_lines(
+pub(crate) fn read_lines(
     session: &mut FleetSession,
     path: &Path,
     mut handle: impl FnMut(Value) -> anyhow::Result<()>,

@@ -6,16 +6,15 @@ mod bulk;
 mod connection;
 mod domain;
 mod events;
-mod export;
+pub(crate) mod export;
 mod finding_groups;
 mod findings;
 pub(crate) mod location;
 mod matrix;
 mod node;
 mod node_filter;
-mod node_names;
-mod nodes;
-pub(crate) mod policy;
+pub(crate) mod node_names;
+pub(crate) mod nodes;
 mod preview;
 mod report;
 mod requests;
@@ -85,9 +84,6 @@ pub(crate) enum FleetCommand {
     /// Show the combinations of GPU, driver, CUDA and framework, with end of support and security
     /// advisories
     Matrix(matrix::Args),
-    /// Show or replace the policy
-    #[command(subcommand)]
-    Policy(policy::PolicyCommand),
     /// Report on a period: lost GPU-hours by cause, availability, reliability, repairs, drivers, and
     /// what Farrier would have done in pools that only observe
     Report(report::Args),
@@ -126,7 +122,6 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Freeze(args) => requests::freeze(session, args, printer),
         FleetCommand::Unfreeze(args) => requests::unfreeze(session, args, printer),
         FleetCommand::Matrix(args) => matrix::run(session, args, printer),
-        FleetCommand::Policy(command) => policy::run(session, command, printer),
         FleetCommand::Report(args) => report::run(session, args, printer),
         FleetCommand::Export(args) => export::run(session, args, printer),
     }

@@ -39,7 +39,7 @@ fn compare_numbers(one: &str, other: &str) -> Ordering {
 }
 
 /// Folds names as Slurm does: `gpu-[1-8,12], login`.
-pub(super) fn folded<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+pub(crate) fn folded<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let mut names: Vec<&str> = names.into_iter().collect();
     names.sort_by(|one, other| natural_order(one, other));
     names.dedup();

@@ -255,7 +255,7 @@ fn coverage_summary(nodes: &[NodeRow]) -> Option<String> {
 }
 
 /// `1 node`, `8 nodes`
-pub(super) fn counted(nodes: usize) -> String {
+pub(crate) fn counted(nodes: usize) -> String {
     if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 

@@ -106,7 +106,7 @@ impl FleetSession {
 
     /// Replaces a broken connection with a new one that uses the currently saved login. If that
     /// fails, the old connection stays and the next request fails too.
-    pub(super) fn reconnect(&mut self) {
+    pub(crate) fn reconnect(&mut self) {
         if let Ok(session) = Self::from_saved_login() {
             *self = session;
         }
@@ -163,7 +163,7 @@ impl FleetSession {
         }
     }
 
-    pub(super) fn put<T: DeserializeOwned>(
+    pub(crate) fn put<T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &impl Serialize,

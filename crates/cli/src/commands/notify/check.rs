@@ -1,23 +1,20 @@
 //! `farrier notify check`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context;
-use farrier_fleet::fleet::Policy;
 use farrier_fleet::notify::NotificationPolicy;
 use farrier_wire::rest::PolicyView;
-use farrier_wire::strict_json;
 use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::commands::fleet::policy;
 use crate::commands::fleet::session::FleetSession;
+use crate::commands::policy::document;
 use crate::printer::{Printer, Tone};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Policy file in JSON, as for `farrier fleet policy set`, or `-` for stdin
+    /// Policy file in TOML or JSON, as for `farrier policy set`, or `-` for stdin
     #[arg(required_unless_present = "server")]
     file: Option<PathBuf>,
     /// Check the policy in force on the server instead
@@ -41,7 +38,7 @@ struct Problem {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let policy = if let Some(file) = &args.file {
-        read(file)?
+        document::read(file)?
     } else {
         let PolicyView { policy } = FleetSession::from_saved_login()?.get("/api/v1/policy")?;
         policy
@@ -66,12 +63,6 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         printer.line(&format!("{word} {}: {}", problem.at, problem.text))?;
     }
     Ok(outcome)
-}
-
-fn read(file: &Path) -> anyhow::Result<Policy> {
-    let text = policy::read_file(file)?;
-    let json = strict_json::parse(text.as_bytes()).context("the policy is not valid JSON")?;
-    serde_json::from_value(json).context("the policy is invalid")
 }
 
 fn problems(policy: &NotificationPolicy, checks_files: bool) -> Vec<Problem> {

@@ -1,11 +1,13 @@
 //! `farrier server run`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use farrier_agent::monitor::Chain;
 use farrier_fleet::fleet::Pool;
 use farrier_server::access::{AccessError, AuthorityError};
 use farrier_server::log::LogError;
+use farrier_server::policy_key::PolicyKey;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, ReportQuota, ServerError, ServerOptions};
 use jiff::SignedDuration;
@@ -52,6 +54,10 @@ pub(crate) struct Args {
     /// Rate limit of a user token, in requests per second
     #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     request_rate: u32,
+    /// Accept only policies that this ed25519 key (PEM, public) signed; repeat to accept several
+    /// keys
+    #[arg(long, value_name = "FILE")]
+    policy_key: Vec<PathBuf>,
 }
 
 /// Parses a lifetime. The minimum gives a node enough time to renew its certificate. The maximum of
@@ -66,6 +72,12 @@ fn parse_lifetime(text: &str) -> Result<SignedDuration, String> {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
     log::start();
+    let keys = args.policy_key.iter().map(|file| PolicyKey::read(file));
+    let policy_keys = keys.collect::<Result<Vec<_>, _>>().map_err(|err| {
+        let hint =
+            "`openssl pkey -in KEY -pubout -out FILE` writes the public key of a private one";
+        Hinted::error(Chain(&err).to_string(), hint)
+    })?;
     let options = ServerOptions {
         names: args.names.clone(),
         plain_pool: args.plain.clone(),
@@ -83,6 +95,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         certificate_life: args.certificate_life,
         new_authority: args.new_authority,
         facts: fact_sets::active(),
+        policy_keys,
         ..ServerOptions::new(args.data.dir.clone(), args.listen)
     };
     run::run(options).map_err(explained)?;

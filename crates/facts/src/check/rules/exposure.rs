@@ -3,11 +3,12 @@
 //! They are reported as notices, because each fleet decides which advisories and regressions it
 //! accepts. In a strict check they affect the verdict.
 
-use crate::advisory::{Advisory, AdvisoryStatus, Regression};
+use crate::advisory::{Advisory, Regression};
 use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::BranchFacts;
+use crate::exposure::DriverExposure;
 use crate::set::FactSet;
 use crate::version::DriverVersion;
 
@@ -63,33 +64,24 @@ fn advisories<'a>(
     findings: &mut Findings,
 ) -> Exposure<'a> {
     let driver = &query.driver.version;
+    let found = DriverExposure::of_branch(set, branch, driver, query.on);
     let mut exposure = Exposure::default();
-    let mut unlisted_since = None;
-    for (advisory, status) in set.advisories.statuses(driver, branch, query.on) {
-        match status {
-            AdvisoryStatus::Exposed(fixed) => {
-                let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
-                *count += 1;
-                exposure.fixed = exposure.fixed.max(Some(&fixed.version));
-                findings.notice(Notice {
-                    code: NoticeCode::Exposed,
-                    id: Some(advisory.id.clone()),
-                    level: Some(advisory.level.name()),
-                    score: Some(advisory.score),
-                    fixed: Some(fixed.version.clone()),
-                    text: advisory.summary.clone(),
-                    source: advisory.origin.line(),
-                });
-            }
-            AdvisoryStatus::Fixed(_) | AdvisoryStatus::Unaffected => {}
-            AdvisoryStatus::Unlisted => {
-                let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
-                *count += 1;
-                let since = unlisted_since.get_or_insert(advisory.published);
-                *since = advisory.published.min(*since);
-            }
-        }
+    for (advisory, fixed) in found.lacking {
+        let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
+        *count += 1;
+        exposure.fixed = exposure.fixed.max(Some(&fixed.version));
+        findings.notice(Notice {
+            code: NoticeCode::Exposed,
+            id: Some(advisory.id.clone()),
+            level: Some(advisory.level.name()),
+            score: Some(advisory.score),
+            fixed: Some(fixed.version.clone()),
+            text: advisory.summary.clone(),
+            source: advisory.origin.line(),
+        });
     }
+    exposure.unlisted = found.unlisted.first().map(|first| (*first, found.unlisted.len()));
+    let unlisted_since = found.unlisted.iter().map(|advisory| advisory.published).min();
     if let (Some((first, count)), Some(since)) = (exposure.unlisted, unlisted_since) {
         findings.notice(Notice {
             code: NoticeCode::ExposureUnknown,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::disruption_budget::BudgetUsage;
+use crate::fleet::budget::BudgetAccountant;
 use crate::fleet::identity::NodeId;
 use crate::fleet::state::{DisruptionSlot, FleetState, Node, QuarantineClaim};
 
@@ -34,7 +34,7 @@ impl<'a> Contenders<'a> {
 
     /// Opens the queues of the slots that are free after the steps so far. A quarantine frees no
     /// slot, so no other queue opens later.
-    pub(super) fn open_queues(&mut self, budget: &BudgetUsage<'_>) {
+    pub(super) fn open_queues(&mut self, budget: &BudgetAccountant<'_>) {
         for (slot, claims) in self.state.disruptions.waiting() {
             if budget.is_free(slot) {
                 self.queues.push((slot, Box::new(claims)));
@@ -44,7 +44,7 @@ impl<'a> Contenders<'a> {
     }
 
     /// Returns the most urgent node whose slots may be free.
-    pub(super) fn next(&mut self, budget: &BudgetUsage<'_>) -> Option<(NodeId, Node)> {
+    pub(super) fn next(&mut self, budget: &BudgetAccountant<'_>) -> Option<(NodeId, Node)> {
         while let Some((claim, contender)) = self.claims.pop_first() {
             match contender {
                 Contender::Changed(node) => return Some((claim.node, *node)),

@@ -11,7 +11,6 @@
 
 mod common_cause;
 mod contenders;
-mod disruption_budget;
 mod health_assessment;
 mod orders;
 mod phase_transition;
@@ -20,14 +19,13 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::budget::{BudgetAccountant, NodeAvailability};
 use super::event::{Entry, Event};
 use super::identity::{Actor, NodeId};
 use super::policy::PoolPolicy;
 use super::reason::Rationale;
 use super::state::{DisruptionSlot, FleetState, Node, add_seconds};
 use contenders::Contenders;
-pub(super) use disruption_budget::BudgetUsage;
-use disruption_budget::NodeAvailability;
 use health_assessment::HealthAssessment;
 pub(super) use health_assessment::ends_service;
 pub use health_assessment::{Impact, affects_service, impact};
@@ -95,7 +93,7 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
         state,
         active_faults: common_cause::active_faults(state, &fault_events, now),
         now,
-        budget: BudgetUsage::new(state),
+        budget: BudgetAccountant::new(state),
         decision: Decision { events: fault_events, ..Decision::default() },
     };
     let mut contenders = Contenders::new(state, dirty.clone());
@@ -126,7 +124,7 @@ struct Round<'a> {
     state: &'a FleetState,
     active_faults: common_cause::ActiveFaults,
     now: Timestamp,
-    budget: BudgetUsage<'a>,
+    budget: BudgetAccountant<'a>,
     decision: Decision,
 }
 
@@ -176,7 +174,7 @@ impl DecisionContext<'_> {
     /// Returns the next step. A phase change comes first, then the cancellation of an order, then a
     /// new order. A deferral that is already recorded is not returned again, even if other nodes
     /// use the budget by now.
-    fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
+    fn next_step(&self, budget: &BudgetAccountant<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
             Some(Event::Deferred { node, rationale }) => {
                 orders::step_while_deferred(self).or(Some(Event::Deferred { node, rationale }))

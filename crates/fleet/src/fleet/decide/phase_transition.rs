@@ -1,8 +1,8 @@
 //! The next phase of a node. Every return to service requires verification.
 
 use super::DecisionContext;
-use super::disruption_budget::BudgetUsage;
 use super::health_assessment::Impact;
+use crate::fleet::budget::BudgetAccountant;
 use crate::fleet::event::Event;
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::policy::Autonomy;
@@ -10,7 +10,7 @@ use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
 use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling, add_seconds};
 
 /// Returns the next phase change, or the deferral of a phase change that is due.
-pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetAccountant<'_>) -> Option<Event> {
     if let Some(step) = held(context) {
         return Some(step);
     }
@@ -56,7 +56,7 @@ fn cordoned(external: &ExternalCordon, verified: bool) -> Rationale {
     Rationale::new(reason, UnblockedBy::ExternalUncordon)
 }
 
-fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+fn joining(context: &DecisionContext<'_>, budget: &BudgetAccountant<'_>) -> Option<Event> {
     if context.assessment.impact == Impact::Unfit {
         return Some(
             context
@@ -72,7 +72,7 @@ fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Ev
     is_ready.then(|| context.in_service(Reason::Verified { joining: true }))
 }
 
-fn in_service(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+fn in_service(context: &DecisionContext<'_>, budget: &BudgetAccountant<'_>) -> Option<Event> {
     match context.assessment.impact {
         Impact::None => None,
         Impact::Unfit if context.quarantine_blocker(budget).is_none() => Some(context.quarantine()),
@@ -89,7 +89,7 @@ pub(super) fn needs_slot(context: &DecisionContext<'_>) -> bool {
         && context.blocker_besides_slots().is_none()
 }
 
-fn suspect(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+fn suspect(context: &DecisionContext<'_>, budget: &BudgetAccountant<'_>) -> Option<Event> {
     if context.assessment.impact == Impact::None {
         return Some(context.in_service(Reason::FindingsCleared { verifying: false }));
     }
@@ -244,7 +244,7 @@ impl DecisionContext<'_> {
     }
 
     /// Returns why a quarantine that is due has to wait, or `None` if it may happen now.
-    fn quarantine_blocker(&self, budget: &BudgetUsage<'_>) -> Option<Rationale> {
+    fn quarantine_blocker(&self, budget: &BudgetAccountant<'_>) -> Option<Rationale> {
         self.blocker_besides_slots().or_else(|| budget.quarantine_blocker(self.node))
     }
 

@@ -61,7 +61,10 @@ impl fmt::Display for Reason {
             Self::CertificateRevoked { since } => {
                 write!(out, "its certificate was revoked at {since:.0}; its state is unknown")
             }
-            Self::DisruptionBudget { .. } | Self::CapacityFloor { .. } => self.fmt_slot(out),
+            Self::DisruptionBudget { .. }
+            | Self::CapacityFloor { .. }
+            | Self::MaintenanceBudget { .. }
+            | Self::FaultsWaiting { .. } => self.fmt_slot(out),
             Self::FailureDomainFault { domain, symptom, cause: None } => {
                 write!(out, "{domain} has a fault ({symptom}); the node itself is not the cause")
             }
@@ -95,7 +98,7 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// Describes why a quarantine has to wait for other nodes.
+    /// Describes why a quarantine or a change has to wait for other nodes.
     fn fmt_slot(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DisruptionBudget { domain, counts: Some(counts), used_by } => {
@@ -117,6 +120,22 @@ impl Reason {
             }
             Self::CapacityFloor { domain, .. } => {
                 write!(out, "the capacity floor of {domain} is reached")
+            }
+            Self::MaintenanceBudget { domain, counts: Some(counts), out: others } => {
+                let BudgetCounts { out: gone, members, limit } = counts;
+                write!(
+                    out,
+                    "{gone} of {members} nodes of {domain} take no work, {limit} may while nodes are changed{others}"
+                )
+            }
+            Self::MaintenanceBudget { domain, .. } => {
+                write!(out, "as many nodes of {domain} take no work as may while nodes are changed")
+            }
+            Self::FaultsWaiting { domain, nodes } => {
+                write!(
+                    out,
+                    "nodes of {domain} wait for their quarantine, which takes precedence{nodes}"
+                )
             }
             _ => out.write_str(self.code()),
         }

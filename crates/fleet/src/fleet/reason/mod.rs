@@ -140,6 +140,24 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
         out: NodeNames,
     },
+    /// As many nodes of the domain take no work as may while nodes are changed.
+    MaintenanceBudget {
+        domain: Domain,
+        /// Counts nodes that take no work, whatever took them out of service. `None` for a caller
+        /// who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counts: Option<BudgetCounts>,
+        /// Nodes that take no work. Empty for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
+        out: NodeNames,
+    },
+    /// Nodes of the domain have to be quarantined, which takes precedence over maintenance.
+    FaultsWaiting {
+        domain: Domain,
+        /// Nodes that wait. Empty for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
+        nodes: NodeNames,
+    },
     /// The failure domain is faulty, and the node itself is not.
     FailureDomainFault {
         domain: Domain,
@@ -240,7 +258,7 @@ pub enum Reason {
 
 impl Reason {
     /// The codes of all reasons that decisions have.
-    pub const CODES: [&str; 35] = [
+    pub const CODES: [&str; 37] = [
         "enrolled",
         "open-findings",
         "verification-failed",
@@ -259,6 +277,8 @@ impl Reason {
         "certificate-revoked",
         "disruption-budget",
         "capacity-floor",
+        "maintenance-budget",
+        "faults-waiting",
         "failure-domain-fault",
         "domain-recovering",
         "common-symptom",
@@ -299,6 +319,8 @@ impl Reason {
             Self::CertificateRevoked { .. } => "certificate-revoked",
             Self::DisruptionBudget { .. } => "disruption-budget",
             Self::CapacityFloor { .. } => "capacity-floor",
+            Self::MaintenanceBudget { .. } => "maintenance-budget",
+            Self::FaultsWaiting { .. } => "faults-waiting",
             Self::FailureDomainFault { .. } => "failure-domain-fault",
             Self::DomainRecovering { .. } => "domain-recovering",
             Self::CommonSymptom { .. } => "common-symptom",

@@ -117,6 +117,14 @@ impl Reason {
                 counts: counts.filter(|_| domain == scope),
                 out: out.redacted(domain, scope),
             },
+            Self::MaintenanceBudget { domain, counts, out } => Self::MaintenanceBudget {
+                domain: domain.clone(),
+                counts: counts.filter(|_| domain == scope),
+                out: out.redacted(domain, scope),
+            },
+            Self::FaultsWaiting { domain, nodes } => {
+                Self::FaultsWaiting { domain: domain.clone(), nodes: nodes.redacted(domain, scope) }
+            }
             Self::CommonSymptom { domain, symptom, window_s, counts } => Self::CommonSymptom {
                 domain: domain.clone(),
                 symptom: *symptom,
@@ -151,6 +159,8 @@ impl Reason {
         match self {
             Self::DisruptionBudget { domain, .. }
             | Self::CapacityFloor { domain, .. }
+            | Self::MaintenanceBudget { domain, .. }
+            | Self::FaultsWaiting { domain, .. }
             | Self::FailureDomainFault { domain, .. }
             | Self::CommonSymptom { domain, .. }
             | Self::NoCommonSymptom { domain, .. }

@@ -73,6 +73,12 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         counts: Some(CapacityCounts { schedulable: out, members, minimum: limit }),
         out: foreign_nodes(out),
     };
+    let maintenance = Reason::MaintenanceBudget {
+        domain: domain(),
+        counts: Some(BudgetCounts { out, members, limit }),
+        out: foreign_nodes(out),
+    };
+    let waiting = Reason::FaultsWaiting { domain: domain(), nodes: foreign_nodes(out) };
     let user = || Actor::User("ann".to_owned());
     let text = || "a look at the cable".to_owned();
     let mut reasons = vec![
@@ -136,7 +142,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     let window =
         pool.map(|pool| Reason::OutsideWindow { order: OrderKind::Reboot, pool, opens: at });
     reasons.extend(window);
-    reasons.push(floor);
+    reasons.extend([floor, maintenance, waiting]);
     reasons.push(Reason::DomainRecovering { domain: domain(), symptom: Symptom::Network });
     let gap = Box::new(GapSummary {
         subject: Subject::Gpu(GpuUuid("GPU-1".to_owned())),

@@ -44,8 +44,8 @@ impl DomainTally {
         let mut small = Vec::new();
         for (domain, counts) in &state.domain_counts {
             let (kind, members) = (domain.kind(), counts.members);
-            if let Some(budget) = state.policy.disruption_budgets.get(&kind) {
-                let (limit, nodes) = (budget.limit(members), counts.disrupted);
+            if let Some(limit) = state.policy.disruption_limit(kind, members) {
+                let nodes = counts.disrupted;
                 let budget = DomainLimit { domain: domain.clone(), limit, nodes };
                 match kind {
                     DomainKind::Fleet | DomainKind::Pool => tally.budgets.push(budget),

@@ -1,5 +1,24 @@
 //! The policy: which decisions the controller may make without a person, how fast, and for how many
-//! nodes at once. The defaults are conservative.
+//! nodes at once; which drivers nodes should run, and when they may change. The defaults are
+//! conservative.
+//!
+//! ```text
+//! document ─ check (one value at a time) ─ conflicts (values together, facts, day, nodes) ─> Policy
+//! Policy, facts of a node, day ─ resolve ─> EffectivePolicy: every value with its source
+//!                                             └─ judge: may this driver be installed?
+//! ```
+
+mod canonical;
+mod changes;
+mod check;
+mod conflict;
+mod difference;
+mod driver_choice;
+mod report;
+mod resolve;
+mod rule_value;
+mod selector;
+mod tighten;
 
 use std::collections::BTreeMap;
 
@@ -9,10 +28,41 @@ use super::identity::{DomainKind, Pool};
 use super::order::{OrderKind, VerificationLevel};
 use super::window::Window;
 use crate::notify::NotificationPolicy;
+pub use canonical::PolicySignature;
+pub use changes::{
+    AgeGate, ApprovalPolicy, ChangeFreeze, ChangePolicy, ChangeRule, DriverTrack, FreezeAllowance,
+    MaxSkew, ModuleFlavour, PolicyException, SiteOverlay, TenantPin, Waiver,
+};
+pub use check::PolicyError;
+pub use conflict::{PolicyConflict, PolicyContext};
+pub use difference::{
+    NodePolicyDifference, NodeValueDifference, PolicyDifference, differences, node_differences,
+};
+pub use driver_choice::{BranchChoice, VersionRefusal};
+pub use report::{
+    DeviationRow, EmptyBudgetRow, EndingRow, ExceptionRow, ExposureRow, PolicyReport,
+    SUPPORT_SOON_DAYS, SkewRow, SupportRow, TenantPinRow, policy_report,
+};
+pub use resolve::{
+    ChangePurpose, EffectivePolicy, NodeFreeze, PolicySource, PolicyTie, Sourced, UndeterminedRule,
+    resolve,
+};
+pub use rule_value::{RuleField, RuleValue};
+pub use selector::{NamePattern, NodeSelector, PolicyNode, SelectorKey, name_skus, skus};
+
+/// The current version of the document.
+///
+/// 1: without a `version` key. A budget whose share rounds to no node allows one node.
+///
+/// 2: such a budget has to say `allow_min_one`. May have `changes`.
+pub const POLICY_VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
+    /// Version of the document, see [`POLICY_VERSION`].
+    #[serde(skip_serializing_if = "is_first_version")]
+    pub version: u32,
     /// How many nodes the controller may keep out of service at once, by kind of domain. The
     /// budgets of all domains of a node apply to the node.
     #[serde(alias = "breakers")]
@@ -34,9 +84,33 @@ pub struct Policy {
     /// Who is notified of what.
     #[serde(skip_serializing_if = "NotificationPolicy::is_empty")]
     pub notifications: NotificationPolicy,
+    /// Which drivers nodes should run, and when they may change.
+    #[serde(skip_serializing_if = "ChangePolicy::is_empty")]
+    pub changes: ChangePolicy,
+    /// Signatures of the document without this key and without the overlays of sites.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signatures: Vec<PolicySignature>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_first_version(version: &u32) -> bool {
+    *version == 1
 }
 
 impl Policy {
+    /// How many nodes of a domain with this many members the controller may keep out of service.
+    /// `None` if there is no budget for this kind of domain.
+    pub fn disruption_limit(&self, kind: DomainKind, members: u32) -> Option<u32> {
+        Some(self.disruption_budgets.get(&kind)?.limit(members, self.version))
+    }
+
+    /// How many nodes of a domain with this many members may take no work while nodes are changed.
+    pub fn change_limit(&self, kind: DomainKind, members: u32) -> Option<u32> {
+        let budget = self.changes.budgets.get(&kind);
+        let budget = budget.or_else(|| self.disruption_budgets.get(&kind))?;
+        Some(budget.limit(members, self.version))
+    }
+
     /// How long a domain fault still matters after its end. This is the longer of two times: the
     /// time that findings may take to clear, and the window in which symptoms are counted.
     pub fn recovery_s(&self) -> u32 {
@@ -58,8 +132,9 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        let share = |share| DisruptionBudget { share, nodes: None };
+        let share = |share| DisruptionBudget { share, nodes: None, allow_min_one: None };
         Self {
+            version: 1,
             disruption_budgets: BTreeMap::from([
                 (DomainKind::Fleet, share(0.1)),
                 (DomainKind::Pool, share(0.2)),
@@ -79,6 +154,8 @@ impl Default for Policy {
             lemon: LemonPolicy::default(),
             services: BTreeMap::new(),
             notifications: NotificationPolicy::default(),
+            changes: ChangePolicy::default(),
+            signatures: Vec::new(),
         }
     }
 }
@@ -98,18 +175,29 @@ fn share_of(share: f64, members: u32) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisruptionBudget {
-    /// Share of the domain's nodes. The number of nodes is rounded down, but is at least one.
+    /// Share of the domain's nodes. The number of nodes is rounded down.
     pub share: f64,
     /// Absolute limit. The lower of the two limits applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
+    /// Whether one node is allowed if the share rounds to none. `None` means yes in a document of
+    /// version 1, and no in later ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_min_one: Option<bool>,
 }
 
 impl DisruptionBudget {
     /// The limit for a domain with this many members.
-    pub fn limit(&self, members: u32) -> u32 {
-        let share = share_of(self.share, members).max(1);
+    fn limit(&self, members: u32, version: u32) -> u32 {
+        let minimum = u32::from(self.allow_min_one.unwrap_or(version == 1));
+        let share = share_of(self.share, members).max(minimum);
         self.nodes.map_or(share, |nodes| nodes.min(share))
+    }
+
+    /// Whether the share of this many members rounds to no node, although the budget should allow
+    /// some.
+    fn rounds_to_none(&self, members: u32, version: u32) -> bool {
+        self.nodes != Some(0) && self.limit(members, version) == 0
     }
 }
 

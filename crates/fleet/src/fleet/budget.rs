@@ -1,6 +1,12 @@
-//! Disruption budgets limit how many nodes the controller keeps out of service at once. Capacity
-//! floors say how many nodes have to take work, whatever took the other nodes out of service. A
-//! node may always return to service, whatever the budgets and floors say.
+//! One account of how many nodes may be out of service at once, for faults and for maintenance.
+//!
+//! - A fault is checked against the disruption budgets, which count the nodes that the controller
+//!   quarantined, and against the capacity floors, which count the nodes that take work.
+//! - Maintenance is checked against the budgets of changes, which count every node that takes no
+//!   work, whatever took it out of service, and against the capacity floors. A fault takes
+//!   precedence: while a quarantine waits for a slot of a domain, no maintenance starts in it.
+//!
+//! A node may always return to service, whatever the budgets and floors say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +18,14 @@ use crate::fleet::reason::{
 use crate::fleet::state::{DisruptionSlot, DomainCounts, FleetState, Node};
 
 /// How much of each budget is used, including what this decision has changed so far.
-pub(in crate::fleet) struct BudgetUsage<'a> {
+#[derive(Debug)]
+pub struct BudgetAccountant<'a> {
     state: &'a FleetState,
     changes: BTreeMap<Domain, DomainChange>,
 }
 
 /// What this decision changes in a domain.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct DomainChange {
     /// Nodes that now use the budget.
     disrupted: BTreeSet<NodeId>,
@@ -28,7 +35,7 @@ struct DomainChange {
 }
 
 /// Whether a node uses a budget and takes work, before a step.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct NodeAvailability {
     disrupted: bool,
     schedulable: bool,
@@ -40,8 +47,8 @@ impl NodeAvailability {
     }
 }
 
-impl<'a> BudgetUsage<'a> {
-    pub(in crate::fleet) fn new(state: &'a FleetState) -> Self {
+impl<'a> BudgetAccountant<'a> {
+    pub fn new(state: &'a FleetState) -> Self {
         Self { state, changes: BTreeMap::new() }
     }
 
@@ -61,6 +68,71 @@ impl<'a> BudgetUsage<'a> {
         waits_for.into_iter().chain(slots).filter(applies).find_map(|slot| self.blocker(&slot))
     }
 
+    /// Returns why maintenance of the node may not start, or `None` if it may. The node itself does
+    /// not count as out of service, so that a node that takes no work needs the same room as one
+    /// that does. A capacity floor does not stop maintenance of a node that takes no work.
+    pub fn maintenance_blocker(&self, id: &NodeId, node: &Node) -> Option<Rationale> {
+        let domains = node.location.domains().into_iter();
+        let mut reasons = domains.filter_map(|domain| {
+            let reason = self
+                .waiting_faults(id, &domain)
+                .or_else(|| self.maintenance_limit(id, node, &domain))
+                .or_else(|| {
+                    let slot = DisruptionSlot::Capacity(domain.clone());
+                    let exhausted = node.is_schedulable().then(|| self.exhausted(&slot)).flatten();
+                    exhausted.map(|exhausted| exhausted.reason(self, &domain))
+                })?;
+            Some(Rationale::new(reason, UnblockedBy::BudgetSlot { domain }))
+        });
+        reasons.next()
+    }
+
+    /// Quarantines of other nodes that wait for a slot of the domain.
+    fn waiting_faults(&self, id: &NodeId, domain: &Domain) -> Option<Reason> {
+        let mut nodes = BTreeSet::new();
+        for (slot, claims) in self.state.disruptions.waiting() {
+            if slot.domain() == domain {
+                nodes.extend(claims.map(|claim| &claim.node).filter(|other| *other != id).cloned());
+            }
+        }
+        let total = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let names = NodeNames::new(nodes.into_iter(), total);
+        (total > 0).then(|| Reason::FaultsWaiting { domain: domain.clone(), nodes: names })
+    }
+
+    /// The limit of the domain if the nodes that take no work, without this one, reach it.
+    fn maintenance_limit(&self, id: &NodeId, node: &Node, domain: &Domain) -> Option<Reason> {
+        let DomainCounts { members, schedulable, .. } = self.counts(domain);
+        let limit = self.state.policy.change_limit(domain.kind(), members)?;
+        let own = u32::from(!node.is_schedulable());
+        let out = members.saturating_sub(schedulable).saturating_sub(own);
+        if out < limit {
+            return None;
+        }
+        let names = self.out_of_work(domain).filter(|other| other != id);
+        Some(Reason::MaintenanceBudget {
+            domain: domain.clone(),
+            counts: Some(BudgetCounts { out, members, limit }),
+            out: NodeNames::new(names, out),
+        })
+    }
+
+    /// The nodes of a domain that take no work.
+    fn out_of_work(&self, domain: &Domain) -> impl Iterator<Item = NodeId> {
+        let change = self.changes.get(domain);
+        let is_restored =
+            move |id: &&NodeId| change.is_some_and(|change| change.restored.contains(*id));
+        let new = change.into_iter().flat_map(|change| &change.disrupted);
+        let domain = domain.clone();
+        let nodes = self.state.nodes.iter();
+        nodes
+            .filter(move |(_, node)| !node.is_schedulable() && is_within(&node.location, &domain))
+            .map(|(id, _)| id)
+            .filter(move |id| !is_restored(id))
+            .chain(new)
+            .cloned()
+    }
+
     pub(super) fn is_free(&self, slot: &DisruptionSlot) -> bool {
         self.exhausted(slot).is_none()
     }
@@ -78,7 +150,7 @@ impl<'a> BudgetUsage<'a> {
         let DomainCounts { members, disrupted, schedulable, .. } = self.counts(domain);
         match slot {
             DisruptionSlot::Budget(_) => {
-                let limit = policy.disruption_budgets.get(&domain.kind())?.limit(members);
+                let limit = policy.disruption_limit(domain.kind(), members)?;
                 let counts = BudgetCounts { out: disrupted, members, limit };
                 (disrupted >= limit).then_some(Exhausted::Budget(counts))
             }
@@ -130,7 +202,7 @@ enum Exhausted {
 }
 
 impl Exhausted {
-    fn reason(&self, usage: &BudgetUsage<'_>, domain: &Domain) -> Reason {
+    fn reason(&self, usage: &BudgetAccountant<'_>, domain: &Domain) -> Reason {
         let change = usage.changes.get(domain);
         let is_restored = |id: &&NodeId| change.is_some_and(|change| change.restored.contains(*id));
         let new = change.into_iter().flat_map(|change| &change.disrupted);
@@ -142,13 +214,8 @@ impl Exhausted {
                 Reason::DisruptionBudget { domain: domain.clone(), counts: Some(counts), used_by }
             }
             Self::Capacity(counts) => {
-                let nodes = usage.state.nodes.iter();
-                let out = nodes
-                    .filter(|(_, node)| !node.is_schedulable() && is_within(&node.location, domain))
-                    .map(|(id, _)| id)
-                    .filter(|id| !is_restored(id));
                 let total = counts.members.saturating_sub(counts.schedulable);
-                let out = NodeNames::new(out.chain(new).cloned(), total);
+                let out = NodeNames::new(usage.out_of_work(domain), total);
                 Reason::CapacityFloor { domain: domain.clone(), counts: Some(counts), out }
             }
         }
