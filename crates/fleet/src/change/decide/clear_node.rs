@@ -198,6 +198,11 @@ impl Step<'_> {
         if self.record.method == ReloadMethod::Reboot {
             return self.begin_install(direction);
         }
+        // The boot started the services again.
+        if self.has_rebooted() == Some(true) {
+            let reason = ChangeReason::UnexpectedReboot;
+            return self.go_because(ChangeState::Quiescing(direction), reason);
+        }
         let Reading::Value(modules) = &self.observation.modules else {
             return match &self.observation.modules {
                 Reading::Absent => self.begin_install(direction),

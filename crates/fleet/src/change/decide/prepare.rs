@@ -12,7 +12,7 @@ use super::{ChangeDecision, Coherence, Step, coherence, later};
 /// Tries to fetch the bundles.
 const STAGE_TRIES: u32 = 12;
 /// How often a lease is requested again.
-const LEASE_POLL_S: i64 = 15;
+const LEASE_POLL_S: i64 = 60;
 
 impl Step<'_> {
     pub(super) fn accepted(&self) -> ChangeDecision {

@@ -133,10 +133,12 @@ impl Step<'_> {
             return finish;
         }
         match &self.observation.cordon {
-            Reading::Value(CordonMark::None) | Reading::Absent => {
+            Reading::Value(CordonMark::ThisChange | CordonMark::External { .. }) => finish,
+            // The action cordons only a node without a cordon, so it is safe if that is unknown.
+            Reading::Unreadable(_) if self.has_done(ActionCode::Cordon) => finish,
+            Reading::Value(CordonMark::None) | Reading::Absent | Reading::Unreadable(_) => {
                 self.attempt(ChangeAction::Cordon, 5).unwrap_or(finish)
             }
-            Reading::Value(_) | Reading::Unreadable(_) => finish,
         }
     }
 }
