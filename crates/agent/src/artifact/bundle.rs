@@ -128,7 +128,7 @@ impl SourceError {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum BundleError {
+pub enum LogBundleError {
     #[error("failed to write `{}`: {err}", path.display())]
     Write { path: PathBuf, err: io::Error },
 }
@@ -192,7 +192,7 @@ impl From<Vec<u8>> for SourceOutput {
 }
 
 /// A bundle that is being written.
-pub(crate) struct Bundle {
+pub(crate) struct LogBundle {
     path: PathBuf,
     folder: String,
     archive: tar::Builder<GzEncoder<File>>,
@@ -210,7 +210,7 @@ pub(crate) struct FinishedBundle {
     pub(crate) sha256: [u8; 32],
 }
 
-impl Bundle {
+impl LogBundle {
     /// Starts a bundle in a temporary file, which `finish` renames to `path`. `limit_bytes` limits
     /// the size before compression.
     pub(crate) fn create(
@@ -218,8 +218,8 @@ impl Bundle {
         node: &str,
         (at, booted_at): (Timestamp, Option<Timestamp>),
         limit_bytes: u64,
-    ) -> Result<Self, BundleError> {
-        let failed = |err| BundleError::Write { path: path.to_owned(), err };
+    ) -> Result<Self, LogBundleError> {
+        let failed = |err| LogBundleError::Write { path: path.to_owned(), err };
         if let Some(folder) = path.parent() {
             make_private(folder).map_err(failed)?;
         }
@@ -258,7 +258,7 @@ impl Bundle {
         content: Result<SourceOutput, SourceError>,
         keep_bytes: u64,
         is_active: &dyn Fn() -> bool,
-    ) -> Result<(), BundleError> {
+    ) -> Result<(), LogBundleError> {
         let content = content.and_then(|content| match self.remaining_bytes {
             0 => Err(SourceError::BundleFull { limit_bytes: self.limit_bytes }),
             _ => Ok(content),
@@ -299,22 +299,22 @@ impl Bundle {
         self.manifest.missing.push(Gap { name: name.to_owned(), code, text });
     }
 
-    fn append(&mut self, name: &str, content: &[u8]) -> Result<(), BundleError> {
+    fn append(&mut self, name: &str, content: &[u8]) -> Result<(), LogBundleError> {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(u64::try_from(self.manifest.at.as_second()).unwrap_or(0));
         let path = format!("{}/{name}", self.folder);
         let added = self.archive.append_data(&mut header, path, content);
-        added.map_err(|err| BundleError::Write { path: self.path.clone(), err })
+        added.map_err(|err| LogBundleError::Write { path: self.path.clone(), err })
     }
 
     /// Writes the manifest, syncs the bundle, and renames it to its final path.
-    pub(crate) fn finish(mut self) -> Result<FinishedBundle, BundleError> {
+    pub(crate) fn finish(mut self) -> Result<FinishedBundle, LogBundleError> {
         let text = serde_json::to_vec_pretty(&self.manifest).unwrap_or_default();
         self.append(MANIFEST, &text)?;
         let path = self.path.clone();
-        let failed = |err| BundleError::Write { path: path.clone(), err };
+        let failed = |err| LogBundleError::Write { path: path.clone(), err };
         let encoder = self.archive.into_inner().map_err(failed)?;
         let mut file = encoder.finish().map_err(failed)?;
         file.flush().and_then(|()| file.sync_all()).map_err(failed)?;
@@ -397,7 +397,8 @@ mod tests {
     fn the_manifest_lists_files_and_gaps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("artifacts/7.tar.gz");
-        let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        let mut bundle =
+            LogBundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
         bundle
             .add("kernel.log", Ok(b"first\nsecond\ntoken=abc\n".to_vec().into()), 18, &|| true)
             .unwrap();
@@ -432,7 +433,8 @@ mod tests {
     fn partial_output_is_included_and_marked_incomplete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.tar.gz");
-        let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        let mut bundle =
+            LogBundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
         let failed = SourceError::Failed {
             program: "nvidia-smi".to_owned(),
             status: "exit 15".to_owned(),
@@ -465,12 +467,13 @@ mod tests {
     fn an_unfinished_bundle_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.tar.gz");
-        drop(Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap());
-        let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        drop(LogBundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap());
+        let mut bundle =
+            LogBundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
         bundle.add("a", Ok(b"b".to_vec().into()), 10, &|| true).unwrap();
         bundle.finish().unwrap();
         assert_eq!(files(&path).len(), 2);
-        let other = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        let other = LogBundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
         other.discard();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -2,11 +2,11 @@
 //! uploaded to the server.
 //!
 //! ```text
-//! executor ─ Bundle (redact, bound, hash) ─> state_dir/artifacts/<order>.tar.gz
+//! executor ─ LogBundle (redact, bound, hash) ─> state_dir/artifacts/<order>.tar.gz
 //!     ─ Outbox ─> uplink ─ SendArtifact ─> server
 //! ```
 //!
-//! Entry points: [`Bundle::create`], [`Outbox::send`]. A bundle is deleted when its order has
+//! Entry points: [`LogBundle::create`], [`Outbox::send`]. A bundle is deleted when its order has
 //! ended.
 
 mod bundle;
@@ -15,8 +15,8 @@ mod redact;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use bundle::{Bundle, FinishedBundle, SourceOutput, make_private};
-pub use bundle::{BundleError, FileEntry, Gap, MANIFEST, Manifest, ManifestError, SourceError};
+pub use bundle::{FileEntry, Gap, LogBundleError, MANIFEST, Manifest, ManifestError, SourceError};
+pub(crate) use bundle::{FinishedBundle, LogBundle, SourceOutput, make_private};
 pub use outbox::{ArtifactUpload, Outbox, SendError};
 pub(crate) use redact::redact;
 

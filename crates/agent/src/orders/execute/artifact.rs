@@ -6,7 +6,7 @@ use farrier_hardware::Root;
 
 use super::super::task::{Abort, OrderTask};
 use super::{Outcome, done, failed};
-use crate::artifact::{self, Bundle, BundleError, FinishedBundle, SendError};
+use crate::artifact::{self, FinishedBundle, LogBundle, LogBundleError, SendError};
 use crate::run::boot_time;
 
 /// Maximum bytes before compression. Even incompressible content stays below the server's limit.
@@ -19,7 +19,7 @@ const RETRY_POLLS: (u32, u32) = (1, 32);
 /// Uploads the bundle that `collect` fills. Without a server, the bundle stays on the node.
 pub(super) fn deliver(
     task: &OrderTask<'_>,
-    collect: impl FnOnce(&OrderTask<'_>, &mut Bundle) -> Result<(), BundleError>,
+    collect: impl FnOnce(&OrderTask<'_>, &mut LogBundle) -> Result<(), LogBundleError>,
 ) -> Outcome {
     let (state_dir, generation) = (task.inner.state_dir(), task.order().generation);
     artifact::clear(state_dir, Some(generation));
@@ -40,13 +40,13 @@ pub(super) fn deliver(
 }
 
 enum NoBundle {
-    Failed(BundleError),
+    Failed(LogBundleError),
     /// The order was cancelled, or the agent is stopping.
     Cancelled,
 }
 
-impl From<BundleError> for NoBundle {
-    fn from(err: BundleError) -> Self {
+impl From<LogBundleError> for NoBundle {
+    fn from(err: LogBundleError) -> Self {
         Self::Failed(err)
     }
 }
@@ -54,7 +54,7 @@ impl From<BundleError> for NoBundle {
 /// The bundle on disk. Either an earlier agent process collected it, or it is collected now.
 fn bundle(
     task: &OrderTask<'_>,
-    collect: impl FnOnce(&OrderTask<'_>, &mut Bundle) -> Result<(), BundleError>,
+    collect: impl FnOnce(&OrderTask<'_>, &mut LogBundle) -> Result<(), LogBundleError>,
 ) -> Result<FinishedBundle, NoBundle> {
     let order = task.order();
     let path = artifact::bundle_path(task.inner.state_dir(), order.generation);
@@ -62,7 +62,7 @@ fn bundle(
         return Ok(file);
     }
     let times = (task.now(), boot_time(&Root::unrecorded(&task.inner.paths.root)));
-    let mut bundle = Bundle::create(&path, order.node.as_str(), times, CONTENT_BYTES_MAX)?;
+    let mut bundle = LogBundle::create(&path, order.node.as_str(), times, CONTENT_BYTES_MAX)?;
     let collected = collect(task, &mut bundle);
     // Sources end early if the order is no longer active. After a restart, a partial bundle must
     // not be taken for a complete one.

@@ -15,7 +15,7 @@ use super::super::last_bytes::LastBytes;
 use super::super::process::{self, CapturedOutput, CompletedProcess, End, Keep};
 use super::super::task::OrderTask;
 use super::{Outcome, artifact};
-use crate::artifact::{Bundle, BundleError, SourceError, SourceOutput, make_private, redact};
+use crate::artifact::{LogBundle, LogBundleError, SourceError, SourceOutput, make_private, redact};
 use crate::journal::{DurableState, segment};
 
 const KERNEL_BYTES: u64 = 4 << 20;
@@ -57,7 +57,7 @@ pub(super) fn collect(task: &OrderTask<'_>) -> Outcome {
 
 /// Collects the sources one after the other. Stops when the order is no longer active, because a
 /// newer order, such as a cordon, may be waiting.
-fn collect_sources(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
+fn collect_sources(task: &OrderTask<'_>, bundle: &mut LogBundle) -> Result<(), LogBundleError> {
     type Source = fn(&OrderTask<'_>) -> Result<SourceOutput, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
         ("kernel.log", kernel, KERNEL_BYTES),
@@ -118,7 +118,7 @@ fn nvidia_smi(task: &OrderTask<'_>) -> Result<SourceOutput, SourceError> {
     run_program(task, PROGRAM, args, SMI_DEADLINE)
 }
 
-fn bug_report(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
+fn bug_report(task: &OrderTask<'_>, bundle: &mut LogBundle) -> Result<(), LogBundleError> {
     const NAME: &str = "nvidia-bug-report.log";
     const PROGRAM: &str = "nvidia-bug-report.sh";
     if !is_live(&task.inner.paths.root) {
@@ -127,7 +127,7 @@ fn bug_report(task: &OrderTask<'_>, bundle: &mut Bundle) -> Result<(), BundleErr
     }
     let folder = task.inner.state_dir().join("artifacts");
     if let Err(err) = make_private(&folder) {
-        return Err(BundleError::Write { path: folder, err });
+        return Err(LogBundleError::Write { path: folder, err });
     }
     if let Err(err) = check_space(&folder, BUG_REPORT_RESERVE_BYTES) {
         bundle.add_gap(NAME, &err);
