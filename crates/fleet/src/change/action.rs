@@ -3,20 +3,27 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use farrier_bundle::BundleId;
 use serde::{Deserialize, Serialize};
-
-use super::request::BundleId;
 
 /// One effect on the node. Each is idempotent: executed again after a crash, it completes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeAction {
     /// Fetch both bundles, and verify the hash of each file.
-    Stage { to: BundleId, rollback: BundleId },
+    Stage {
+        to: BundleId,
+        rollback: BundleId,
+    },
     /// Simulate the package transactions to `to` and back.
-    Rehearse { to: BundleId, rollback: BundleId },
+    Rehearse {
+        to: BundleId,
+        rollback: BundleId,
+    },
     /// Build the modules for the running kernel and for the kernel of the next boot.
-    BuildModules { bundle: BundleId },
+    BuildModules {
+        bundle: BundleId,
+    },
     RequestLease,
     ReleaseLease,
     Cordon,
@@ -28,28 +35,38 @@ pub enum ChangeAction {
     /// Keep the system's own updater from running.
     PauseUpgrades,
     ResumeUpgrades,
-    StopUnits { units: Vec<String> },
-    StartUnits { units: Vec<String> },
+    StopUnits {
+        units: Vec<String>,
+    },
+    StartUnits {
+        units: Vec<String>,
+    },
     /// Kill the processes that use a GPU. Only with the policy's permission.
-    KillHolders { pids: Vec<u32> },
+    KillHolders {
+        pids: Vec<u32>,
+    },
     UnloadModules,
     LoadModules,
     /// One package transaction to exactly this bundle, with pins, holds and initramfs.
-    Install { bundle: BundleId },
+    Install {
+        bundle: BundleId,
+    },
     /// Complete an interrupted transaction (`dpkg --configure -a`).
     RecoverPackages,
     /// Prepare the reboot: the next boot's kernel, and what is expected after it.
-    ArmReboot { bundle: BundleId },
+    ArmReboot {
+        bundle: BundleId,
+    },
     Reboot,
     /// Restore settings and MIG layout, and refresh the CDI specification.
     RestoreSettings,
-    Verify { bundle: BundleId },
+    Verify {
+        bundle: BundleId,
+    },
 }
 
 /// The kind of an action, without its arguments.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActionCode {
     Stage,
@@ -159,7 +176,9 @@ pub enum ActionEvidence {
     /// The kernel that the reboot is expected to start.
     ArmedKernel(String),
     /// Checks that passed.
-    Verified { checks: Vec<String> },
+    Verified {
+        checks: Vec<String>,
+    },
     /// Anything else worth keeping, such as the plan of a transaction.
     Note(String),
 }
@@ -184,32 +203,78 @@ pub enum LoadFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActionFailure {
-    Network { detail: String },
+    Network {
+        detail: String,
+    },
     /// A file does not have the hash in the manifest, or a signature is invalid.
-    Tampered { file: String },
+    Tampered {
+        file: String,
+    },
     /// The rollback bundle cannot be obtained.
-    NoWayBack { detail: String },
+    NoWayBack {
+        detail: String,
+    },
     /// The transaction touches packages outside the bundles.
-    DirtyTransaction { packages: Vec<String> },
+    DirtyTransaction {
+        packages: Vec<String>,
+    },
     /// The packages of a bundle cannot be installed together.
-    Unsatisfiable { detail: String },
-    ModuleBuild { kernel: String, detail: String },
-    Scheduler { detail: String },
+    Unsatisfiable {
+        detail: String,
+    },
+    ModuleBuild {
+        kernel: String,
+        detail: String,
+    },
+    Scheduler {
+        detail: String,
+    },
     /// `EBUSY`, and nothing was unloaded.
-    ModuleInUse { module: String },
+    ModuleInUse {
+        module: String,
+    },
     /// Some modules were unloaded, then one was in use.
-    PartialUnload { module: String },
+    PartialUnload {
+        module: String,
+    },
     /// The program did not end in time. Its effect is unknown.
-    Hung { program: String },
-    PackageLock { detail: String },
-    PackageManager { detail: String },
-    DiskFull { path: String },
-    Load { kind: LoadFailure, detail: String },
-    Unit { unit: String, detail: String },
-    NoModule { kernel: String },
-    CheckFailed { check: String, detail: String },
-    CheckNotRun { check: String, detail: String },
+    Hung {
+        program: String,
+    },
+    PackageLock {
+        detail: String,
+    },
+    PackageManager {
+        detail: String,
+    },
+    DiskFull {
+        path: String,
+    },
+    Load {
+        kind: LoadFailure,
+        detail: String,
+    },
+    Unit {
+        unit: String,
+        detail: String,
+    },
+    NoModule {
+        kernel: String,
+    },
+    CheckFailed {
+        check: String,
+        detail: String,
+    },
+    CheckNotRun {
+        check: String,
+        detail: String,
+    },
     /// The actuator does not support the action on this node.
-    Unsupported { detail: String },
-    Io { path: String, detail: String },
+    Unsupported {
+        detail: String,
+    },
+    Io {
+        path: String,
+        detail: String,
+    },
 }

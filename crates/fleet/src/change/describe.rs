@@ -25,9 +25,9 @@ impl fmt::Display for GpuHolder {
 impl fmt::Display for InstalledClosure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Equals(id) => write!(formatter, "bundle {}", &id.as_str()[..12]),
+            Self::Equals(id) => write!(formatter, "bundle {}", id.short()),
             Self::Unpinned(id) => {
-                write!(formatter, "bundle {} without its pins", &id.as_str()[..12])
+                write!(formatter, "bundle {} without its pins", id.short())
             }
             Self::Mixed { packages } => {
                 write!(formatter, "packages of no bundle: {}", list(packages))
@@ -116,7 +116,9 @@ impl fmt::Display for PreflightFailure {
 impl fmt::Display for ActionFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Network { detail } => write!(formatter, "the bundle could not be fetched: {detail}"),
+            Self::Network { detail } => {
+                write!(formatter, "the bundle could not be fetched: {detail}")
+            }
             Self::Tampered { file } => {
                 write!(formatter, "`{file}` is not the file that the bundle names")
             }
@@ -136,10 +138,9 @@ impl fmt::Display for ActionFailure {
             }
             Self::Scheduler { detail } => write!(formatter, "the scheduler refused: {detail}"),
             Self::ModuleInUse { module } => write!(formatter, "module `{module}` is in use"),
-            Self::PartialUnload { module } => write!(
-                formatter,
-                "some modules were unloaded, then module `{module}` was in use"
-            ),
+            Self::PartialUnload { module } => {
+                write!(formatter, "some modules were unloaded, then module `{module}` was in use")
+            }
             Self::Hung { program } => write!(formatter, "`{program}` did not end in time"),
             Self::PackageLock { detail } => {
                 write!(formatter, "the package manager is in use: {detail}")
@@ -174,7 +175,6 @@ impl fmt::Display for ActionFailure {
 
 impl fmt::Display for ChangeAction {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short = |id: &super::BundleId| id.as_str()[..12].to_owned();
         match self {
             Self::Stage { .. } => formatter.write_str("fetch and verify both bundles"),
             Self::Rehearse { .. } => {
@@ -194,12 +194,12 @@ impl fmt::Display for ChangeAction {
             Self::KillHolders { pids } => write!(formatter, "kill PID {}", list(pids)),
             Self::UnloadModules => formatter.write_str("unload the modules"),
             Self::LoadModules => formatter.write_str("load the modules"),
-            Self::Install { bundle } => write!(formatter, "install bundle {}", short(bundle)),
+            Self::Install { bundle } => write!(formatter, "install bundle {}", bundle.short()),
             Self::RecoverPackages => formatter.write_str("complete the interrupted transaction"),
             Self::ArmReboot { .. } => formatter.write_str("prepare the reboot"),
             Self::Reboot => formatter.write_str("reboot"),
             Self::RestoreSettings => formatter.write_str("restore settings"),
-            Self::Verify { bundle } => write!(formatter, "verify bundle {}", short(bundle)),
+            Self::Verify { bundle } => write!(formatter, "verify bundle {}", bundle.short()),
         }
     }
 }
@@ -213,7 +213,10 @@ impl fmt::Display for ChangeReason {
                 formatter.write_str("the requested bundle was already installed, and verified")
             }
             Self::Drift { found } => {
-                write!(formatter, "the node does not have the bundle of the request: it has {found}")
+                write!(
+                    formatter,
+                    "the node does not have the bundle of the request: it has {found}"
+                )
             }
             Self::FactUnknown { fact } => write!(formatter, "the {fact} cannot be read"),
             Self::PreflightFailed { failures } => formatter.write_str(&list(failures)),
@@ -284,7 +287,9 @@ impl fmt::Display for ChangeReason {
             Self::RestoreFailed => {
                 formatter.write_str("the node could not be returned to its previous state")
             }
-            Self::ReleasedByPerson { by, reason } => write!(formatter, "{by} released it: {reason}"),
+            Self::ReleasedByPerson { by, reason } => {
+                write!(formatter, "{by} released it: {reason}")
+            }
         }
     }
 }

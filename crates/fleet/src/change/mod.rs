@@ -33,11 +33,8 @@ pub use observation::{
     LeaseStatus, PreflightFailure, UnitStatus,
 };
 pub use reason::{ChangeFact, ChangeReason};
-pub use record::{
-    CHANGE_JOURNAL_VERSION, ChangeEntry, ChangeHistory, ChangeRecord, StateVisit,
-};
+pub use record::{CHANGE_JOURNAL_VERSION, ChangeEntry, ChangeHistory, ChangeRecord, StateVisit};
 pub use request::{
-    BundleId, BundleIdError, BundleRef, ChangeClass, ChangeId, ChangePolicy, ChangeRequest,
-    ReloadMethod, StepDeadlines,
+    BundleRef, ChangeClass, ChangeId, ChangePolicy, ChangeRequest, ReloadMethod, StepDeadlines,
 };
 pub use state::{ChangeDirection, ChangeState};

@@ -1,10 +1,9 @@
 //! Facts read from the node before each decision.
 
+use farrier_bundle::BundleId;
 use farrier_facts::node::{ReadError, Reading};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-
-use super::request::BundleId;
 
 /// What the package database has, compared with the bundles of the change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +27,10 @@ pub enum CordonMark {
     /// This change, by its owner mark.
     ThisChange,
     /// Another tool, a person, or another part of Farrier. It is never removed.
-    External { owner: String, reason: String },
+    External {
+        owner: String,
+        reason: String,
+    },
 }
 
 /// A process that has a file of `/dev/nvidia*` open.
@@ -61,7 +63,9 @@ pub struct BootKernel {
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseStatus {
     None,
-    Valid { until: Timestamp },
+    Valid {
+        until: Timestamp,
+    },
     Expired,
     /// A request with a higher generation took its place.
     Superseded,
@@ -84,25 +88,43 @@ pub enum PreflightFailure {
     /// NVIDIA's `.run` installer owns the driver.
     RunFile,
     /// The operating system is an image that packages cannot change.
-    ImageBasedSystem { system: String },
+    ImageBasedSystem {
+        system: String,
+    },
     /// dpkg reports packages that are not completely installed.
-    DirtyPackageDatabase { packages: Vec<String> },
+    DirtyPackageDatabase {
+        packages: Vec<String>,
+    },
     /// No package manager that the bundle can use.
     NoPackageManager,
-    DiskSpace { path: String, need_bytes: u64, free_bytes: u64 },
+    DiskSpace {
+        path: String,
+        need_bytes: u64,
+        free_bytes: u64,
+    },
     /// The bundle does not support this kernel.
-    UnsupportedKernel { kernel: String },
+    UnsupportedKernel {
+        kernel: String,
+    },
     /// The bundle does not support this GPU.
-    UnsupportedGpu { device: String },
+    UnsupportedGpu {
+        device: String,
+    },
     /// Signatures are enforced, and the key of the bundle's modules is not enrolled.
-    SecureBootKey { signer: String },
+    SecureBootKey {
+        signer: String,
+    },
     /// The bundle needs a reboot, and the policy allows none.
     RebootNotAllowed,
     /// No rollback bundle is available.
     NoWayBack,
     /// The package manager is in use.
-    PackageLock { holder: String },
-    Freeze { reason: String },
+    PackageLock {
+        holder: String,
+    },
+    Freeze {
+        reason: String,
+    },
 }
 
 impl PreflightFailure {

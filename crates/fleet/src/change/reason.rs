@@ -40,50 +40,93 @@ pub enum ChangeReason {
     /// The requested bundle was installed and verified before the change began.
     AlreadyInstalled,
     /// The node does not have the bundle that the request names.
-    Drift { found: InstalledClosure },
+    Drift {
+        found: InstalledClosure,
+    },
     /// A fact stayed unknown.
-    FactUnknown { fact: ChangeFact },
-    PreflightFailed { failures: Vec<PreflightFailure> },
-    ExternalCordon { owner: String },
+    FactUnknown {
+        fact: ChangeFact,
+    },
+    PreflightFailed {
+        failures: Vec<PreflightFailure>,
+    },
+    ExternalCordon {
+        owner: String,
+    },
     /// Another program removed the cordon of this change.
     CordonRemoved,
     PackageLockHeld,
-    ActionFailed { action: ActionCode, failure: ActionFailure },
+    ActionFailed {
+        action: ActionCode,
+        failure: ActionFailure,
+    },
     LeaseLost,
     Superseded,
     Cancelled,
     ControllerLost,
     AwaitingLease,
-    AwaitingDrain { workloads: Vec<String> },
-    DrainTimeout { workloads: Vec<String> },
-    AwaitingHolders { holders: Vec<GpuHolder> },
-    HoldersRemain { holders: Vec<GpuHolder> },
+    AwaitingDrain {
+        workloads: Vec<String>,
+    },
+    DrainTimeout {
+        workloads: Vec<String>,
+    },
+    AwaitingHolders {
+        holders: Vec<GpuHolder>,
+    },
+    HoldersRemain {
+        holders: Vec<GpuHolder>,
+    },
     /// The step reached its deadline.
     DeadlinePassed,
     /// The next try of a failed action.
-    BackOff { action: ActionCode },
+    BackOff {
+        action: ActionCode,
+    },
     /// The bundle or the policy asks for a reboot.
     RebootNeeded,
     /// The rollback bundle is no longer complete on disk.
     RollbackBundleLost,
     TargetBundleLost,
-    InstallIncomplete { found: InstalledClosure },
-    WrongVersion { fact: ChangeFact, expected: String, found: String },
+    InstallIncomplete {
+        found: InstalledClosure,
+    },
+    WrongVersion {
+        fact: ChangeFact,
+        expected: String,
+        found: String,
+    },
     RebootNotAllowed,
-    NoModuleForBootKernel { kernel: String },
-    WrongKernel { expected: String, found: String },
+    NoModuleForBootKernel {
+        kernel: String,
+    },
+    WrongKernel {
+        expected: String,
+        found: String,
+    },
     UnexpectedReboot,
-    BootLoop { boots: u32 },
-    LoopDetected { state_writes: u32 },
+    BootLoop {
+        boots: u32,
+    },
+    LoopDetected {
+        state_writes: u32,
+    },
     /// The verification is repeated, because some faults appear late.
-    VerifyAgain { passed: u32 },
+    VerifyAgain {
+        passed: u32,
+    },
     Watching,
-    Regression { what: String },
+    Regression {
+        what: String,
+    },
     RollbackRequested,
     Acknowledged,
     /// The previous driver is back.
     RolledBack,
     /// The node could not be returned to the state before the change.
     RestoreFailed,
-    ReleasedByPerson { by: String, reason: String },
+    ReleasedByPerson {
+        by: String,
+        reason: String,
+    },
 }

@@ -19,18 +19,39 @@ pub const CHANGE_JOURNAL_VERSION: u32 = 1;
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeEntry {
     /// A change begins.
-    Accepted { request: Box<ChangeRequest>, boot: Option<String> },
+    Accepted {
+        request: Box<ChangeRequest>,
+        boot: Option<String>,
+    },
     /// An action is about to be executed.
     Begun(ChangeAction),
-    Done { action: ActionCode, evidence: Option<ActionEvidence> },
-    Failed { action: ActionCode, failure: ActionFailure },
-    Moved { to: ChangeMove, boot: Option<String> },
+    Done {
+        action: ActionCode,
+        evidence: Option<ActionEvidence>,
+    },
+    Failed {
+        action: ActionCode,
+        failure: ActionFailure,
+    },
+    Moved {
+        to: ChangeMove,
+        boot: Option<String>,
+    },
     /// The process that executes the change started again.
-    Resumed { boot: Option<String> },
-    CancelRequested { by: String },
-    RollbackRequested { by: String },
+    Resumed {
+        boot: Option<String>,
+    },
+    CancelRequested {
+        by: String,
+    },
+    RollbackRequested {
+        by: String,
+    },
     /// A person ends a quarantine.
-    Released { by: String, reason: String },
+    Released {
+        by: String,
+        reason: String,
+    },
 }
 
 /// What happened since the change entered its state.
@@ -50,6 +71,7 @@ pub struct StateVisit {
 }
 
 /// The state of one change.
+#[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeRecord {
@@ -91,7 +113,6 @@ pub struct ChangeRecord {
     pub released_by: Option<(String, String)>,
     pub visit: StateVisit,
 }
-
 
 impl ChangeRecord {
     pub fn new(request: ChangeRequest, at: Timestamp, boot: Option<String>) -> Self {

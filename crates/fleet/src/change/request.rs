@@ -1,61 +1,11 @@
 //! What a change should do, and within which limits.
 
 use std::fmt;
-use std::str::FromStr;
 
+use farrier_bundle::BundleId;
 use serde::{Deserialize, Serialize};
 
 use super::state::{ChangeDirection, ChangeState};
-
-/// Identity of a bundle: the SHA-256 of its manifest, 64 lower-case hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct BundleId(String);
-
-/// Why a text is not a [`BundleId`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a bundle id: expected the 64 hexadecimal digits of a SHA-256")]
-pub struct BundleIdError {
-    text: String,
-}
-
-impl FromStr for BundleId {
-    type Err = BundleIdError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if text.len() == 64 && text.bytes().all(is_digit) {
-            return Ok(Self(text.to_owned()));
-        }
-        Err(BundleIdError { text: text.chars().take(80).collect() })
-    }
-}
-
-impl TryFrom<String> for BundleId {
-    type Error = BundleIdError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<BundleId> for String {
-    fn from(id: BundleId) -> Self {
-        id.0
-    }
-}
-
-impl BundleId {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for BundleId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
 
 /// Identity of a change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -97,6 +47,7 @@ pub struct BundleRef {
 }
 
 /// What the operator allows.
+#[expect(clippy::struct_excessive_bools, reason = "the switches are independent")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangePolicy {
@@ -238,15 +189,6 @@ impl ChangeRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bundle_id_is_a_sha256() {
-        let id = "ab".repeat(32);
-        assert_eq!(id.parse::<BundleId>().unwrap().as_str(), id);
-        for text in ["", "abc", &"AB".repeat(32), &"zz".repeat(32), &"ab".repeat(33)] {
-            assert!(text.parse::<BundleId>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn every_state_that_works_has_a_deadline() {

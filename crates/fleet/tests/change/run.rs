@@ -18,15 +18,25 @@ const RECORDON_WITHIN: u32 = 12;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The action fails after so many of its effects.
-    Error { failure: ActionFailure, effects: usize },
+    Error {
+        failure: ActionFailure,
+        effects: usize,
+    },
     /// Like `Error`, and so does every later action of the kind.
-    ErrorForever { failure: ActionFailure, effects: usize },
+    ErrorForever {
+        failure: ActionFailure,
+        effects: usize,
+    },
     /// The process is killed after so many effects, before the result is in the journal.
-    Kill { effects: usize },
+    Kill {
+        effects: usize,
+    },
     /// The process is killed after the result or the move is in the journal.
     KillAfter,
     /// The power fails after so many effects.
-    PowerCut { effects: usize },
+    PowerCut {
+        effects: usize,
+    },
     /// The controller does not answer any more.
     ControllerLost,
     /// The controller does not answer for some days.
@@ -212,7 +222,9 @@ impl Run {
                     self.recordon_left = Some(RECORDON_WITHIN);
                 }
             }
-            Some(Fault::Cancel) => self.write(&ChangeEntry::CancelRequested { by: "ann".to_owned() }),
+            Some(Fault::Cancel) => {
+                self.write(&ChangeEntry::CancelRequested { by: "ann".to_owned() })
+            }
             Some(Fault::RollBack) => {
                 self.write(&ChangeEntry::RollbackRequested { by: "ann".to_owned() });
             }
@@ -278,7 +290,11 @@ impl Run {
     /// What no action may do.
     fn check_action(&self, action: &ChangeAction) {
         if *action == ChangeAction::Uncordon {
-            assert_eq!(self.node.cordon, CordonMark::ThisChange, "removes a cordon of someone else");
+            assert_eq!(
+                self.node.cordon,
+                CordonMark::ThisChange,
+                "removes a cordon of someone else"
+            );
             assert!(self.node.is_fit_for_work(), "returns to service: {:#?}", self.record);
             let may_return = self.node.controller == ControllerContact::Present
                 || self.record.request.policy.edge_autonomy

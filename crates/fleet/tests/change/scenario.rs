@@ -1,7 +1,8 @@
 //! The changes into which faults are injected.
 
+use farrier_bundle::BundleId;
 use farrier_fleet::change::{
-    BundleId, BundleRef, ChangeClass, ChangeId, ChangePolicy, ChangeRequest, CordonMark, GpuHolder,
+    BundleRef, ChangeClass, ChangeId, ChangePolicy, ChangeRequest, CordonMark, GpuHolder,
     ReloadMethod, StepDeadlines,
 };
 
@@ -64,41 +65,66 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         plain("reboot, verification fails", with(reboot(), &broken)),
         plain("reload, regression in probation", with(reload(), &worse)),
         plain("reboot, regression in probation", with(reboot(), &worse)),
-        plain("no automatic rollback", with(reload(), &|node| {
-            worse(node);
-            node.request.policy.auto_rollback_in_probation = false;
-        })),
+        plain(
+            "no automatic rollback",
+            with(reload(), &|node| {
+                worse(node);
+                node.request.policy.auto_rollback_in_probation = false;
+            }),
+        ),
         plain("a process holds a GPU", with(reload(), &|node| node.holders = vec![holder()])),
-        plain("a process holds a GPU, reboot", with(reload(), &|node| {
-            node.holders = vec![holder()];
-            node.request.policy.reboot_on_holders = true;
-        })),
-        plain("a process holds a GPU, kill", with(reload(), &|node| {
-            node.holders = vec![holder()];
-            node.request.policy.kill_holders = true;
-        })),
+        plain(
+            "a process holds a GPU, reboot",
+            with(reload(), &|node| {
+                node.holders = vec![holder()];
+                node.request.policy.reboot_on_holders = true;
+            }),
+        ),
+        plain(
+            "a process holds a GPU, kill",
+            with(reload(), &|node| {
+                node.holders = vec![holder()];
+                node.request.policy.kill_holders = true;
+            }),
+        ),
         plain("work does not end", with(reload(), &|node| node.drains = false)),
-        plain("the driver does not initialise", with(reload(), &|node| {
-            node.fails_to_load = Some("580.95.05".to_owned());
-        })),
-        plain("no reboot allowed", with(reload(), &|node| {
-            broken(node);
-            node.request.policy.allow_reboot = false;
-        })),
-        plain("a reboot is needed and not allowed", with(reboot(), &|node| {
-            node.request.policy.allow_reboot = false;
-        })),
-        plain("external cordon", with(reload(), &|node| {
-            node.cordon = CordonMark::External { owner: "bob".to_owned(), reason: String::new() };
-        })),
-        plain("already installed", with(reload(), &|node| {
-            let to = node.request.to.clone();
-            node.closure = farrier_fleet::change::InstalledClosure::Equals(to.id);
-            for version in [&mut node.library, &mut node.fabric_manager, &mut node.on_disk] {
-                version.clone_from(&to.driver);
-            }
-            node.loaded = Some(to.driver);
-        })),
+        plain(
+            "the driver does not initialise",
+            with(reload(), &|node| {
+                node.fails_to_load = Some("580.95.05".to_owned());
+            }),
+        ),
+        plain(
+            "no reboot allowed",
+            with(reload(), &|node| {
+                broken(node);
+                node.request.policy.allow_reboot = false;
+            }),
+        ),
+        plain(
+            "a reboot is needed and not allowed",
+            with(reboot(), &|node| {
+                node.request.policy.allow_reboot = false;
+            }),
+        ),
+        plain(
+            "external cordon",
+            with(reload(), &|node| {
+                node.cordon =
+                    CordonMark::External { owner: "bob".to_owned(), reason: String::new() };
+            }),
+        ),
+        plain(
+            "already installed",
+            with(reload(), &|node| {
+                let to = node.request.to.clone();
+                node.closure = farrier_fleet::change::InstalledClosure::Equals(to.id);
+                for version in [&mut node.library, &mut node.fabric_manager, &mut node.on_disk] {
+                    version.clone_from(&to.driver);
+                }
+                node.loaded = Some(to.driver);
+            }),
+        ),
         plain("edge autonomy", with(reload(), &|node| node.request.policy.edge_autonomy = true)),
         plain("settings", settings()),
         plain("settings, regression", with(settings(), &worse)),
@@ -106,9 +132,12 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     for (name, node) in [
         ("controller lost after the point of no return", reload()),
         ("controller lost, verification fails", with(reload(), &broken)),
-        ("controller lost, edge autonomy", with(reload(), &|node| {
-            node.request.policy.edge_autonomy = true;
-        })),
+        (
+            "controller lost, edge autonomy",
+            with(reload(), &|node| {
+                node.request.policy.edge_autonomy = true;
+            }),
+        ),
     ] {
         let at = position_after_install(&node);
         let injections = vec![Injection { at, fault: Fault::ControllerAway }];

@@ -95,7 +95,9 @@ fn failures(code: ActionCode, all: usize) -> Vec<(ActionFailure, usize)> {
             (ActionFailure::PackageLock { detail: detail() }, 0),
             (ActionFailure::Hung { program: "apt-get".to_owned() }, 2),
         ],
-        ActionCode::RecoverPackages => vec![(ActionFailure::PackageManager { detail: detail() }, 0)],
+        ActionCode::RecoverPackages => {
+            vec![(ActionFailure::PackageManager { detail: detail() }, 0)]
+        }
         ActionCode::Reboot => vec![(ActionFailure::Hung { program: "systemctl".to_owned() }, 0)],
         ActionCode::Verify => {
             let check = || "gemm".to_owned();
@@ -210,7 +212,9 @@ fn page(table: &Table) -> String {
     for (outcome, count) in &table.outcomes {
         text.push_str(&format!("| {outcome} | {count} |\n"));
     }
-    text.push_str("\n## Outcomes by state and fault\n\n| state | fault | outcomes |\n|---|---|---|\n");
+    text.push_str(
+        "\n## Outcomes by state and fault\n\n| state | fault | outcomes |\n|---|---|---|\n",
+    );
     for ((state, fault), outcomes) in &table.rows {
         let outcomes: Vec<String> =
             outcomes.iter().map(|(name, count)| format!("{count} {name}")).collect();

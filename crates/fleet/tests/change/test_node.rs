@@ -1,8 +1,9 @@
 //! A node with packages, modules, services and a scheduler. It knows nothing of the state machine.
 
+use farrier_bundle::BundleId;
 use farrier_facts::node::Reading;
 use farrier_fleet::change::{
-    ActionEvidence, ActionFailure, BootKernel, BundleId, BundleRef, ChangeAction, ChangeObservation,
+    ActionEvidence, ActionFailure, BootKernel, BundleRef, ChangeAction, ChangeObservation,
     ChangeRequest, ControllerContact, CordonMark, GpuHolder, InstalledClosure, LeaseStatus,
     PreflightFailure, SavedNode, UnitStatus,
 };
@@ -79,7 +80,7 @@ impl TestNode {
     pub(crate) fn new(request: ChangeRequest) -> Self {
         let driver = request.from.driver.clone();
         Self {
-            closure: InstalledClosure::Equals(request.from.id.clone()),
+            closure: InstalledClosure::Equals(request.from.id),
             unpacked: None,
             library: driver.clone(),
             fabric_manager: driver.clone(),
@@ -139,9 +140,8 @@ impl TestNode {
             let lease = self.lease.clone();
             return ChangeObservation { controller, lease, ..ChangeObservation::unknown() };
         }
-        let optional = |value: &Option<String>| {
-            value.clone().map_or(Reading::Absent, Reading::Value)
-        };
+        let optional =
+            |value: &Option<String>| value.clone().map_or(Reading::Absent, Reading::Value);
         let mut modules = Vec::new();
         modules.extend(self.uvm_loaded.then(|| "nvidia_uvm".to_owned()));
         modules.extend(self.loaded.is_some().then(|| "nvidia".to_owned()));
@@ -201,13 +201,13 @@ impl TestNode {
             ChangeAction::UnloadModules => vec![Effect::UnloadUvm, Effect::UnloadDriver],
             ChangeAction::LoadModules => vec![Effect::LoadDriver, Effect::LoadUvm],
             ChangeAction::Install { bundle } => vec![
-                Effect::Unpack(bundle.clone()),
-                Effect::ReplaceModule(bundle.clone()),
-                Effect::Configure(bundle.clone()),
-                Effect::Complete(bundle.clone()),
+                Effect::Unpack(*bundle),
+                Effect::ReplaceModule(*bundle),
+                Effect::Configure(*bundle),
+                Effect::Complete(*bundle),
             ],
             ChangeAction::RecoverPackages => match &self.unpacked {
-                Some((bundle, true)) => vec![Effect::Complete(bundle.clone())],
+                Some((bundle, true)) => vec![Effect::Complete(*bundle)],
                 _ => vec![],
             },
             ChangeAction::ArmReboot { .. } => vec![Effect::Arm],
@@ -260,7 +260,7 @@ impl TestNode {
             Effect::LoadUvm => self.uvm_loaded = true,
             Effect::Unpack(id) => {
                 self.library = self.bundle(id).driver.clone();
-                self.unpacked = Some((id.clone(), false));
+                self.unpacked = Some((*id, false));
                 self.closure = InstalledClosure::HalfConfigured { packages: vec!["x".to_owned()] };
             }
             Effect::ReplaceModule(id) => {
@@ -268,10 +268,10 @@ impl TestNode {
             }
             Effect::Configure(id) => {
                 self.fabric_manager = self.bundle(id).driver.clone();
-                self.unpacked = Some((id.clone(), true));
+                self.unpacked = Some((*id, true));
             }
             Effect::Complete(id) => {
-                self.closure = InstalledClosure::Equals(id.clone());
+                self.closure = InstalledClosure::Equals(*id);
                 self.unpacked = None;
             }
             Effect::Reboot => self.reboot(),

@@ -64,7 +64,9 @@ impl Step<'_> {
             return decision;
         }
         match &self.observation.workloads {
-            Reading::Value(workloads) if workloads.is_empty() => self.go(self.after_drain(direction)),
+            Reading::Value(workloads) if workloads.is_empty() => {
+                self.go(self.after_drain(direction))
+            }
             Reading::Value(workloads) => {
                 let workloads = workloads.clone();
                 if self.is_late() {
@@ -255,11 +257,7 @@ impl Step<'_> {
                     ChangeReason::RollbackBundleLost,
                 ),
                 (ChangeFact::TargetStaged, &facts.target_staged, ChangeReason::TargetBundleLost),
-                (
-                    ChangeFact::PackageLock,
-                    &facts.package_lock_free,
-                    ChangeReason::PackageLockHeld,
-                ),
+                (ChangeFact::PackageLock, &facts.package_lock_free, ChangeReason::PackageLockHeld),
             ] {
                 match ready {
                     Reading::Value(true) => {}

@@ -11,8 +11,13 @@ use super::super::request::{BundleRef, ChangeClass};
 pub enum Coherence {
     /// Everything on the node belongs to the bundle.
     Coherent,
-    Differs { fact: ChangeFact, found: String },
-    Unknown { fact: ChangeFact },
+    Differs {
+        fact: ChangeFact,
+        found: String,
+    },
+    Unknown {
+        fact: ChangeFact,
+    },
 }
 
 /// Compares the loaded driver, the module on disk, the library, the fabric manager and the packages

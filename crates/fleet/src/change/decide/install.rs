@@ -41,12 +41,11 @@ impl Step<'_> {
         match self.failure(ActionCode::Install) {
             // Another program has the lock: try until the deadline.
             Some(ActionFailure::PackageLock { .. }) => {
-                return self.attempt_or_fail(
-                    ChangeAction::Install { bundle: bundle.id.clone() },
-                    u32::MAX,
-                );
+                return self.attempt_or_fail(ChangeAction::Install { bundle: bundle.id }, u32::MAX);
             }
-            Some(ActionFailure::DiskFull { .. }) => return self.fail(self.failed(ActionCode::Install)),
+            Some(ActionFailure::DiskFull { .. }) => {
+                return self.fail(self.failed(ActionCode::Install));
+            }
             _ => {}
         }
         let is_forward = direction == ChangeDirection::Forward;
@@ -63,7 +62,7 @@ impl Step<'_> {
             return self.fail(reason);
         }
         let tries = if is_forward { 1 } else { INSTALL_TRIES + 2 };
-        self.attempt_or_fail(ChangeAction::Install { bundle: bundle.id.clone() }, tries)
+        self.attempt_or_fail(ChangeAction::Install { bundle: bundle.id }, tries)
     }
 
     fn is_bundle_lost(&self, direction: ChangeDirection) -> bool {
@@ -122,8 +121,8 @@ impl Step<'_> {
 
     /// One reboot, if the policy allows it and the node was not rebooted in this direction.
     fn load_by_reboot(&self, direction: ChangeDirection, reason: ChangeReason) -> ChangeDecision {
-        let may_reboot = self.record.request.policy.allow_reboot
-            && !self.record.rebooted.contains(&direction);
+        let may_reboot =
+            self.record.request.policy.allow_reboot && !self.record.rebooted.contains(&direction);
         if may_reboot {
             return self.go_because(ChangeState::RebootPending(direction), reason);
         }
@@ -150,7 +149,9 @@ impl Step<'_> {
         }
         let kernel = match &self.observation.boot_kernel {
             Reading::Value(kernel) => kernel,
-            Reading::Absent | Reading::Unreadable(_) => return self.unknown(ChangeFact::BootKernel),
+            Reading::Absent | Reading::Unreadable(_) => {
+                return self.unknown(ChangeFact::BootKernel);
+            }
         };
         match &kernel.module {
             Reading::Value(version) if *version == bundle.driver => {}
@@ -161,7 +162,7 @@ impl Step<'_> {
             Reading::Unreadable(_) => return self.unknown(ChangeFact::BootKernel),
         }
         if !self.has_done(ActionCode::ArmReboot) {
-            let bundle = bundle.id.clone();
+            let bundle = bundle.id;
             return self.attempt_or_fail(ChangeAction::ArmReboot { bundle }, 3);
         }
         self.go(ChangeState::Rebooting(direction))
@@ -174,7 +175,8 @@ impl Step<'_> {
             Some(false) if self.is_late() => self.fail(ChangeReason::DeadlinePassed),
             Some(false) => {
                 // Issued, and once again after a restart of this program.
-                let tries = 1 + u32::from(self.record.visit.interrupted == Some(ActionCode::Reboot));
+                let tries =
+                    1 + u32::from(self.record.visit.interrupted == Some(ActionCode::Reboot));
                 match self.attempt(ChangeAction::Reboot, tries) {
                     Some(decision) => decision,
                     None if self.failure(ActionCode::Reboot).is_some() => {

@@ -148,7 +148,9 @@ impl Step<'_> {
             return None;
         }
         match &self.observation.cordon {
-            Reading::Value(CordonMark::None) | Reading::Absent => self.attempt(ChangeAction::Cordon, 5),
+            Reading::Value(CordonMark::None) | Reading::Absent => {
+                self.attempt(ChangeAction::Cordon, 5)
+            }
             Reading::Value(_) | Reading::Unreadable(_) => None,
         }
     }

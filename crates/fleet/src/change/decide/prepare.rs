@@ -3,7 +3,9 @@
 use farrier_facts::node::Reading;
 
 use super::super::action::{ActionCode, ActionFailure, ChangeAction};
-use super::super::observation::{ControllerContact, CordonMark, InstalledClosure, LeaseStatus, PreflightFailure};
+use super::super::observation::{
+    ControllerContact, CordonMark, InstalledClosure, LeaseStatus, PreflightFailure,
+};
 use super::super::reason::{ChangeFact, ChangeReason};
 use super::super::request::{ChangeClass, ReloadMethod};
 use super::super::state::{ChangeDirection, ChangeState};
@@ -45,7 +47,7 @@ impl Step<'_> {
                 reject(self.failed(ActionCode::Verify))
             }
             Coherence::Coherent => {
-                let bundle = request.to.id.clone();
+                let bundle = request.to.id;
                 self.attempt(ChangeAction::Verify { bundle }, 3)
                     .unwrap_or_else(|| reject(self.failed(ActionCode::Verify)))
             }
@@ -96,12 +98,11 @@ impl Step<'_> {
 
     pub(super) fn staging(&self) -> ChangeDecision {
         let request = &self.record.request;
-        let (to, rollback) = (request.to.id.clone(), request.rollback.id.clone());
+        let (to, rollback) = (request.to.id, request.rollback.id);
         if let Some((action, failure)) = &self.record.visit.failure
             && is_final(failure)
         {
-            let reason =
-                ChangeReason::ActionFailed { action: *action, failure: failure.clone() };
+            let reason = ChangeReason::ActionFailed { action: *action, failure: failure.clone() };
             return self.go_because(ChangeState::Rejected, reason);
         }
         if self.is_late() {

@@ -28,12 +28,11 @@ impl Step<'_> {
                     .attempt(ChangeAction::Uncordon, 20)
                     .unwrap_or_else(|| self.quarantine(self.failed(ActionCode::Uncordon)));
             }
-            Reading::Value(CordonMark::None | CordonMark::External { .. }) => {}
             // The cordon may be this change's: find out.
             Reading::Absent | Reading::Unreadable(_) if self.record.is_cordoned_by_us => {
                 return self.wait(ChangeReason::FactUnknown { fact: ChangeFact::Cordon });
             }
-            Reading::Absent | Reading::Unreadable(_) => {}
+            _ => {}
         }
         if !self.has_done(ActionCode::ReleaseLease)
             && let Some(decision) = self.attempt(ChangeAction::ReleaseLease, 3)
@@ -81,9 +80,11 @@ impl Step<'_> {
             }
         }
         if !self.has_done(ActionCode::RestoreSettings) {
-            return Some(self.attempt(ChangeAction::RestoreSettings, 3).unwrap_or_else(|| {
-                self.cannot_restore(self.failed(ActionCode::RestoreSettings))
-            }));
+            return Some(
+                self.attempt(ChangeAction::RestoreSettings, 3).unwrap_or_else(|| {
+                    self.cannot_restore(self.failed(ActionCode::RestoreSettings))
+                }),
+            );
         }
         match coherence(self.observation, rollback, record.request.class) {
             Coherence::Coherent => {}
@@ -98,10 +99,11 @@ impl Step<'_> {
         }
         // A rollback was verified before it came here.
         if record.ending != Some(ChangeState::RolledBack) && !self.has_done(ActionCode::Verify) {
-            let bundle = rollback.id.clone();
-            return Some(self.attempt(ChangeAction::Verify { bundle }, 2).unwrap_or_else(|| {
-                self.cannot_restore(self.failed(ActionCode::Verify))
-            }));
+            let bundle = rollback.id;
+            return Some(
+                self.attempt(ChangeAction::Verify { bundle }, 2)
+                    .unwrap_or_else(|| self.cannot_restore(self.failed(ActionCode::Verify))),
+            );
         }
         None
     }
@@ -135,8 +137,8 @@ impl Step<'_> {
         match &self.observation.cordon {
             Reading::Value(CordonMark::ThisChange | CordonMark::External { .. }) => finish,
             // The action cordons only a node without a cordon, so it is safe if that is unknown.
-            Reading::Unreadable(_) if self.has_done(ActionCode::Cordon) => finish,
-            Reading::Value(CordonMark::None) | Reading::Absent | Reading::Unreadable(_) => {
+            Reading::Unreadable(_) => self.attempt(ChangeAction::Cordon, 1).unwrap_or(finish),
+            Reading::Value(CordonMark::None) | Reading::Absent => {
                 self.attempt(ChangeAction::Cordon, 5).unwrap_or(finish)
             }
         }

@@ -37,7 +37,7 @@ impl Step<'_> {
                 let until = later(last, interval_s);
                 return self.wait_until(until, ChangeReason::VerifyAgain { passed });
             }
-            let bundle = self.record.request.bundle(direction).id.clone();
+            let bundle = self.record.request.bundle(direction).id;
             return ChangeDecision::Act(ChangeAction::Verify { bundle });
         }
         if self.may_return() {
@@ -105,18 +105,18 @@ impl Step<'_> {
             return if self.is_late() { self.regress(reason) } else { self.wait(reason) };
         }
         if self.record.upgrades_paused {
-            return self.attempt(ChangeAction::ResumeUpgrades, 3).unwrap_or_else(|| {
-                self.regress(self.failed(ActionCode::ResumeUpgrades))
-            });
+            return self
+                .attempt(ChangeAction::ResumeUpgrades, 3)
+                .unwrap_or_else(|| self.regress(self.failed(ActionCode::ResumeUpgrades)));
         }
         match &self.observation.cordon {
             Reading::Value(CordonMark::ThisChange) => {
                 if self.is_late() {
                     return self.regress(self.failed(ActionCode::Uncordon));
                 }
-                return self.attempt(ChangeAction::Uncordon, 20).unwrap_or_else(|| {
-                    self.wait(self.failed(ActionCode::Uncordon))
-                });
+                return self
+                    .attempt(ChangeAction::Uncordon, 20)
+                    .unwrap_or_else(|| self.wait(self.failed(ActionCode::Uncordon)));
             }
             // A cordon of someone else stays.
             Reading::Value(CordonMark::None | CordonMark::External { .. }) => {}
