@@ -20,6 +20,9 @@ pub(crate) enum Command {
     /// Benchmark this GPU: kernel launch cost, and training steps with and without Farrier
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
+    /// Change the driver of this node: plan, apply, roll back
+    #[command(subcommand)]
+    Change(commands::change::ChangeCommand),
     /// Check this node's configuration, or whether a GPU, driver, CUDA and framework work together
     Check(Box<commands::check::Args>),
     /// Explain GPU faults in a kernel log, and what to do about them

@@ -37,13 +37,23 @@ impl<H: HostOperations> NodeChangeActuator<H> {
         Self { files, packages, host }
     }
 
-    pub fn host(&mut self) -> &mut H {
-        &mut self.host
+    pub fn packages(&self) -> &AptPackages {
+        &self.packages
+    }
+
+    pub fn files(&self) -> &BundleFiles {
+        &self.files
     }
 
     fn bundles(&self, record: &ChangeRecord) -> Result<(Bundle, Bundle), BundleFilesError> {
         let request = &record.request;
         Ok((self.files.bundle(request.to.id)?, self.files.bundle(request.rollback.id)?))
+    }
+
+    /// What keeps a change from beginning.
+    pub fn preflight(&mut self, to: &Bundle, rollback: &Bundle) -> Reading<Vec<PreflightFailure>> {
+        let host = self.host.preflight(to);
+        preflight::check(&self.packages, to, rollback, host)
     }
 
     /// Whether a bundle is on disk with its hashes.
@@ -127,12 +137,7 @@ impl<H: HostOperations> ChangeActuator for NodeChangeActuator<H> {
                 observation.closure =
                     self.packages.closure(&to, &rollback, record.saved.as_ref());
                 if record.state == ChangeState::Preflight {
-                    observation.preflight = preflight::check(
-                        &self.packages,
-                        &to,
-                        &rollback,
-                        self.host.preflight(&to),
-                    );
+                    observation.preflight = self.preflight(&to, &rollback);
                 }
             }
             Err(BundleFilesError::Missing { .. }) if record.state == ChangeState::Preflight => {

@@ -101,6 +101,13 @@ impl AptPackages {
         })
     }
 
+    /// The bundles that are installed exactly.
+    pub fn installed<'a>(&self, bundles: &'a [Bundle]) -> Result<Vec<&'a Bundle>, ProgramError> {
+        let database = self.database()?;
+        let is_installed = |bundle: &&Bundle| differences(&database, bundle, bundle).is_empty();
+        Ok(bundles.iter().filter(is_installed).collect())
+    }
+
     /// Compares the database with the bundles of a change.
     pub(super) fn closure(
         &self,
