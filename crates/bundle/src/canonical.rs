@@ -112,7 +112,7 @@ mod tests {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
                 prop::collection::btree_map("[a-z\"\\\\]{0,3}", inner, 0..4)
-                    .prop_map(|map| Value::from_iter(map.into_iter().rev())),
+                    .prop_map(|map| map.into_iter().rev().collect()),
             ]
         })
     }

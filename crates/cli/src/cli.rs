@@ -20,6 +20,9 @@ pub(crate) enum Command {
     /// Benchmark this GPU: kernel launch cost, and training steps with and without Farrier
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
+    /// Driver bundles: create, inspect, verify, compare, sign and import them
+    #[command(subcommand)]
+    Bundle(commands::bundle::BundleCommand),
     /// Change the driver of this node: plan, apply, roll back
     #[command(subcommand)]
     Change(commands::change::ChangeCommand),

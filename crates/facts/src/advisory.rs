@@ -3,6 +3,7 @@
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
+use crate::driver::BranchFacts;
 use crate::origin::Origin;
 use crate::version::{Branch, DriverVersion};
 
@@ -14,6 +15,73 @@ pub struct AdvisoryFacts {
     pub advisory: Vec<Advisory>,
     /// Publicly reported breakages.
     pub regression: Vec<Regression>,
+}
+
+/// What an advisory means for a driver.
+#[derive(Debug, Clone, Copy)]
+pub enum AdvisoryStatus<'a> {
+    /// The driver has the fix.
+    Fixed(&'a FixedDriver),
+    /// The driver is older than the first fixed one of its branch.
+    Exposed(&'a FixedDriver),
+    /// The bulletin covers the branch and does not list it, or is older than the branch.
+    Unaffected,
+    /// The bulletin lists no driver of the branch: treat it as exposed.
+    Unlisted,
+}
+
+impl AdvisoryFacts {
+    /// The advisories for the Linux driver that were published by day `on`, each with what it means
+    /// for a driver of `branch`.
+    pub fn statuses<'a>(
+        &'a self,
+        driver: &DriverVersion,
+        branch: &BranchFacts,
+        on: Date,
+    ) -> Vec<(&'a Advisory, AdvisoryStatus<'a>)> {
+        let reviewed_bulletins = self.reviewed_bulletins(branch.branch);
+        let branch_released = branch.first_release.last_day();
+        let status = |advisory: &'a Advisory| match advisory.fixed_driver_of(branch.branch) {
+            Some(fixed) if *driver < fixed.version => AdvisoryStatus::Exposed(fixed),
+            Some(fixed) => AdvisoryStatus::Fixed(fixed),
+            // Branches released after the bulletin were never affected.
+            None if branch_released > advisory.published => AdvisoryStatus::Unaffected,
+            // An advisory with contradictions does not show that the branch is unaffected.
+            None if advisory.doubt.is_none()
+                && reviewed_bulletins.contains(&advisory.bulletin.as_str()) =>
+            {
+                AdvisoryStatus::Unaffected
+            }
+            None => AdvisoryStatus::Unlisted,
+        };
+        self.advisory
+            .iter()
+            .filter(|advisory| advisory.product == Product::GpuDriverLinux)
+            .filter(|advisory| advisory.published <= on)
+            .map(|advisory| (advisory, status(advisory)))
+            .collect()
+    }
+
+    /// Bulletins that list the branch in at least one advisory. These bulletins cover the branch,
+    /// so the other advisories in them do not affect the branch.
+    fn reviewed_bulletins(&self, branch: Branch) -> Vec<&str> {
+        let lists = |advisory: &&Advisory| {
+            advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch)
+        };
+        let listed = self.advisory.iter().filter(lists);
+        let mut bulletins: Vec<&str> = listed.map(|advisory| advisory.bulletin.as_str()).collect();
+        bulletins.dedup();
+        bulletins
+    }
+}
+
+impl Advisory {
+    /// The bulletin's fixed driver of a branch. The bulletin's rows for data-center products take
+    /// precedence over its rows for other products.
+    fn fixed_driver_of(&self, branch: Branch) -> Option<&FixedDriver> {
+        let rows = self.fixed_drivers.iter().chain(&self.fixed_drivers_other_products);
+        rows.into_iter().find(|fixed| fixed.branch == branch)
+    }
 }
 
 /// A security advisory.

@@ -65,16 +65,24 @@ fn check_texts(manifest: &BundleManifest, found: &mut Vec<ManifestProblem>) {
         check("architecture", &package.architecture, is_word);
         check("file", &package.file, is_version);
     }
-    manifest.absent.iter().for_each(|name| check("absent", name, is_word));
-    manifest.requires.iter().for_each(|name| check("requires", name, is_word));
-    manifest.gpu_architectures.iter().for_each(|name| check("gpu_architectures", name, is_word));
+    for (field, names) in [
+        ("absent", &manifest.absent),
+        ("requires", &manifest.requires),
+        ("gpu_architectures", &manifest.gpu_architectures),
+    ] {
+        for name in names {
+            check(field, name, is_word);
+        }
+    }
     for option in &manifest.module_options {
         check("module", &option.module, is_word);
         check("option", &option.option, is_word);
         check("value", &option.value, is_option_value);
     }
     if let KernelSupport::Prebuilt(releases) = &manifest.kernels {
-        releases.iter().for_each(|release| check("kernels", release, is_version));
+        for release in releases {
+            check("kernels", release, is_version);
+        }
     }
     if let Some(signer) = &manifest.secure_boot_signer {
         check("secure_boot_signer", signer, is_line);

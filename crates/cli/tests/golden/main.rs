@@ -33,6 +33,7 @@ macro_rules! cases {
 
 cases! {
     agent in CaseEnv::with_config();
+    bundle in CaseEnv::folder();
     check in CaseEnv::checkout();
     decode in CaseEnv::checkout();
     diag in CaseEnv::folder();

@@ -3,13 +3,13 @@
 //! They are reported as notices, because each fleet decides which advisories and regressions it
 //! accepts. In a strict check they affect the verdict.
 
-use crate::advisory::{Advisory, FixedDriver, Product, Regression};
+use crate::advisory::{Advisory, AdvisoryStatus, Regression};
 use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::BranchFacts;
 use crate::set::FactSet;
-use crate::version::{Branch, DriverVersion};
+use crate::version::DriverVersion;
 
 pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let driver = &query.driver.version;
@@ -56,30 +56,6 @@ struct Exposure<'a> {
     unlisted: Option<(&'a Advisory, usize)>,
 }
 
-/// The bulletin's fixed driver for the branch. The bulletin's rows for data-centre products take
-/// precedence over its rows for other products.
-fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
-    let branch = query.driver.version.branch();
-    let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
-    rows.into_iter().find(|fixed| fixed.branch == branch)
-}
-
-/// Bulletins that list the branch in at least one advisory. These bulletins cover the branch, so
-/// the other advisories in them do not affect the branch.
-fn reviewed_bulletins(set: &FactSet, branch: Branch) -> Vec<&str> {
-    let lists =
-        |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch);
-    let mut bulletins: Vec<&str> = set
-        .advisories
-        .advisory
-        .iter()
-        .filter(lists)
-        .map(|advisory| advisory.bulletin.as_str())
-        .collect();
-    bulletins.dedup();
-    bulletins
-}
-
 fn advisories<'a>(
     set: &'a FactSet,
     query: &Query<'_>,
@@ -87,16 +63,11 @@ fn advisories<'a>(
     findings: &mut Findings,
 ) -> Exposure<'a> {
     let driver = &query.driver.version;
-    let branch_released = branch.first_release.last_day();
-    let reviewed_bulletins = reviewed_bulletins(set, branch.branch);
     let mut exposure = Exposure::default();
     let mut unlisted_since = None;
-    for advisory in &set.advisories.advisory {
-        if advisory.product != Product::GpuDriverLinux || advisory.published > query.on {
-            continue;
-        }
-        match fixed_driver_for(advisory, query) {
-            Some(fixed) if *driver < fixed.version => {
+    for (advisory, status) in set.advisories.statuses(driver, branch, query.on) {
+        match status {
+            AdvisoryStatus::Exposed(fixed) => {
                 let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
                 *count += 1;
                 exposure.fixed = exposure.fixed.max(Some(&fixed.version));
@@ -110,13 +81,8 @@ fn advisories<'a>(
                     source: advisory.origin.line(),
                 });
             }
-            Some(_) => {}
-            // Branches released after the bulletin were never affected.
-            None if branch_released > advisory.published => {}
-            // An advisory with contradictions does not show that the branch is unaffected.
-            None if advisory.doubt.is_none()
-                && reviewed_bulletins.contains(&advisory.bulletin.as_str()) => {}
-            None => {
+            AdvisoryStatus::Fixed(_) | AdvisoryStatus::Unaffected => {}
+            AdvisoryStatus::Unlisted => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;
                 let since = unlisted_since.get_or_insert(advisory.published);
