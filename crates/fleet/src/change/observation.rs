@@ -157,6 +157,7 @@ pub struct ChangeObservation {
     /// Jobs or pods that use the node.
     pub workloads: Reading<Vec<String>>,
     pub holders: Reading<Vec<GpuHolder>>,
+    /// Installed units that use the driver.
     pub units: Reading<Vec<UnitStatus>>,
     /// Whether the files of the requested bundle are on disk with their hashes.
     pub target_staged: Reading<bool>,
@@ -200,11 +201,12 @@ impl ChangeObservation {
         }
     }
 
-    /// Units of `units` that do not run. `None` if unknown.
+    /// Units of `units` that are installed and do not run. `None` if unknown. Another bundle may
+    /// have other units.
     pub fn stopped_units(&self, units: &[String]) -> Option<Vec<String>> {
         let seen = self.units.value()?;
-        let runs = |name: &String| seen.iter().any(|unit| unit.unit == *name && unit.is_running);
-        Some(units.iter().filter(|name| !runs(name)).cloned().collect())
+        let stopped = seen.iter().filter(|unit| !unit.is_running && units.contains(&unit.unit));
+        Some(stopped.map(|unit| unit.unit.clone()).collect())
     }
 
     /// Names of the running units. `None` if unknown.

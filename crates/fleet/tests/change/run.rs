@@ -43,6 +43,8 @@ pub(crate) enum Fault {
     ControllerAway,
     /// So many observations cannot be read.
     Blind(u32),
+    /// Another program holds the package manager's lock in so many observations.
+    PackageLock(u32),
     /// Someone else cordons the node.
     ExternalCordon,
     /// Someone else removes the cordon.
@@ -65,6 +67,7 @@ impl Fault {
             Self::ControllerLost => "controller lost",
             Self::ControllerAway => "controller away for days",
             Self::Blind(_) => "facts unreadable",
+            Self::PackageLock(_) => "package lock held",
             Self::ExternalCordon => "external cordon",
             Self::CordonRemoved => "cordon removed",
             Self::Cancel => "cancelled",
@@ -212,6 +215,7 @@ impl Run {
                 self.away_until = Some(self.now + jiff::SignedDuration::from_hours(72));
             }
             Some(Fault::Blind(count)) => self.node.blind = *count,
+            Some(Fault::PackageLock(count)) => self.node.lock_held = *count,
             Some(Fault::ExternalCordon) => {
                 self.node.cordon =
                     CordonMark::External { owner: "alice".to_owned(), reason: String::new() };

@@ -21,6 +21,8 @@ fn faults(step: &TraceStep) -> Vec<Fault> {
         Fault::ControllerAway,
         Fault::Blind(3),
         Fault::Blind(u32::MAX),
+        Fault::PackageLock(20),
+        Fault::PackageLock(u32::MAX),
         Fault::ExternalCordon,
         Fault::CordonRemoved,
         Fault::Cancel,

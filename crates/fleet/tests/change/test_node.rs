@@ -72,6 +72,8 @@ pub(crate) struct TestNode {
     pub(crate) broken: Option<String>,
     /// Loading the modules of this driver version fails until a reboot.
     pub(crate) fails_to_load: Option<String>,
+    /// Observations in which another program holds the package manager's lock.
+    pub(crate) lock_held: u32,
     /// Observations of which every read fails.
     pub(crate) blind: u32,
 }
@@ -104,6 +106,7 @@ impl TestNode {
             regression: None,
             broken: None,
             fails_to_load: None,
+            lock_held: 0,
             blind: 0,
             request,
         }
@@ -140,6 +143,8 @@ impl TestNode {
             let lease = self.lease.clone();
             return ChangeObservation { controller, lease, ..ChangeObservation::unknown() };
         }
+        let is_lock_free = self.lock_held == 0;
+        self.lock_held = self.lock_held.saturating_sub(1);
         let optional =
             |value: &Option<String>| value.clone().map_or(Reading::Absent, Reading::Value);
         let mut modules = Vec::new();
@@ -172,7 +177,7 @@ impl TestNode {
             ),
             target_staged: Reading::Value(self.target_staged),
             rollback_staged: Reading::Value(self.rollback_staged),
-            package_lock_free: Reading::Value(true),
+            package_lock_free: Reading::Value(is_lock_free),
             preflight: Reading::Value(self.preflight.clone()),
             lease: self.lease.clone(),
             controller: self.controller,

@@ -41,6 +41,8 @@ const UNITS: [&str; 13] = [
 /// Units that start the package manager.
 const UPGRADE_UNITS: [&str; 4] =
     ["apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service", "packagekit.service"];
+/// Key of the units of [`UPGRADE_UNITS`] that were active, in [`SavedNode::settings`].
+const ACTIVE_UPGRADES: &str = "upgrade-units";
 const UNIT_LIMIT: Duration = Duration::from_secs(90);
 const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
 /// Folder of a DKMS build that nothing loads.
@@ -106,17 +108,36 @@ impl LinuxHost {
         }
     }
 
-    fn pause_upgrades(&self, verb: &str) -> Result<(), ActionFailure> {
-        for unit in UPGRADE_UNITS {
-            let exists = services::UNIT_DIRS
+    /// Units of the package manager that are installed.
+    fn upgrade_units(&self) -> Vec<&'static str> {
+        let is_installed = |unit: &str| {
+            services::UNIT_DIRS
                 .iter()
-                .any(|dir| self.root.exists(&format!("{dir}/{unit}")) != Reading::Value(false));
-            if !exists {
-                continue;
-            }
+                .any(|dir| self.root.exists(&format!("{dir}/{unit}")) == Reading::Value(true))
+        };
+        UPGRADE_UNITS.into_iter().filter(|unit| is_installed(unit)).collect()
+    }
+
+    /// Stops the units, and keeps them from being started until the next boot.
+    fn pause_upgrades(&self) -> Result<(), ActionFailure> {
+        for unit in self.upgrade_units() {
             self.programs
-                .output("systemctl", &[verb, "--runtime", "--now", unit], UNIT_LIMIT)
+                .output("systemctl", &["mask", "--runtime", "--now", unit], UNIT_LIMIT)
                 .map_err(ProgramError::into_failure)?;
+        }
+        Ok(())
+    }
+
+    /// Allows the units again, and starts those that were active before.
+    fn resume_upgrades(&self, saved: Option<&SavedNode>) -> Result<(), ActionFailure> {
+        for unit in self.upgrade_units() {
+            self.programs
+                .output("systemctl", &["unmask", "--runtime", unit], UNIT_LIMIT)
+                .map_err(ProgramError::into_failure)?;
+        }
+        let active = saved.and_then(|saved| saved.settings.get(ACTIVE_UPGRADES));
+        for unit in active.into_iter().flat_map(|units| units.split_whitespace()) {
+            self.systemctl("start", unit)?;
         }
         Ok(())
     }
@@ -207,6 +228,13 @@ impl LinuxHost {
         if let Reading::Value(modules) = modules::loaded(&self.root) {
             settings.insert(modules::KEY.to_owned(), modules.join(" "));
         }
+        let is_active = |unit: &&str| {
+            let asked =
+                self.programs.run("systemctl", &["is-active", "--quiet", unit], UNIT_LIMIT);
+            asked.is_ok_and(|output| output.status.success())
+        };
+        let active: Vec<&str> = self.upgrade_units().into_iter().filter(is_active).collect();
+        settings.insert(ACTIVE_UPGRADES.to_owned(), active.join(" "));
         Ok(SavedNode { units: running.map(|unit| unit.unit).collect(), settings })
     }
 }
@@ -287,8 +315,8 @@ impl HostOperations for LinuxHost {
             ChangeAction::Cordon => self.cordon.cordon(record).map_err(scheduler)?,
             ChangeAction::Uncordon => self.cordon.uncordon(record).map_err(scheduler)?,
             ChangeAction::SaveNode => return Ok(Some(ActionEvidence::Saved(self.save()?))),
-            ChangeAction::PauseUpgrades => self.pause_upgrades("mask")?,
-            ChangeAction::ResumeUpgrades => self.pause_upgrades("unmask")?,
+            ChangeAction::PauseUpgrades => self.pause_upgrades()?,
+            ChangeAction::ResumeUpgrades => self.resume_upgrades(record.saved.as_ref())?,
             ChangeAction::StopUnits { units } => {
                 for unit in units {
                     self.systemctl("stop", unit)?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -106,6 +107,8 @@ impl Programs {
         // needrestart would restart services, and apt-listchanges would ask.
         command.env("NEEDRESTART_SUSPEND", "1").env("APT_LISTCHANGES_FRONTEND", "none");
         command.current_dir("/").stdin(Stdio::null());
+        // Ctrl-C ends this process, not a package manager in the middle of a transaction.
+        command.process_group(0);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = || program.to_owned();
         let mut child = command

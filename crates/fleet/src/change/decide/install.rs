@@ -14,6 +14,16 @@ const INSTALL_TRIES: u32 = 2;
 
 impl Step<'_> {
     pub(super) fn installing(&self, direction: ChangeDirection) -> ChangeDecision {
+        // The transaction of this change may still run, if only this program was killed.
+        match &self.observation.package_lock_free {
+            Reading::Value(false) if !self.is_late() => {
+                return self.wait(ChangeReason::PackageLockHeld);
+            }
+            Reading::Unreadable(_) if !self.is_late() => {
+                return self.unknown(ChangeFact::PackageLock);
+            }
+            _ => {}
+        }
         let bundle = self.record.request.bundle(direction);
         let found = match &self.observation.closure {
             Reading::Value(found) => found,
