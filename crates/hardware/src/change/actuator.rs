@@ -134,8 +134,7 @@ impl<H: HostOperations> ChangeActuator for NodeChangeActuator<H> {
         observation.package_lock_free = self.packages.is_lock_free();
         match self.bundles(record) {
             Ok((to, rollback)) => {
-                observation.closure =
-                    self.packages.closure(&to, &rollback, record.saved.as_ref());
+                observation.closure = self.packages.closure(&to, &rollback, record.saved.as_ref());
                 if record.state == ChangeState::Preflight {
                     observation.preflight = self.preflight(&to, &rollback);
                 }
@@ -144,8 +143,7 @@ impl<H: HostOperations> ChangeActuator for NodeChangeActuator<H> {
                 observation.preflight = Reading::Value(vec![PreflightFailure::NoWayBack]);
             }
             Err(err) => {
-                observation.closure =
-                    Reading::Unreadable(ReadError::unavailable(err.to_string()));
+                observation.closure = Reading::Unreadable(ReadError::unavailable(err.to_string()));
             }
         }
         observation

@@ -56,10 +56,8 @@ impl PackageDatabase {
             };
             match status {
                 "installed" if flag == "ok" => {
-                    let package = InstalledPackage {
-                        version: version.to_owned(),
-                        is_held: want == "hold",
-                    };
+                    let package =
+                        InstalledPackage { version: version.to_owned(), is_held: want == "hold" };
                     let key = (name.to_owned(), architecture.to_owned());
                     database.installed.insert(key, package);
                 }
@@ -212,9 +210,12 @@ impl AptPackages {
         write_synced(&self.programs.path(&status), text.collect::<String>().as_bytes())
             .map_err(|err| io_failure(&status, &err))?;
         let mut words: Vec<String> = from.packages.iter().map(word).collect();
-        words.extend(removable(to, from).iter().filter(|name| to.package(name).is_some()).map(
-            |name| format!("{name}-"),
-        ));
+        words.extend(
+            removable(to, from)
+                .iter()
+                .filter(|name| to.package(name).is_some())
+                .map(|name| format!("{name}-")),
+        );
         let option = format!("Dir::State::status={status}");
         let output =
             self.apt("install", &["--simulate", "--option", &option], &words, QUERY_LIMIT)?;
@@ -323,9 +324,7 @@ impl AptPackages {
                 Err(ActionFailure::CheckFailed { check: check(), detail: line.to_owned() })
             }
             None if output.status.success() || output.stderr.is_empty() => Ok(()),
-            None => {
-                Err(ActionFailure::CheckNotRun { check: check(), detail: output.message() })
-            }
+            None => Err(ActionFailure::CheckNotRun { check: check(), detail: output.message() }),
         }
     }
 
@@ -379,7 +378,10 @@ impl AptPackages {
         ];
         let mut args: Vec<String> = vec!["--quiet=2".to_owned()];
         if verb != "update" {
-            args.extend(["--allow-downgrades".to_owned(), "--allow-change-held-packages".to_owned()]);
+            args.extend([
+                "--allow-downgrades".to_owned(),
+                "--allow-change-held-packages".to_owned(),
+            ]);
         }
         for setting in settings {
             args.extend(["--option".to_owned(), setting]);
@@ -406,9 +408,9 @@ impl AptPackages {
                 .programs
                 .output("lsinitramfs", &[&path], QUERY_LIMIT)
                 .map_err(ProgramError::into_failure)?;
-            let has_driver = listing.lines().any(|line| {
-                line.rsplit('/').next().is_some_and(|file| file.starts_with("nvidia"))
-            });
+            let has_driver = listing
+                .lines()
+                .any(|line| line.rsplit('/').next().is_some_and(|file| file.starts_with("nvidia")));
             if has_driver {
                 self.programs
                     .output("update-initramfs", &["-u", "-k", kernel], TRANSACTION_LIMIT)
@@ -474,6 +476,10 @@ fn failure(output: &ProgramOutput) -> ActionFailure {
 }
 
 /// Whether no process holds a POSIX lock on a file. dpkg and apt use these locks.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "libc has the small constants of `flock` as `int`"
+)]
 fn is_unlocked(path: &std::path::Path) -> io::Result<bool> {
     let file = fs::File::open(path)?;
     // SAFETY: `flock` is plain data, for which zero is a valid value.

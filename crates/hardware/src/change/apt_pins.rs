@@ -45,7 +45,8 @@ fn preferences(bundle: &Bundle) -> String {
 }
 
 fn blacklist() -> String {
-    let mut text = "// Written by farrier change.\nUnattended-Upgrade::Package-Blacklist {\n".to_owned();
+    let mut text =
+        "// Written by farrier change.\nUnattended-Upgrade::Package-Blacklist {\n".to_owned();
     for package in BLACKLIST {
         text.push_str(&format!("  \"{package}\";\n"));
     }

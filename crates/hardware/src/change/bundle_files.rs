@@ -83,8 +83,7 @@ impl BundleFiles {
         };
         let mut bundles = Vec::new();
         for entry in entries {
-            let entry =
-                entry.map_err(|err| BundleFilesError::Read { path: path.clone(), err })?;
+            let entry = entry.map_err(|err| BundleFilesError::Read { path: path.clone(), err })?;
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.strip_suffix(".json"));
             if let Some(id) = id.and_then(|id| id.parse::<BundleId>().ok()) {

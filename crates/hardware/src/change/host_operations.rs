@@ -1,10 +1,10 @@
 //! What a change does besides packages: modules, services, kernel, cordon, verification.
 
 use farrier_bundle::Bundle;
+use farrier_facts::node::Reading;
 use farrier_fleet::change::{
     ActionEvidence, ActionFailure, ChangeAction, ChangeObservation, ChangeRecord, PreflightFailure,
 };
-use farrier_facts::node::Reading;
 
 /// Tests replace this trait where a container has no modules and no services.
 pub trait HostOperations {

@@ -39,8 +39,12 @@ const UNITS: [&str; 13] = [
     "nvidia-fabricmanager",
 ];
 /// Units that start the package manager.
-const UPGRADE_UNITS: [&str; 4] =
-    ["apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service", "packagekit.service"];
+const UPGRADE_UNITS: [&str; 4] = [
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "unattended-upgrades.service",
+    "packagekit.service",
+];
 /// Key of the units of [`UPGRADE_UNITS`] that were active, in [`SavedNode::settings`].
 const ACTIVE_UPGRADES: &str = "upgrade-units";
 const UNIT_LIMIT: Duration = Duration::from_secs(90);
@@ -180,8 +184,7 @@ impl LinuxHost {
         }
         std::fs::create_dir_all(format!("{BUILD}/tree")).map_err(failed)?;
         for package in bundle.with_role(PackageRole::KernelModuleSource) {
-            let path =
-                format!("{}/{}.deb", super::local_repository::REPOSITORY, package.sha256);
+            let path = format!("{}/{}.deb", super::local_repository::REPOSITORY, package.sha256);
             self.programs
                 .output("dpkg-deb", &["--extract", &path, &format!("{BUILD}/root")], BUILD_LIMIT)
                 .map_err(ProgramError::into_failure)?;
@@ -206,8 +209,17 @@ impl LinuxHost {
     ) -> Result<(), ActionFailure> {
         let tree = format!("{BUILD}/tree");
         let args = [
-            "build", "-m", module, "-v", version, "-k", kernel, "--sourcetree", sources,
-            "--dkmstree", &tree,
+            "build",
+            "-m",
+            module,
+            "-v",
+            version,
+            "-k",
+            kernel,
+            "--sourcetree",
+            sources,
+            "--dkmstree",
+            &tree,
         ];
         match self.programs.output("dkms", &args, BUILD_LIMIT) {
             Ok(_) => Ok(()),
@@ -229,8 +241,7 @@ impl LinuxHost {
             settings.insert(modules::KEY.to_owned(), modules.join(" "));
         }
         let is_active = |unit: &&str| {
-            let asked =
-                self.programs.run("systemctl", &["is-active", "--quiet", unit], UNIT_LIMIT);
+            let asked = self.programs.run("systemctl", &["is-active", "--quiet", unit], UNIT_LIMIT);
             asked.is_ok_and(|output| output.status.success())
         };
         let active: Vec<&str> = self.upgrade_units().into_iter().filter(is_active).collect();
@@ -309,8 +320,7 @@ impl HostOperations for LinuxHost {
         action: &ChangeAction,
         bundle: Option<&Bundle>,
     ) -> Result<Option<ActionEvidence>, ActionFailure> {
-        let scheduler =
-            |err: std::io::Error| ActionFailure::Scheduler { detail: err.to_string() };
+        let scheduler = |err: std::io::Error| ActionFailure::Scheduler { detail: err.to_string() };
         match action {
             ChangeAction::Cordon => self.cordon.cordon(record).map_err(scheduler)?,
             ChangeAction::Uncordon => self.cordon.uncordon(record).map_err(scheduler)?,

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use farrier_bundle::Bundle;
@@ -50,7 +51,8 @@ pub(super) fn write(
     }
     let stale = fs::read_dir(&folder).map_err(failed)?.filter_map(Result::ok).filter(|entry| {
         let name = entry.file_name();
-        name.to_str().is_some_and(|name| name.ends_with(".deb") && !written.contains(name))
+        let is_package = Path::new(&name).extension().is_some_and(|extension| extension == "deb");
+        is_package && name.to_str().is_some_and(|name| !written.contains(name))
     });
     for entry in stale {
         fs::remove_file(entry.path()).map_err(failed)?;
@@ -63,7 +65,7 @@ pub(super) fn write(
 }
 
 /// Writes a file and replaces the old one atomically.
-pub(super) fn write_synced(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_extension("farrier-part");
     let mut file = File::create(&part)?;
     file.write_all(bytes)?;

@@ -111,9 +111,8 @@ impl Programs {
         command.process_group(0);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = || program.to_owned();
-        let mut child = command
-            .spawn()
-            .map_err(|err| ProgramError::NotStarted { program: name(), err })?;
+        let mut child =
+            command.spawn().map_err(|err| ProgramError::NotStarted { program: name(), err })?;
         let (stdout, stderr) = (capture(child.stdout.take()), capture(child.stderr.take()));
         let status = wait(&mut child, limit)
             .map_err(|err| ProgramError::NotStarted { program: name(), err })?;

@@ -111,7 +111,8 @@ mod tests {
             .into_iter()
             .map(|planned| (planned.name, planned.old, planned.new))
             .collect();
-        let row = |name: &str, old: &str, new: &str| (name.to_owned(), old.to_owned(), new.to_owned());
+        let row =
+            |name: &str, old: &str, new: &str| (name.to_owned(), old.to_owned(), new.to_owned());
         assert_eq!(
             names,
             [

@@ -166,10 +166,8 @@ fn a_change_installs_exactly_the_bundle_and_the_way_back_restores_everything() {
     assert!(versions.contains(&format!("libnvidia-ml1 {NEW}-1 hi")), "{versions}");
     assert!(versions.contains(&format!("nvidia-driver {NEW}-1 hi")), "{versions}");
     assert!(!versions.contains("nvidia-driver-535 535.216.03-1 hi"), "{versions}");
-    let pins = fs::read_to_string(
-        node.chroot.root().join("etc/apt/preferences.d/50-farrier.pref"),
-    )
-    .unwrap();
+    let pins = fs::read_to_string(node.chroot.root().join("etc/apt/preferences.d/50-farrier.pref"))
+        .unwrap();
     assert!(pins.contains("Package: nvidia-fabricmanager\nPin: version 580.95.05-1\n"), "{pins}");
     // The way back is a change too. It pins the old driver, so its pins differ from before.
     assert_eq!(node.change(&new, &old), ChangeState::Committed);
@@ -177,7 +175,8 @@ fn a_change_installs_exactly_the_bundle_and_the_way_back_restores_everything() {
     for path in ["etc/apt/preferences.d/50-farrier.pref", "etc/apt/apt.conf.d/52farrier"] {
         fs::remove_file(node.chroot.root().join(path)).unwrap();
     }
-    for name in ["libnvidia-ml1", "nvidia-kernel-open", "nvidia-persistenced", "nvidia-fabricmanager-535"]
+    for name in
+        ["libnvidia-ml1", "nvidia-kernel-open", "nvidia-persistenced", "nvidia-fabricmanager-535"]
     {
         node.chroot.run(&["apt-mark", "unhold", name]);
     }
@@ -256,8 +255,9 @@ fn a_transaction_that_touches_other_packages_is_refused() {
     let before = node.chroot.fingerprint();
     let (old, new) = (node.old.clone(), node.new.clone());
     assert_eq!(node.change(&old, &new), ChangeState::Rejected);
-    let ChangeReason::ActionFailed { failure: ActionFailure::DirtyTransaction { packages }, .. } =
-        node.cause()
+    let ChangeReason::ActionFailed {
+        failure: ActionFailure::DirtyTransaction { packages }, ..
+    } = node.cause()
     else {
         panic!("{:?}", node.cause());
     };

@@ -70,7 +70,10 @@ impl Chroot {
             paths.sort();
             for path in paths {
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
-                text.push_str(&format!("# {folder}/{name}\n{}", fs::read_to_string(&path).unwrap()));
+                text.push_str(&format!(
+                    "# {folder}/{name}\n{}",
+                    fs::read_to_string(&path).unwrap()
+                ));
             }
         }
         text

@@ -21,9 +21,7 @@ fn killed_at(site: ChangeFailpointSite, count: u32, is_broken: bool) -> Option<C
     let mut clock = JumpingClock(Timestamp::UNIX_EPOCH);
     let boot = Some("boot-1".to_owned());
     let mut journal = node.journal(ChangeFailpoint::default());
-    journal
-        .write(clock.0, &ChangeEntry::Accepted { request, boot: boot.clone() })
-        .unwrap();
+    journal.write(clock.0, &ChangeEntry::Accepted { request, boot: boot.clone() }).unwrap();
     drop(journal);
     let mut journal = node.journal(ChangeFailpoint::panicking(site, count));
     let killed = catch_unwind(AssertUnwindSafe(|| {

@@ -190,6 +190,7 @@ pub(crate) fn bundle(store: &Path, driver: &str, recipes: &[Recipe]) -> Bundle {
     };
     manifest.sort();
     let bundle = Bundle::new(manifest).unwrap();
-    fs::write(store.join(format!("bundles/{}.json", bundle.id())), bundle.encode().unwrap()).unwrap();
+    fs::write(store.join(format!("bundles/{}.json", bundle.id())), bundle.encode().unwrap())
+        .unwrap();
     bundle
 }

@@ -156,8 +156,7 @@ fn finish(
     journal: &mut ChangeJournal,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let state =
-        execute(journal, &mut node.actuator(), &mut WallClock, &mut StepLines::default())?;
+    let state = execute(journal, &mut node.actuator(), &mut WallClock, &mut StepLines::default())?;
     if let Some(record) = journal.history().last() {
         print_end(record, printer)?;
     }
@@ -175,7 +174,11 @@ pub(super) fn print_end(record: &ChangeRecord, printer: &mut Printer) -> anyhow:
     let (from, to) =
         (name(&request.from.driver, request.from.id), name(&request.to.driver, request.to.id));
     let why = record.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
-    printer.paragraph("", 0, &format!("Change {} from {from} to {to}: {state}{why}", request.id))?;
+    printer.paragraph(
+        "",
+        0,
+        &format!("Change {} from {from} to {to}: {state}{why}", request.id),
+    )?;
     let advice = match record.state {
         ChangeState::Quarantined if record.released_by.is_none() => {
             "The node stays cordoned. Repair it, then run `farrier change release --reason TEXT`."
@@ -202,7 +205,10 @@ pub(super) fn rollback(args: &RollbackArgs, printer: &mut Printer) -> anyhow::Re
     require_root()?;
     let mut journal = args.node.open_journal()?;
     let Some(last) = journal.history().last() else {
-        return Err(Hinted::error("this node had no change", "`farrier change history` lists them"));
+        return Err(Hinted::error(
+            "this node had no change",
+            "`farrier change history` lists them",
+        ));
     };
     if last.is_closed() {
         if last.state != ChangeState::Committed {
@@ -233,8 +239,12 @@ pub(super) fn rollback(args: &RollbackArgs, printer: &mut Printer) -> anyhow::Re
     };
     journal.write(Timestamp::now(), &entry)?;
     journal.write(Timestamp::now(), &ChangeEntry::Resumed { boot: boot() })?;
-    let state =
-        execute(&mut journal, &mut args.node.actuator(), &mut WallClock, &mut StepLines::default())?;
+    let state = execute(
+        &mut journal,
+        &mut args.node.actuator(),
+        &mut WallClock,
+        &mut StepLines::default(),
+    )?;
     if let Some(record) = journal.history().last() {
         print_end(record, printer)?;
     }

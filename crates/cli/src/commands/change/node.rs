@@ -97,9 +97,9 @@ impl ChangeNodeArgs {
     }
 
     fn list(&self) -> anyhow::Result<Vec<Bundle>> {
-        self.files().list().with_context(|| {
-            format!("failed to read the bundles in `{}`", self.bundles.display())
-        })
+        self.files()
+            .list()
+            .with_context(|| format!("failed to read the bundles in `{}`", self.bundles.display()))
     }
 
     fn hint(&self, bundles: &[Bundle]) -> String {
@@ -142,9 +142,7 @@ pub(super) fn name(driver: &str, id: BundleId) -> String {
 
 fn journal_error(err: ChangeJournalError, dir: &Path) -> anyhow::Error {
     let hint = match &err {
-        ChangeJournalError::InUse { .. } => {
-            "`farrier change status` shows what it does".to_owned()
-        }
+        ChangeJournalError::InUse { .. } => "`farrier change status` shows what it does".to_owned(),
         ChangeJournalError::Damaged { .. } => format!(
             "compare the node with its bundles (`farrier check`), then move `{}` away",
             dir.display()

@@ -51,7 +51,10 @@ pub(super) struct ChangePlan {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Rehearsal {
-    Passed { forward: Transaction, back: Transaction },
+    Passed {
+        forward: Transaction,
+        back: Transaction,
+    },
     Failed(ActionFailure),
     /// The simulation needs root.
     NotRun,
@@ -124,11 +127,8 @@ impl ChangePlan {
         ))?;
         printer.line("")?;
         let bad = printer.toned(Tone::Bad, "refused");
-        for text in self
-            .refused
-            .iter()
-            .cloned()
-            .chain(self.preflight.iter().map(ToString::to_string))
+        for text in
+            self.refused.iter().cloned().chain(self.preflight.iter().map(ToString::to_string))
         {
             printer.paragraph(&format!("{bad}  "), 9, &text)?;
         }
@@ -141,9 +141,9 @@ impl ChangePlan {
             Rehearsal::Failed(failure) => {
                 printer.paragraph(&format!("{bad}  "), 9, &failure.to_string())?;
             }
-            Rehearsal::NotRun => printer.line(
-                "The package transactions are not simulated: that needs root.",
-            )?,
+            Rehearsal::NotRun => {
+                printer.line("The package transactions are not simulated: that needs root.")?
+            }
         }
         printer.line("")?;
         printer.paragraph("", 0, self.steps())?;

@@ -3,9 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use farrier_fleet::change::{
-    ActionFailure, ChangeAction, ChangeReason, ChangeRecord, ChangeState,
-};
+use farrier_fleet::change::{ActionFailure, ChangeAction, ChangeReason, ChangeRecord, ChangeState};
 use farrier_hardware::change::{ChangeClock, ChangeProgress};
 use jiff::Timestamp;
 
@@ -50,7 +48,8 @@ impl ChangeProgress for StepLines {
             ChangeReason::StepDone => Self::print(record.state.code()),
             _ => Self::print(&format!("{}: {}", record.state, record.reason)),
         }
-        if record.state == ChangeState::Installing(farrier_fleet::change::ChangeDirection::Forward) {
+        if record.state == ChangeState::Installing(farrier_fleet::change::ChangeDirection::Forward)
+        {
             Self::print("  past the point of no return");
         }
     }

@@ -44,10 +44,8 @@ pub(super) fn loaded(root: &Root) -> Reading<Vec<String>> {
 /// Removes all modules. Checks the reference counts of all of them first, so that nothing is
 /// removed if one is in use.
 pub(super) fn unload(root: &Root, programs: &Programs) -> Result<(), ActionFailure> {
-    let unread = |why: &str| ActionFailure::Io {
-        path: "/sys/module".to_owned(),
-        detail: why.to_owned(),
-    };
+    let unread =
+        |why: &str| ActionFailure::Io { path: "/sys/module".to_owned(), detail: why.to_owned() };
     let modules = match loaded(root) {
         Reading::Value(modules) => modules,
         Reading::Absent => Vec::new(),
