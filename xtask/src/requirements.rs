@@ -51,6 +51,21 @@ pub(crate) fn ensure_receivers() -> anyhow::Result<()> {
     continue_without(&advice, "tests with real receivers of notifications will be skipped")
 }
 
+/// debootstrap, for tests of driver changes with real packages in a chroot.
+pub(crate) fn ensure_debootstrap() -> anyhow::Result<()> {
+    let has = || Path::new("/usr/sbin/debootstrap").exists();
+    if has() {
+        return Ok(());
+    }
+    print_status("--- debootstrap is missing: installing it");
+    if install(&["--no-install-recommends", "debootstrap"]) && has() {
+        return Ok(());
+    }
+    let advice =
+        "debootstrap could not be installed; run `apt-get install debootstrap` as root";
+    continue_without(advice, "tests of driver changes with real packages will be skipped")
+}
+
 /// tmux, which provides the terminals of `cargo xtask bench top`.
 pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     let has_tmux = || {

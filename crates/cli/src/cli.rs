@@ -23,6 +23,9 @@ pub(crate) enum Command {
     /// Driver bundles: create, inspect, verify, compare, sign and import them
     #[command(subcommand)]
     Bundle(commands::bundle::BundleCommand),
+    /// Change the driver of this node: plan, apply, roll back
+    #[command(subcommand)]
+    Change(commands::change::ChangeCommand),
     /// Check this node's configuration, or whether a GPU, driver, CUDA and framework work together
     Check(Box<commands::check::Args>),
     /// Explain GPU faults in a kernel log, and what to do about them

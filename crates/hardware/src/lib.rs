@@ -27,6 +27,7 @@
 pub mod access;
 mod apt_conf;
 pub mod capture;
+pub mod change;
 pub mod clock;
 pub mod compliance;
 mod containers;

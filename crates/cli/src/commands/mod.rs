@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod bundle;
+pub(crate) mod change;
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod demo;
@@ -49,6 +50,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Agent(args) => agent::run(&args, printer),
         Command::Bench(command) => bench::run(&command, printer),
         Command::Bundle(command) => bundle::run(&command, printer),
+        Command::Change(command) => change::run(&command, printer),
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
         Command::Demo(args) => demo::run(&args, printer),

@@ -18,7 +18,7 @@ mod files;
 mod journal;
 mod memlock;
 mod package_holds;
-mod permissions;
+pub(crate) mod permissions;
 mod read_settings;
 mod revert;
 mod service;

@@ -11,7 +11,7 @@ const STICKY: u32 = 0o1000;
 
 /// Checks a directory and its existing ancestors. Each must belong to this user or root, and no one
 /// else may write to it.
-pub(super) fn check_directory(dir: &Path) -> io::Result<()> {
+pub(crate) fn check_directory(dir: &Path) -> io::Result<()> {
     let absolute = std::path::absolute(dir)?;
     let mut paths: Vec<PathBuf> = absolute.ancestors().map(Path::to_owned).collect();
     // Check the owners of symlinks on the path, and also the directories that they lead to.
@@ -31,7 +31,7 @@ pub(super) fn check_directory(dir: &Path) -> io::Result<()> {
 
 /// Opens a regular file, not a symlink, that belongs to this user or root and that no one else can
 /// write.
-pub(super) fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
+pub(crate) fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
     let file = how.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -70,7 +70,7 @@ fn untrusted(path: &Path, why: &str) -> io::Error {
 struct Untrusted(String);
 
 /// Whether the error means that another user may have written the file.
-pub(super) fn is_untrusted(err: &io::Error) -> bool {
+pub(crate) fn is_untrusted(err: &io::Error) -> bool {
     matches!(err.get_ref(), Some(err) if err.is::<Untrusted>())
         || err.raw_os_error() == Some(libc::ELOOP)
 }

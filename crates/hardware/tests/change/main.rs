@@ -1,0 +1,11 @@
+//! A change of the driver with real apt and dpkg, in a Debian chroot with packages that are shaped
+//! like NVIDIA's. Modules, services and reboots are simulated, because a chroot has none.
+//!
+//! Needs root, debootstrap and a Debian mirror for the first run; the chroot is kept below
+//! `target`.
+
+mod apt;
+mod chroot;
+mod crashes;
+mod packages;
+mod simulated_host;
