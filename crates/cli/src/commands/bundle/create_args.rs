@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Package that must not be installed after the change; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(super) absent: Vec<String>,
-    /// Option of a kernel module, such as nvidia.NVreg_CoherentGPUMemoryMode=driver; may be repeated
+    /// Option of a kernel module, such as `nvidia.NVreg_EnableGpuFirmware=1`; may be repeated
     #[arg(long, value_name = "MODULE.OPTION=VALUE", value_parser = module_option)]
     pub(super) module_option: Vec<ModuleOption>,
     /// Kernel release of prebuilt modules; may be repeated

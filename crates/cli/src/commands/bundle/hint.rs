@@ -87,7 +87,7 @@ pub(super) fn create(err: CreateError) -> anyhow::Error {
 
 pub(super) fn import(err: ImportError) -> anyhow::Error {
     let hint = match &err {
-        ImportError::Trust(err) => trust_hint(err),
+        ImportError::Trust(err) => Some(trust_hint(err)),
         ImportError::Fetch(err) => fetch_hint(err),
         ImportError::Store(err) => store_hint(err),
         ImportError::Root { .. } => {
@@ -104,23 +104,23 @@ pub(super) fn import(err: ImportError) -> anyhow::Error {
     hinted(err, "nothing was imported", hint)
 }
 
-fn trust_hint(err: &TrustError) -> Option<&'static str> {
+fn trust_hint(err: &TrustError) -> &'static str {
     match err {
-        TrustError::Expired { .. } => Some(
+        TrustError::Expired { .. } => {
             "check this machine's clock; otherwise the mirror is stale, or those who sign have to \
-             run `farrier bundle sign refresh`",
-        ),
+             run `farrier bundle sign refresh`"
+        }
         TrustError::Rollback { .. } | TrustError::Replaced { .. } => {
-            Some("the mirror is stale or manipulated: use another one, and tell those who sign")
+            "the mirror is stale or manipulated: use another one, and tell those who sign"
         }
         TrustError::MixAndMatch { .. }
         | TrustError::WrongMetadataHash { .. }
         | TrustError::WrongMetadataLength { .. }
         | TrustError::WrongHash { .. }
         | TrustError::WrongLength { .. } => {
-            Some("the mirror is incomplete or manipulated: copy it again")
+            "the mirror is incomplete or manipulated: copy it again"
         }
-        _ => Some("do not use this repository before those who sign have looked at it"),
+        _ => "do not use this repository before those who sign have looked at it",
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let ids = choose(&repository, &args.bundles)?;
     if !args.list {
         for id in &ids {
-            let imported = repository.import(*id, |package| note(package)).map_err(hint::import)?;
+            let imported = repository.import(*id, note).map_err(hint::import)?;
             note(&format!(
                 "bundle {}: driver {}, {}",
                 id.short(),
