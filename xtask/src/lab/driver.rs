@@ -16,19 +16,25 @@ pub(crate) fn show(machine: &mut Machine, repositories: &[Repository]) -> anyhow
     Ok(())
 }
 
-/// The arguments of apt that install all packages of a driver.
+/// A script that installs all packages of a driver with apt. It names the whole closure: apt goes
+/// back to an older version only of packages that it is told about. Packages that were installed as
+/// dependencies stay marked as such.
 pub(crate) fn install_script(repository: Repository, flavour: Flavour) -> String {
     let suite = repository.suite.name();
-    // `PACKAGE/SUITE` takes the version of that suite.
-    let packages: Vec<String> = repository
-        .driver_packages(flavour)
-        .iter()
-        .map(|package| format!("{package}/{suite}"))
-        .collect();
+    let requested = repository.driver_packages(flavour).join(" ");
     format!(
-        "DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --allow-downgrades \
-         --no-install-recommends --target-release {suite} install {}",
-        packages.join(" ")
+        "requested=' {requested} '\n\
+         closure=$(sed -n 's/^Package: //p' /srv/archive/{suite}/Packages | while read package; do\n\
+         case $package in linux-*) continue;; esac\n\
+         case $requested in *\" $package \"*) echo $package/{suite}; continue;; esac\n\
+         state=$(dpkg-query --show --showformat '${{db:Status-Status}}' $package 2>/dev/null || true)\n\
+         if test \"$state\" = installed; then echo $package/{suite}; fi\n\
+         done)\n\
+         automatic=$(apt-mark showauto)\n\
+         export DEBIAN_FRONTEND=noninteractive\n\
+         apt-get --quiet --yes --allow-downgrades --no-install-recommends \
+         --target-release {suite} install $closure\n\
+         apt-mark auto $automatic >/dev/null"
     )
 }
 

@@ -320,7 +320,7 @@ impl Machine {
         };
         match frame {
             Frame::Hello { boot_id } => {
-                // Nobody reports the commands of an earlier boot, or of an earlier agent.
+                // The commands of an earlier boot, or of an earlier agent, report to no one any more.
                 running.jobs.clear();
                 self.boot_id = boot_id;
             }
