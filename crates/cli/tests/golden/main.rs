@@ -34,6 +34,7 @@ macro_rules! cases {
 cases! {
     agent in CaseEnv::with_config();
     bundle in CaseEnv::folder();
+    change in CaseEnv::folder();
     check in CaseEnv::checkout();
     decode in CaseEnv::checkout();
     diag in CaseEnv::folder();

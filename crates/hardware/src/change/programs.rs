@@ -1,11 +1,13 @@
 //! Programs that change the node: started with an argument list, a fixed environment and a deadline.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use farrier_fleet::change::ActionFailure;
@@ -14,9 +16,6 @@ use farrier_fleet::change::ActionFailure;
 const EXIT_POLL: Duration = Duration::from_millis(10);
 /// Limit of each captured stream. A large upgrade prints some hundred kilobytes.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
-/// How long to wait for output after the program ended. A process that it left behind may keep the
-/// pipe open.
-const OUTPUT_WAIT: Duration = Duration::from_secs(2);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug, thiserror::Error)]
@@ -109,23 +108,20 @@ impl Programs {
         command.current_dir("/").stdin(Stdio::null());
         // Ctrl-C ends this process, not a package manager in the middle of a transaction.
         command.process_group(0);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let name = || program.to_owned();
-        let mut child =
-            command.spawn().map_err(|err| ProgramError::NotStarted { program: name(), err })?;
-        let (stdout, stderr) = (capture(child.stdout.take()), capture(child.stderr.take()));
-        let status = wait(&mut child, limit)
-            .map_err(|err| ProgramError::NotStarted { program: name(), err })?;
+        let started = |err| ProgramError::NotStarted { program: program.to_owned(), err };
+        let (stdout, stderr) = (memory_file().map_err(started)?, memory_file().map_err(started)?);
+        command.stdout(stdout.try_clone().map_err(started)?);
+        command.stderr(stderr.try_clone().map_err(started)?);
+        let mut child = command.spawn().map_err(started)?;
+        let status = wait(&mut child, limit).map_err(started)?;
         let Some(status) = status else {
             // Reap it when it ends.
             std::thread::spawn(move || child.wait());
-            return Err(ProgramError::Hung { program: name(), limit_s: limit.as_secs() });
+            let (program, limit_s) = (program.to_owned(), limit.as_secs());
+            return Err(ProgramError::Hung { program, limit_s });
         };
-        let text = |stream: &Receiver<Vec<u8>>| {
-            let bytes = stream.recv_timeout(OUTPUT_WAIT).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        Ok(ProgramOutput { status, stdout: text(&stdout), stderr: text(&stderr) })
+        let (stdout, stderr) = (text(&stdout).map_err(started)?, text(&stderr).map_err(started)?);
+        Ok(ProgramOutput { status, stdout, stderr })
     }
 
     /// Runs a program that has to succeed. Returns its stdout.
@@ -144,18 +140,24 @@ impl Programs {
     }
 }
 
-fn capture<R: Read + Send + 'static>(pipe: Option<R>) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.by_ref().take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-            // Drain the rest, so that the program does not block.
-            let _ = io::copy(&mut pipe, &mut io::sink());
-        }
-        let _ = sender.send(bytes);
-    });
-    receiver
+/// A file in memory for the output of a program. With a pipe, a package manager would die of a
+/// closed pipe in the middle of a transaction if this process is killed.
+fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is a C string. The call returns a new descriptor, or -1.
+    let descriptor = unsafe { libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    Ok(unsafe { File::from_raw_fd(descriptor) })
+}
+
+/// The start of the output.
+fn text(file: &File) -> io::Result<String> {
+    let length = file.metadata()?.len().min(OUTPUT_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The exit status. `None` after the deadline.
@@ -176,4 +178,39 @@ pub(super) fn io_failure(path: &str, err: &io::Error) -> ActionFailure {
         return ActionFailure::DiskFull { path: path.to_owned() };
     }
     ActionFailure::Io { path: path.to_owned(), detail: err.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn output_and_exit_code_are_returned() {
+        let programs = Programs::default();
+        let output = programs.run("sh", &["-c", "echo out; echo err >&2; exit 3"], LIMIT).unwrap();
+        assert_eq!((output.stdout.as_str(), output.message().as_str()), ("out\n", "err"));
+        let err = programs.output("sh", &["-c", "exit 3"], LIMIT).unwrap_err();
+        assert!(matches!(err, ProgramError::Failed { .. }), "{err}");
+        let err = programs.run("/nonexistent", &["x"], LIMIT).unwrap_err();
+        assert!(matches!(err, ProgramError::NotStarted { .. }), "{err}");
+    }
+
+    #[test]
+    fn a_program_past_its_deadline_is_left_running() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("done");
+        let script =
+            format!("while [ ! -e {0}.go ]; do sleep 0.01; done; touch {0}", path.display());
+        let programs = Programs::default();
+        let err = programs.run("sh", &["-c", &script], Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(err, ProgramError::Hung { .. }), "{err}");
+        std::fs::write(path.with_extension("go"), "").unwrap();
+        let until = Instant::now() + LIMIT;
+        while !path.exists() {
+            assert!(Instant::now() < until, "the program was killed");
+            std::thread::sleep(EXIT_POLL);
+        }
+    }
 }

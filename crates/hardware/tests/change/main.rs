@@ -3,6 +3,11 @@
 //!
 //! Needs root, debootstrap and a Debian mirror for the first run; the chroot is kept below
 //! `target`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails with a panic, and prints the steps of the change"
+)]
 
 mod apt;
 mod chroot;

@@ -59,7 +59,7 @@ impl Recipe {
         }
         let control = tree.path().join("DEBIAN");
         fs::create_dir(&control).unwrap();
-        let relations: String = self.relations.iter().map(|line| format!("{line}\n")).collect();
+        let relations = self.relations.iter().fold(String::new(), |text, line| text + line + "\n");
         let text = format!(
             "Package: {}\nVersion: {}\nArchitecture: amd64\nMaintainer: test <test@example.com>\n\
              {relations}Description: synthetic driver package\n",
