@@ -105,6 +105,9 @@ fn the_example_is_valid_and_explains_every_value() {
     assert_eq!(pinned.value.to_string(), "535.261.03");
     assert_eq!(pinned.source.to_string(), "exception vendor-case-123 until 2027-01-31");
     assert_eq!(excepted.security_deadline_days(), None, "waived");
+    let on_exception = h200("h200-a-17", "a", "535.261.03");
+    let refusals = excepted.refusals(&pinned.value, &on_exception, FactSet::embedded(), ON);
+    assert_eq!(refusals, [], "an exception may pin an old driver past its end of support");
     let after = resolve(
         &policy,
         FactSet::embedded(),

@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let facts = fact_sets::active();
     let (before, after) = (read(&args.before)?, read(&args.after)?);
     let nodes = args.source.read(&facts)?;
-    let comparison = Comparison::new(&before, &after, &facts, &nodes, args.on.date());
+    let comparison = PolicyComparison::new(&before, &after, &facts, &nodes, args.on.date());
     if args.output == Output::Json {
         printer.json(&json!({
             "version": 1,
@@ -61,12 +61,12 @@ fn read(file: &Path) -> anyhow::Result<Policy> {
 }
 
 /// What differs between two policies, and for which nodes.
-pub(super) struct Comparison {
+pub(super) struct PolicyComparison {
     pub(super) values: Vec<PolicyDifference>,
     nodes: Vec<NodePolicyDifference>,
 }
 
-impl Comparison {
+impl PolicyComparison {
     pub(super) fn new(
         before: &Policy,
         after: &Policy,

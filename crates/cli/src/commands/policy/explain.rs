@@ -10,7 +10,7 @@ use farrier_fleet::fleet::{NodeId, Policy};
 use jiff::civil::Date;
 use serde_json::{Value, json};
 
-use super::nodes::{NodeClass, from_file, from_server};
+use super::nodes::{PolicyNodeClass, from_file, from_server};
 use super::{EvaluationDay, document};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// A node of the fleet
     node: Option<NodeId>,
     #[command(flatten)]
-    class: NodeClass,
+    class: PolicyNodeClass,
     /// Policy file [default: the policy in force on the server]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
@@ -53,7 +53,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let effective = resolve(&policy, &facts, &node, on).map_err(|tie| {
         Hinted::error(tie.to_string(), "`farrier policy check` lists every conflict")
     })?;
-    let explanation = Explanation { policy: &policy, node: &node, effective, facts: &facts, on };
+    let explanation =
+        PolicyExplanation { policy: &policy, node: &node, effective, facts: &facts, on };
     if args.output == Output::Json {
         printer.json(&explanation.json())?;
     } else {
@@ -77,7 +78,7 @@ fn named(args: &Args, facts: &FactSet) -> anyhow::Result<PolicyNode> {
     })
 }
 
-struct Explanation<'a> {
+struct PolicyExplanation<'a> {
     policy: &'a Policy,
     node: &'a PolicyNode,
     effective: EffectivePolicy,
@@ -85,7 +86,7 @@ struct Explanation<'a> {
     on: Date,
 }
 
-impl Explanation<'_> {
+impl PolicyExplanation<'_> {
     fn json(&self) -> Value {
         let (newest, refused) = self.effective.newest_allowed(self.node, self.facts, self.on);
         let refused: Vec<Value> = refused

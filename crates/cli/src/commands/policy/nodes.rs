@@ -90,7 +90,7 @@ fn from_row(row: NodeRow) -> PolicyNode {
 
 /// A class of nodes.
 #[derive(Debug, clap::Args)]
-pub(super) struct NodeClass {
+pub(super) struct PolicyNodeClass {
     /// Instead of a node: a GPU, such as H200-SXM5-141GB; repeat for several
     #[arg(long, conflicts_with = "node")]
     gpu: Vec<String>,
@@ -108,7 +108,7 @@ pub(super) struct NodeClass {
     driver: Option<DriverVersion>,
 }
 
-impl NodeClass {
+impl PolicyNodeClass {
     /// `None` if no class is given.
     pub(super) fn node(&self, facts: &FactSet) -> anyhow::Result<Option<PolicyNode>> {
         let Some(pool) = &self.pool else { return Ok(None) };

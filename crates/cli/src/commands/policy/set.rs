@@ -6,7 +6,7 @@ use farrier_fleet::fleet::policy::PolicyContext;
 use farrier_wire::rest::Done;
 use serde_json::Value;
 
-use super::diff::Comparison;
+use super::diff::PolicyComparison;
 use super::{check, document, nodes};
 use crate::commands::Outcome;
 use crate::commands::fleet::session::FleetSession;
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let (session, facts) = (&mut FleetSession::from_saved_login()?, fact_sets::active());
     let current = document::from_server(session)?;
     let nodes = nodes::from_server(session, &facts)?;
-    let comparison = Comparison::new(&current, &policy, &facts, &nodes, fact_sets::today());
+    let comparison = PolicyComparison::new(&current, &policy, &facts, &nodes, fact_sets::today());
     if comparison.values.is_empty() {
         // The server decides: it also checks the role, and whether the policy is the same.
         return put(session, &value, printer);

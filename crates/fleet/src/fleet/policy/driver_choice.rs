@@ -185,7 +185,10 @@ impl EffectivePolicy {
         if self.forbidden.iter().any(|forbidden| forbidden.value == *driver) {
             refusals.push(VersionRefusal::Forbidden);
         }
-        if let Some(minimum) = self.minimum().filter(|minimum| *driver < minimum.value) {
+        // An exception may pin a driver that is older than the minimum.
+        if let Some(minimum) = self.minimum().filter(|minimum| *driver < minimum.value)
+            && !self.is_pinned_by_exception()
+        {
             refusals.push(VersionRefusal::BelowMinimum { minimum: minimum.value });
         }
         match self.branch(node, facts, on) {
@@ -223,9 +226,12 @@ impl EffectivePolicy {
 
     /// Whether the node may run a driver past its end of support.
     pub(super) fn is_end_of_support_waived(&self) -> bool {
-        let is_exception = |source: &PolicySource| matches!(source, PolicySource::Exception { .. });
-        self.is_waived(Waiver::EndOfSupport)
-            || self.pinned().is_some_and(|pinned| is_exception(&pinned.source))
+        self.is_waived(Waiver::EndOfSupport) || self.is_pinned_by_exception()
+    }
+
+    fn is_pinned_by_exception(&self) -> bool {
+        let is_exception = |source| matches!(source, PolicySource::Exception { .. });
+        self.pinned().is_some_and(|pinned| is_exception(pinned.source))
     }
 
     /// The newest driver in the facts that may be installed on the node, and why each newer one may

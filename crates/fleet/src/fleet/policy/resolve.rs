@@ -191,14 +191,14 @@ pub fn resolve(
 }
 
 /// A part of the policy that selects the node.
-pub(super) struct Candidate<'a, T> {
+pub(super) struct SelectedPart<'a, T> {
     selector: &'a NodeSelector,
     source: PolicySource,
     part: &'a T,
 }
 
 /// The candidates, and the parts that may select the node.
-type Selected<'a, T> = (Vec<Candidate<'a, T>>, Vec<UndeterminedRule>);
+type Selected<'a, T> = (Vec<SelectedPart<'a, T>>, Vec<UndeterminedRule>);
 
 fn select<'a, T>(
     parts: impl Iterator<Item = (PolicySource, &'a NodeSelector, &'a T)>,
@@ -208,7 +208,7 @@ fn select<'a, T>(
     for (source, selector, part) in parts {
         match selector.matches(node) {
             SelectorMatch::Yes => {
-                candidates.push(Candidate { selector, source, part });
+                candidates.push(SelectedPart { selector, source, part });
             }
             SelectorMatch::No => {}
             SelectorMatch::Unknown(unknown) => {
@@ -221,18 +221,18 @@ fn select<'a, T>(
 
 /// The value of the most specific candidate that has one.
 fn most_specific<T>(
-    candidates: &[Candidate<'_, T>],
+    candidates: &[SelectedPart<'_, T>],
     field: RuleField,
     value: impl Fn(&T) -> Option<RuleValue>,
 ) -> Result<Option<Sourced<RuleValue>>, Box<PolicyTie>> {
-    let valued: Vec<(&Candidate<'_, T>, RuleValue)> = candidates
+    let valued: Vec<(&SelectedPart<'_, T>, RuleValue)> = candidates
         .iter()
         .filter_map(|candidate| Some((candidate, value(candidate.part)?)))
         .collect();
-    let is_beaten = |candidate: &Candidate<'_, T>| {
+    let is_beaten = |candidate: &SelectedPart<'_, T>| {
         valued.iter().any(|(other, _)| other.selector.is_more_specific_than(candidate.selector))
     };
-    let mut best: Option<&(&Candidate<'_, T>, RuleValue)> = None;
+    let mut best: Option<&(&SelectedPart<'_, T>, RuleValue)> = None;
     for one in valued.iter().filter(|(candidate, _)| !is_beaten(candidate)) {
         let (candidate, value) = one;
         match best {
@@ -378,12 +378,12 @@ impl Resolver<'_> {
     }
 }
 
-pub(super) type OverlayRules<'a> = (Vec<OverlayCandidate<'a>>, Vec<UndeterminedRule>);
-type OverlayCandidate<'a> = Candidate<'a, ChangeRule>;
+pub(super) type OverlayRules<'a> = (Vec<OverlayRule<'a>>, Vec<UndeterminedRule>);
+type OverlayRule<'a> = SelectedPart<'a, ChangeRule>;
 
 /// The values that the overlay of a site gives a node.
 pub(super) fn overlay_values(
-    rules: &[OverlayCandidate<'_>],
+    rules: &[OverlayRule<'_>],
     field: RuleField,
 ) -> Result<Option<Sourced<RuleValue>>, Box<PolicyTie>> {
     most_specific(rules, field, |rule| rule.value(field))
