@@ -2,6 +2,7 @@
 //! -p farrier-fleet --test policy_page` rewrites the default policy on the page. `docs/policy.md` has
 //! a row for every key, selector key, waiver and conflict.
 #![expect(clippy::disallowed_methods, reason = "a test may read files; the crate may not")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
