@@ -142,7 +142,7 @@ impl ChangePlan {
                 printer.paragraph(&format!("{bad}  "), 9, &failure.to_string())?;
             }
             Rehearsal::NotRun => {
-                printer.line("The package transactions are not simulated: that needs root.")?
+                printer.line("The package transactions are not simulated: that needs root.")?;
             }
         }
         printer.line("")?;
