@@ -400,8 +400,10 @@ impl FleetState {
                 self.mutes.remove(mute);
                 BTreeSet::new()
             }
-            // Only the notifier keeps groups of alerts.
-            OperatorRequest::AcknowledgeAlerts { .. } => BTreeSet::new(),
+            // Only the notifier keeps groups of alerts and the queue.
+            OperatorRequest::AcknowledgeAlerts { .. }
+            | OperatorRequest::RetryNotifications { .. }
+            | OperatorRequest::DropNotifications { .. } => BTreeSet::new(),
             OperatorRequest::Hold { node, .. }
             | OperatorRequest::Release { node }
             | OperatorRequest::Repaired { node, .. }
