@@ -43,6 +43,30 @@ pub(crate) enum Tone {
     Strong,
 }
 
+#[cfg(test)]
+impl Printer {
+    /// The output of `print` at this width.
+    pub(crate) fn capture(width: u16, colour: bool, print: impl FnOnce(&mut Self)) -> String {
+        #[derive(Clone, Default)]
+        struct SharedBuffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for SharedBuffer {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let buffer = SharedBuffer::default();
+        let out = BufWriter::new(Box::new(buffer.clone()) as Box<dyn Write>);
+        let mut printer = Self { out, colour, terminal: colour, width, in_ascii: false };
+        print(&mut printer);
+        printer.finish().unwrap();
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
 impl Printer {
     /// A printer on stdout. Colour only on a terminal, and never with `NO_COLOR`.
     pub(crate) fn stdout() -> Self {
@@ -341,23 +365,7 @@ mod tests {
 
     /// The output of a table at this width, with colours.
     fn printed(width: u16, headings: &[&str], rows: &[Vec<String>]) -> String {
-        #[derive(Clone, Default)]
-        struct SharedBuffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-        impl Write for SharedBuffer {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                self.0.lock().unwrap().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let buffer = SharedBuffer::default();
-        let out = BufWriter::new(Box::new(buffer.clone()) as Box<dyn Write>);
-        let mut printer = Printer { out, colour: true, terminal: true, width, in_ascii: false };
-        printer.table(headings, rows).unwrap();
-        printer.finish().unwrap();
-        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
+        Printer::capture(width, true, |printer| printer.table(headings, rows).unwrap())
     }
 
     #[test]

@@ -170,8 +170,29 @@ impl DeliveryError {
             Self::Command(err) => {
                 matches!(err, CommandError::Failed { .. } | CommandError::Wait { .. })
             }
-            Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
+            // A token or an address is often wrong only for a while, such as after a rotation.
+            Self::Status { status, .. } => {
+                matches!(status, 401 | 403 | 404 | 408 | 425 | 429 | 500..=599)
+            }
             Self::Smtp { is_permanent, .. } => !is_permanent,
+        }
+    }
+
+    /// Whether the receiver was reached. A receiver that is reached and fails again and again may
+    /// fail because of this notification, so a sender gives up after a while. One that is down gets
+    /// everything when it returns.
+    pub fn reached_receiver(&self) -> bool {
+        match self {
+            Self::TimedOut { step, .. } => {
+                !matches!(step, DeliveryStep::Connect | DeliveryStep::TlsHandshake)
+            }
+            Self::Response { .. }
+            | Self::Http { .. }
+            | Self::Status { .. }
+            | Self::NoStarttls { .. }
+            | Self::Command(CommandError::Failed { .. }) => true,
+            Self::Smtp { code, .. } => code.is_some(),
+            _ => false,
         }
     }
 

@@ -28,11 +28,6 @@ pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
     if !path.is_absolute() {
         return Err(SecretError::NotAbsolute);
     }
-    // Opening a pipe would block.
-    let meta = path.metadata().map_err(unreadable)?;
-    if !meta.is_file() {
-        return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file")));
-    }
     let text = read_bounded(path, SECRET_BYTES_MAX).map_err(unreadable)?;
     // A group may read it: a daemon often gets its secrets through one, and the files that systemd
     // passes to a service with an access list look like that.
@@ -55,6 +50,10 @@ pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
 
 /// Reads a file of at most `max` bytes. `None` if it is larger.
 pub(crate) fn read_bounded(path: &Path, max: u64) -> std::io::Result<Option<Vec<u8>>> {
+    // Opening a pipe would block.
+    if !path.metadata()?.is_file() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
+    }
     let mut bytes = Vec::new();
     File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= max).then_some(bytes))

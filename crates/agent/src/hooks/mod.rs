@@ -16,7 +16,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use farrier_notify::{DeliveryError, Sender};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::config::HookConfig;
 use crate::monitor::Chain;
@@ -144,8 +144,8 @@ struct HookRunner {
     /// Hooks that were not configured before. They get the findings that are open.
     new_hooks: BTreeSet<String>,
     /// The hooks with a delivery in progress.
-    delivering: BTreeSet<String>,
-    deliveries: JoinSet<(String, Result<(), DeliveryError>)>,
+    delivering: BTreeMap<tokio::task::Id, String>,
+    deliveries: JoinSet<Result<(), DeliveryError>>,
     /// The state on disk.
     saved: Option<StoredHooks>,
     /// The state could not be stored. Nothing is delivered until it is.
@@ -172,7 +172,7 @@ impl HookRunner {
             stored,
             is_reading: false,
             new_hooks,
-            delivering: BTreeSet::new(),
+            delivering: BTreeMap::new(),
             deliveries: JoinSet::new(),
             saved: None,
             save_error: None,
@@ -200,11 +200,7 @@ impl HookRunner {
                         return;
                     }
                 }
-                Some(joined) = self.deliveries.join_next() => {
-                    if let Ok((name, result)) = joined {
-                        self.attempted(&name, result);
-                    }
-                }
+                Some(ended) = self.deliveries.join_next_with_id() => self.ended(ended),
                 () = tokio::time::sleep(sleep) => (),
             }
         }
@@ -322,20 +318,39 @@ impl HookRunner {
         for hook in &self.parts.hooks {
             let state = self.stored.hooks.get(&hook.name);
             let Some(next) = state.and_then(|state| state.next(now)) else { continue };
-            if !self.delivering.insert(hook.name.clone()) {
+            if self.is_delivering(hook) {
                 continue;
             }
-            let (name, receiver) = (hook.name.clone(), hook.receiver.clone());
-            let notification = next.notification.clone();
-            self.deliveries.spawn(async move {
-                let result = Sender::new().deliver(&receiver, &notification).await;
-                (name, result)
-            });
+            let (receiver, notification) = (hook.receiver.clone(), next.notification.clone());
+            let delivery = async move { Sender::new().deliver(&receiver, &notification).await };
+            let task = self.deliveries.spawn(delivery);
+            self.delivering.insert(task.id(), hook.name.clone());
+        }
+    }
+
+    fn is_delivering(&self, hook: &HookConfig) -> bool {
+        self.delivering.values().any(|name| *name == hook.name)
+    }
+
+    /// A delivery ended. One that panicked is tried again like any that failed.
+    fn ended(&mut self, ended: Result<(tokio::task::Id, Result<(), DeliveryError>), JoinError>) {
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, Some(result)),
+            Err(err) => (err.id(), None),
+        };
+        let Some(name) = self.delivering.remove(&id) else { return };
+        if let Some(result) = result {
+            return self.attempted(&name, result);
+        }
+        tracing::error!(hook = %name, "a delivery panicked; it is tried again");
+        if let Some(state) = self.stored.hooks.get_mut(&name) {
+            let error = "the delivery panicked".to_owned();
+            let failed = Attempt::Failed { error, is_retryable: true, retry_after: None };
+            state.attempted(failed, Timestamp::now());
         }
     }
 
     fn attempted(&mut self, name: &str, result: Result<(), DeliveryError>) {
-        self.delivering.remove(name);
         let Some(state) = self.stored.hooks.get_mut(name) else { return };
         let attempt = match result {
             Ok(()) => Attempt::Delivered,
@@ -374,7 +389,7 @@ impl HookRunner {
     /// How long until something is due without a change of a finding.
     fn sleep(&self) -> Duration {
         let now = Timestamp::now();
-        let idle = self.parts.hooks.iter().filter(|hook| !self.delivering.contains(&hook.name));
+        let idle = self.parts.hooks.iter().filter(|hook| !self.is_delivering(hook));
         let waits = idle.filter_map(|hook| self.stored.hooks.get(&hook.name)?.wait(hook, now));
         // A state that could not be stored is stored again after a while.
         let shortest =

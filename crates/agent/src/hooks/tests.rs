@@ -6,11 +6,14 @@ use farrier_fleet::notify::{
     CommandReceiver, Notification, NotificationKind, NotificationStatus, Receiver,
 };
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 
 use super::message::is_selected;
 use super::queue::{Attempt, HookState};
+use super::{HookParts, HookRunner};
 use crate::config::HookConfig;
 use crate::journal::tests::finding;
+use crate::state::Published;
 
 fn hook() -> HookConfig {
     HookConfig {
@@ -209,6 +212,35 @@ fn the_state_survives_a_restart() {
     assert_eq!(restored, state);
     restored.resync(&hook, vec![(notification("a", Severity::Fatal), true)], at(2));
     assert_eq!(deliver(&mut restored, &hook, at(2)), ["b/1", "b/resolved"]);
+}
+
+#[tokio::test]
+async fn a_delivery_that_panics_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let hook = hook();
+    let parts = HookParts {
+        hooks: vec![hook.clone()],
+        state_dir: folder.path().to_owned(),
+        node: "gpu-1".parse().unwrap(),
+        published: Published::default(),
+        gpus: Vec::new(),
+        facts: FactSet::embedded(),
+    };
+    let mut runner = HookRunner::new(parts, watch::channel(Vec::new()).0);
+    let now = Timestamp::now();
+    let mut state = HookState::default();
+    state.finding_open(notification("a", Severity::Fatal), true);
+    state.fill(&hook, now);
+    runner.stored.hooks.insert(hook.name.clone(), state);
+    let task = runner.deliveries.spawn(async { panic!("the delivery panics") });
+    runner.delivering.insert(task.id(), hook.name.clone());
+    let ended = runner.deliveries.join_next_with_id().await.unwrap();
+    runner.ended(ended);
+    assert!(!runner.is_delivering(&hook));
+    let state = &runner.stored.hooks[&hook.name];
+    assert!(state.last_error.is_some());
+    let later = now + SignedDuration::from_mins(5);
+    assert_eq!(state.next(later).unwrap().notification.key, "a/1", "it is not lost");
 }
 
 #[test]

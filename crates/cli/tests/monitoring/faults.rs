@@ -191,6 +191,7 @@ fn faults_of_nodes(
     }
     silent_node(monitoring, fleet, silent);
     monitoring.until_fired(&["FarrierFatalFinding", "FarrierApprovalsWaiting"]);
+    monitoring.until_fired(&["FarrierNotificationsStuck", "FarrierNotificationsUndeliverable"]);
     monitoring.until_fired(&["FarrierHookFailing"]);
     monitoring.until_fired(&["FarrierCriticalFinding", "FarrierWarningFinding"]);
     monitoring.until_fired(&["FarrierNodesWaitForBudget"]);
@@ -257,14 +258,18 @@ fn hung_agent(monitoring: &mut Monitoring, node: &AgentNode) {
 fn faults_of_the_server(monitoring: &Monitoring, fleet: &mut Fleet, busy: &AgentNode) {
     slow_disk(monitoring, fleet);
     monitoring.until_fired(&["FarrierServerLogGrowth"]);
+    locked_queue(monitoring, fleet);
     fleet.stop_server();
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(fleet.path(&format!("server/notify{suffix}")));
+    }
     monitoring.until_fired(&["FarrierServerDown", "FarrierAgentDisconnected"]);
     // A reserve of 4 PiB, and the smallest quota. While space is low, reports cost more.
     let reserve = ["--disk-reserve", "4294967295"];
     fleet.start_server(
         &[&reserve[..], &["--report-entries", "1", "--report-bytes", "1024"]].concat(),
     );
-    monitoring.until_fired(&["FarrierServerDiskLow"]);
+    monitoring.until_fired(&["FarrierServerDiskLow", "FarrierNotificationsGap"]);
     let mut xids = XIDS.iter().cycle();
     let explain = || format!("no node is throttled: {:?}", monitoring.fired());
     wait_until(explain, || {
@@ -292,6 +297,21 @@ fn slow_disk(monitoring: &Monitoring, fleet: &Fleet) {
         request.wait().unwrap();
         monitoring.have_fired(&["FarrierServerNotCommitting", "FarrierServerSlowCommits"])
     });
+}
+
+/// Another process locks the notification database, so the notifier cannot go on.
+fn locked_queue(monitoring: &Monitoring, fleet: &Fleet) {
+    let operator = fleet.operator();
+    let queue = rusqlite::Connection::open(fleet.path("server/notify")).unwrap();
+    queue.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let explain = || format!("the queue was locked, but {:?}", monitoring.fired());
+    wait_until(explain, || {
+        // The request commits an entry, which the notifier has to read.
+        let mut request = operator.spawn(&["fleet", "verify", "gpu-2"]);
+        request.wait().unwrap();
+        monitoring.have_fired(&["FarrierNotificationsLag"])
+    });
+    queue.execute_batch("ROLLBACK").unwrap();
 }
 
 /// The texts of the alerts name what they are about.

@@ -1,7 +1,8 @@
 //! A server with TLS and agents on simulated nodes.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -11,11 +12,37 @@ use crate::server::{TestServer, TestUser, until};
 
 /// Two nodes may show a domain fault, reboots need an approval, and a heartbeat is lost after 30 s,
 /// which is the minimum.
-fn policy() -> Value {
+///
+/// Fatal alerts go to a receiver that is down, and to one that refuses them.
+fn policy(refusing: SocketAddr) -> Value {
     json!({
+        "notifications": {
+            "receivers": {
+                "down": { "webhook": { "url": "http://127.0.0.1:9/" } },
+                "refusing": { "webhook": { "url": format!("http://{refusing}/") } },
+            },
+            "routes": [{
+                "name": "fatal", "receivers": ["down", "refusing"], "group_wait_s": 0,
+                "match": { "min_severity": "fatal" },
+            }],
+        },
         "pools_default": { "reboot_needs_approval": true, "heartbeat_timeout_s": 90 },
         "common_cause": { "nodes": 2, "share": 0.5 },
     })
+}
+
+/// Answers every request with 400, until the test ends.
+fn refusing_receiver() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 16 << 10];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    address
 }
 
 pub(crate) struct Fleet {
@@ -36,7 +63,7 @@ impl Fleet {
         fleet.start_server(&[]);
         let user = fleet.server().log_in("ann", "admin");
         let file = fleet.path("policy.json");
-        fs::write(&file, policy().to_string()).unwrap();
+        fs::write(&file, policy(refusing_receiver()).to_string()).unwrap();
         user.run_ok(&["policy", "set", "--yes", file.to_str().unwrap()]);
         fleet
     }

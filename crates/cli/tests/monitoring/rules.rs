@@ -19,9 +19,12 @@ fn text(name: &str) -> String {
 
 /// Thresholds that depend on the machine, or that no test can wait for, and what replaces them. Each
 /// must occur once in the rules.
-const THRESHOLDS: [(&str, &str); 2] = [
+const THRESHOLDS: [(&str, &str); 4] = [
     // The log of a test grows by kilobytes, and the disk has gigabytes.
     ("deriv1h * 7 * 86400 >", "deriv1h * 1e12 >"),
+    // Ten minutes, and one minute.
+    ("notification_oldest_seconds > 600", "notification_oldest_seconds > 1"),
+    ("notification_log_lag_seconds > 60", "notification_log_lag_seconds > 2"),
     // A day out of service.
     ("repairing|verifying\"} > 86400", "repairing|verifying\"} > 1"),
 ];

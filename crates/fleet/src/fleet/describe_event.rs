@@ -197,7 +197,9 @@ impl OperatorRequest {
             | Self::Unfreeze { .. }
             | Self::DomainRepaired { .. }
             | Self::Unmute { .. }
-            | Self::AcknowledgeAlerts { .. } => None,
+            | Self::AcknowledgeAlerts { .. }
+            | Self::RetryNotifications { .. }
+            | Self::DropNotifications { .. } => None,
         }
     }
 }
@@ -250,6 +252,19 @@ fn describe_request(request: &OperatorRequest) -> String {
         OperatorRequest::AcknowledgeAlerts { group } => {
             format!("acknowledge alert group {group}")
         }
+        OperatorRequest::RetryNotifications { receiver, key } => {
+            format!("retry {}", notifications_text(receiver, key.as_deref()))
+        }
+        OperatorRequest::DropNotifications { receiver, key } => {
+            format!("drop {}", notifications_text(receiver, key.as_deref()))
+        }
+    }
+}
+
+fn notifications_text(receiver: &str, key: Option<&str>) -> String {
+    match key {
+        Some(key) => format!("notification {key} to `{receiver}`"),
+        None => format!("all notifications to `{receiver}`"),
     }
 }
 

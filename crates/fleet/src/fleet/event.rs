@@ -387,6 +387,20 @@ pub enum OperatorRequest {
         /// The group, as in its notifications.
         group: String,
     },
+    /// Deliver queued and undeliverable notifications of a receiver now. The queue is not part of
+    /// the log; this records who did it.
+    RetryNotifications {
+        receiver: String,
+        /// Only the notification with this key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
+    /// Remove queued and undeliverable notifications of a receiver.
+    DropNotifications {
+        receiver: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! Conditions: what is wrong with a node or a failure domain, as far as people are told about it.
 //! They are derived from the state of the fleet, so no missed event can leave one behind.
 
+use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
 
 use farrier_facts::text::first_sentence;
@@ -17,9 +18,14 @@ use crate::fleet::reason::{
 use crate::fleet::state::{DisruptionSlot, DomainFault, Node, NodePhase, Symptom};
 use crate::health::{Action, Finding, Severity, Subject};
 
-/// Maximum number of conditions of an incident. A node with hundreds of findings has one message,
-/// not a list.
-const CONDITIONS_MAX: usize = 32;
+/// Maximum number of findings of an incident. A node with hundreds of findings has one message, not
+/// a list.
+const FINDINGS_MAX: usize = 32;
+/// Maximum number of codes of a node that have their own incident. There are about 150 rules, but
+/// an agent may send any code, and each may be a group with its own messages.
+const CODES_MAX: usize = 32;
+/// In the key of the incident of all other codes.
+const OTHER_CODES: &str = "other";
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,14 +130,58 @@ impl Condition {
         (std::cmp::Reverse(self.severity()), consequence)
     }
 
-    /// Whether a fault of a failure domain explains it.
-    pub(super) fn is_explained_by(&self, fault: Symptom) -> bool {
+    /// How it relates to a fault of a failure domain that its node is in.
+    pub(super) fn relation(&self, fault: Symptom) -> Relation {
+        let of_symptom = |is_of_symptom: bool| {
+            if is_of_symptom { Relation::Explained } else { Relation::Independent }
+        };
         match self {
-            Self::Finding { summary, .. } => Symptom::from_code(&summary.code) == Some(fault),
-            Self::HeartbeatLost { .. } => fault == Symptom::HeartbeatLost,
-            // What the controller does about the node follows from its other conditions.
-            Self::Phase { .. } | Self::Deferred { .. } | Self::OrderFailed { .. } => true,
-            Self::DomainFault { .. } => false,
+            Self::Finding { summary, .. } => {
+                of_symptom(Symptom::from_code(&summary.code) == Some(fault))
+            }
+            Self::HeartbeatLost { .. } => of_symptom(fault == Symptom::HeartbeatLost),
+            Self::Phase { rationale, .. } | Self::Deferred { rationale } => {
+                relation_of_reason(&rationale.reason, fault)
+            }
+            // An agent that is not reached does not finish orders in time. Any other failure is
+            // the node's own.
+            Self::OrderFailed { last: OrderFailure::Cancelled(reason), .. }
+                if matches!(**reason, Reason::OrderExpired { .. })
+                    && matches!(fault, Symptom::HeartbeatLost | Symptom::Network) =>
+            {
+                Relation::Consequence
+            }
+            Self::OrderFailed { .. } | Self::DomainFault { .. } => Relation::Independent,
+        }
+    }
+
+    /// How many nodes showed the symptom of a domain fault when it was detected.
+    pub(super) fn nodes_at_detection(&self) -> Option<usize> {
+        match self {
+            Self::DomainFault { rationale, .. } => match &rationale.reason {
+                Reason::CommonSymptom { counts: Some(counts), .. } => {
+                    usize::try_from(counts.nodes).ok()
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The condition as callers with this scope may see it.
+    pub(super) fn redacted(&self, scope: &Domain) -> Self {
+        match self.clone() {
+            Self::Phase { phase, rationale } => {
+                Self::Phase { phase, rationale: rationale.redacted(scope) }
+            }
+            Self::Deferred { rationale } => Self::Deferred { rationale: rationale.redacted(scope) },
+            Self::OrderFailed { order, gpu, count, last } => {
+                Self::OrderFailed { order, gpu, count, last: last.redacted(scope) }
+            }
+            Self::DomainFault { symptom, rationale } => {
+                Self::DomainFault { symptom, rationale: rationale.redacted(scope) }
+            }
+            other @ (Self::Finding { .. } | Self::HeartbeatLost { .. }) => other,
         }
     }
 
@@ -145,6 +195,56 @@ impl Condition {
             }
             _ => None,
         }
+    }
+}
+
+/// How a condition of a node relates to a fault of a failure domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// The fault is its cause.
+    Explained,
+    /// The node is on its way back into service.
+    Returning,
+    /// It follows from other conditions of the node, whatever explains these.
+    Consequence,
+    /// The node's own trouble.
+    Independent,
+}
+
+fn relation_of_reason(reason: &Reason, fault: Symptom) -> Relation {
+    let follows = |is_of_symptom: bool| {
+        if is_of_symptom { Relation::Consequence } else { Relation::Independent }
+    };
+    match reason {
+        Reason::FailureDomainFault { symptom, .. } | Reason::DomainRecovering { symptom, .. }
+            if *symptom == fault =>
+        {
+            Relation::Explained
+        }
+        Reason::OpenFindings { worst, .. } => {
+            follows(Symptom::from_code(&worst.code) == Some(fault))
+        }
+        Reason::HeartbeatLost { .. } => follows(fault == Symptom::HeartbeatLost),
+        Reason::NeedsRepair { cause, .. } | Reason::QuarantineNotAllowed { cause } => {
+            relation_of_reason(cause, fault)
+        }
+        Reason::Enrolled
+        | Reason::Repaired
+        | Reason::HoldEnded
+        | Reason::FindingsCleared { .. }
+        | Reason::Verified { .. } => Relation::Returning,
+        // These say what the next step for the node waits for.
+        Reason::OperatorHold { .. }
+        | Reason::ExternalCordon { .. }
+        | Reason::DisruptionBudget { .. }
+        | Reason::CapacityFloor { .. }
+        | Reason::OrderNotAllowed { .. }
+        | Reason::InUse
+        | Reason::Frozen { .. }
+        | Reason::NeedsApproval { .. }
+        | Reason::OutsideWindow { .. }
+        | Reason::OperatorRequest { .. } => Relation::Consequence,
+        _ => Relation::Independent,
     }
 }
 
@@ -191,16 +291,28 @@ impl IncidentKey {
     }
 }
 
-/// The conditions of a node, by incident.
-pub(super) fn of_node(id: &NodeId, node: &Node) -> BTreeMap<IncidentKey, Vec<Condition>> {
-    let mut conditions: BTreeMap<IncidentKey, Vec<Condition>> = BTreeMap::new();
+/// The conditions of a node, by incident. Findings that do not affect service have one incident per
+/// code, up to a limit; codes with a `known` incident keep it before others get one.
+pub(super) fn of_node(
+    id: &NodeId,
+    node: &Node,
+    is_known: impl Fn(&IncidentKey) -> bool,
+) -> BTreeMap<IncidentKey, Vec<Condition>> {
+    let mut findings: BTreeMap<IncidentKey, Vec<Cow<'_, Finding>>> = BTreeMap::new();
     for finding in node.open_findings() {
         let key = if affects_service(&finding) {
             IncidentKey::Service(id.clone())
         } else {
             IncidentKey::Finding(id.clone(), finding.code.clone())
         };
-        conditions.entry(key).or_default().push(Condition::from_finding(node, &finding));
+        findings.entry(key).or_default().push(finding);
+    }
+    let mut conditions: BTreeMap<IncidentKey, Vec<Condition>> = BTreeMap::new();
+    for (key, mut findings) in with_few_codes(id, findings, is_known) {
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        findings.truncate(FINDINGS_MAX);
+        let found = findings.iter().map(|finding| Condition::from_finding(node, finding));
+        conditions.insert(key, found.collect());
     }
     let service = of_service(node);
     if !service.is_empty() {
@@ -208,9 +320,32 @@ pub(super) fn of_node(id: &NodeId, node: &Node) -> BTreeMap<IncidentKey, Vec<Con
     }
     for conditions in conditions.values_mut() {
         conditions.sort_by_key(Condition::rank);
-        conditions.truncate(CONDITIONS_MAX);
     }
     conditions
+}
+
+/// Combines the findings of all but [`CODES_MAX`] codes in one incident. The most severe codes keep
+/// their own.
+fn with_few_codes<F: Borrow<Finding>>(
+    id: &NodeId,
+    findings: BTreeMap<IncidentKey, Vec<F>>,
+    is_known: impl Fn(&IncidentKey) -> bool,
+) -> BTreeMap<IncidentKey, Vec<F>> {
+    if findings.len() <= CODES_MAX {
+        return findings;
+    }
+    let mut ranked: Vec<(IncidentKey, Vec<F>)> = findings.into_iter().collect();
+    ranked.sort_by_cached_key(|(key, findings)| {
+        let worst = findings.iter().map(|finding| finding.borrow().severity).max();
+        // The incident of the service is no finding's code, and always stays.
+        let is_finding = matches!(key, IncidentKey::Finding(..));
+        (is_finding, std::cmp::Reverse(worst), !is_known(key), key.clone())
+    });
+    let others = ranked.split_off(CODES_MAX);
+    let mut kept: BTreeMap<IncidentKey, Vec<F>> = ranked.into_iter().collect();
+    let other = kept.entry(IncidentKey::Finding(id.clone(), OTHER_CODES.to_owned())).or_default();
+    other.extend(others.into_iter().flat_map(|(_, findings)| findings));
+    kept
 }
 
 /// What is wrong with the service of a node, besides findings.

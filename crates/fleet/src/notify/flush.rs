@@ -23,7 +23,9 @@ pub(super) fn fire(
     visible: &[(&IncidentKey, &Incident)],
     now: Timestamp,
 ) -> Vec<Outgoing> {
-    let Some(notification) = message::firing(id, visible, policy, now) else { return Vec::new() };
+    let Some(notification) = message::firing(id, visible, route, policy, now) else {
+        return Vec::new();
+    };
     let is_waiting = group.acknowledged.is_none();
     let escalation = route.escalate.as_ref().filter(|_| is_waiting && !group.is_escalated);
     let escalation = escalation.filter(|escalation| {

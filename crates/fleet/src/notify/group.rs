@@ -96,6 +96,8 @@ pub enum IncidentEnd {
     ReturnedToService,
     Cleared,
     Retired,
+    /// The node moved, and others are told of it now.
+    Moved,
 }
 
 /// What a group's timers depend on besides the group.

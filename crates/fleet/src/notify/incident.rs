@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::condition::{Condition, IncidentKey};
-use super::group::GroupId;
+use super::condition::{Condition, IncidentKey, Relation};
+use super::group::{AlertGroup, GroupId};
 use super::mute::Mute;
 use super::notification::NotificationKind;
-use super::policy::{AlertMatch, GroupLabel, NotificationPolicy, NotificationRoute};
+use super::policy::{AlertMatch, GroupLabel, NotificationPolicy, NotificationRoute, accepts};
 use crate::fleet::access::is_within;
 use crate::fleet::identity::{Domain, Location, NodeId};
 use crate::fleet::order::OrderKind;
@@ -80,30 +80,51 @@ impl Incident {
         self.worst().map_or(Severity::Info, Condition::severity)
     }
 
-    /// Whether a route takes it: one of its conditions satisfies all of the route.
-    pub(super) fn matches(&self, route: &AlertMatch) -> bool {
-        let is_place = |location: &Location| {
-            accepts(&route.pools, Some(&location.pool))
-                && accepts(&route.sites, location.site.as_ref())
-                && accepts(&route.tenants, location.tenant.as_ref())
-        };
-        let is_condition = |condition: &Condition| {
+    /// Whether one of its conditions satisfies the route, wherever the nodes are.
+    fn satisfies(&self, route: &AlertMatch) -> bool {
+        self.conditions.iter().any(|condition| {
             route.min_severity.is_none_or(|minimum| condition.severity() >= minimum)
                 && accepts(&route.kinds, Some(&condition.kind()))
                 && (route.codes.is_empty()
                     || route.codes.iter().any(|pattern| pattern.matches(condition.code())))
-        };
-        self.nodes.iter().any(|(_, location)| is_place(location))
-            && self.conditions.iter().any(is_condition)
+        })
     }
 
-    /// The routes that take it, in their order.
+    /// Whether one of its nodes is where the route applies.
+    fn is_at(&self, route: &AlertMatch) -> bool {
+        self.nodes.iter().any(|(_, location)| route.is_place(location))
+    }
+
+    /// Whether it belongs to another group of the route than this one, or to none: its node moved,
+    /// or the route was limited to other places.
+    pub(super) fn is_misplaced(
+        &self,
+        key: &IncidentKey,
+        group: &AlertGroup,
+        route: &NotificationRoute,
+    ) -> bool {
+        let labels = || self.labels(route);
+        let has_moved = || {
+            labels()
+                .into_iter()
+                .filter(|(label, _)| label.is_place())
+                .any(|(label, value)| group.labels.get(&label).is_some_and(|old| *old != value))
+        };
+        !self.is_at(&route.matches) || key.node().is_some() && has_moved()
+    }
+
+    /// The routes that take it, in their order. A route for some places ends the search only for
+    /// the nodes there: a failure domain may have nodes of several owners.
     pub(super) fn routes<'p>(&self, policy: &'p NotificationPolicy) -> Vec<&'p NotificationRoute> {
         let mut routes = Vec::new();
-        for route in policy.routes.iter().filter(|route| self.matches(&route.matches)) {
+        let mut places: Vec<&Location> = self.nodes.iter().map(|(_, location)| location).collect();
+        for route in policy.routes.iter().filter(|route| self.satisfies(&route.matches)) {
+            if !places.iter().any(|location| route.matches.is_place(location)) {
+                continue;
+            }
             routes.push(route);
             if !route.continues {
-                break;
+                places.retain(|location| !route.matches.is_place(location));
             }
         }
         routes
@@ -172,13 +193,13 @@ impl Incident {
         })
     }
 
-    /// Whether the fault of this domain explains the incident of a node.
+    /// Whether the fault of this domain explains the incident of a node: something that it shows is
+    /// a symptom of the fault, and nothing is the node's own trouble.
     pub(super) fn is_explained_by(&self, domain: &Domain, symptom: Symptom) -> bool {
+        let relations = || self.conditions.iter().map(|condition| condition.relation(symptom));
         self.nodes.iter().all(|(_, location)| is_within(location, domain))
-            && self.conditions.iter().all(|condition| condition.is_explained_by(symptom))
+            && relations().all(|relation| relation != Relation::Independent)
+            && (relations().any(|relation| relation == Relation::Explained)
+                || relations().all(|relation| relation == Relation::Returning))
     }
-}
-
-fn accepts<T: Ord>(wanted: &std::collections::BTreeSet<T>, found: Option<&T>) -> bool {
-    wanted.is_empty() || found.is_some_and(|found| wanted.contains(found))
 }

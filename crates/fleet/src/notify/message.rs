@@ -1,6 +1,7 @@
 //! What a notification says. All of its sentences are made here.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 use farrier_facts::FactSet;
 use jiff::Timestamp;
@@ -11,7 +12,8 @@ use super::incident::{ActionsTaken, Incident};
 use super::notification::{
     AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
 };
-use super::policy::NotificationPolicy;
+use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
+use crate::fleet::identity::{Domain, Location, NodeId};
 use crate::fleet::reason::{order_text, subject_text};
 use crate::fleet::state::{NodePhase, RepairAttempt};
 use crate::health::{Action, Severity};
@@ -22,6 +24,7 @@ use crate::runbook;
 pub(super) fn firing(
     group: &GroupId,
     incidents: &[(&IncidentKey, &Incident)],
+    route: &NotificationRoute,
     policy: &NotificationPolicy,
     now: Timestamp,
 ) -> Option<Notification> {
@@ -31,12 +34,13 @@ pub(super) fn firing(
     });
     let (_, first) = *incidents.first()?;
     let worst = first.worst()?;
+    let places = &route.matches;
     let nodes: BTreeSet<&str> = incidents
         .iter()
-        .flat_map(|(_, incident)| &incident.nodes)
+        .flat_map(|(_, incident)| nodes_at(incident, places))
         .map(|(node, _)| node.as_str())
         .collect();
-    let needed = incidents.iter().find_map(|(_, incident)| action_needed(incident));
+    let needed = incidents.iter().find_map(|(_, incident)| action_needed(incident, places));
     let page = runbook_page(worst);
     Some(Notification {
         key: String::new(),
@@ -45,8 +49,8 @@ pub(super) fn firing(
         severity: first.severity(),
         kind: worst.kind(),
         code: worst.code().to_owned(),
-        cause: cause(worst, &incidents),
-        nodes: affected(&incidents),
+        cause: cause(first, &incidents, places)?,
+        nodes: affected(&incidents, places),
         nodes_total: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
         action_taken: actions_taken(&incidents),
         action_needed: needed,
@@ -74,17 +78,42 @@ fn runbook_page(condition: &Condition) -> Option<String> {
     }
 }
 
-fn cause(worst: &Condition, incidents: &[(&IncidentKey, &Incident)]) -> String {
+/// The nodes of an incident that the route is about. A failure domain may have nodes of several
+/// owners, and each owner is told of their own.
+fn nodes_at<'i>(
+    incident: &'i Incident,
+    places: &'i AlertMatch,
+) -> impl Iterator<Item = &'i (NodeId, Location)> {
+    incident.nodes.iter().filter(|(_, location)| places.is_place(location))
+}
+
+/// A condition of the incident as the people of the route may see it.
+fn for_route(condition: &Condition, incident: &Incident, places: &AlertMatch) -> Condition {
+    match nodes_at(incident, places).next().map(|(_, location)| places.scope(location)) {
+        Some(Domain::Fleet) | None => condition.clone(),
+        Some(scope) => condition.redacted(&scope),
+    }
+}
+
+fn cause(
+    first: &Incident,
+    incidents: &[(&IncidentKey, &Incident)],
+    places: &AlertMatch,
+) -> Option<String> {
     let codes: BTreeSet<&str> = incidents
         .iter()
         .filter_map(|(_, incident)| incident.worst())
         .map(Condition::code)
         .collect();
-    let text = describe(worst);
-    match codes.len() {
-        0 | 1 => text,
-        more => format!("{text}; and {} other causes", more - 1),
+    let worst = for_route(first.worst()?, first, places);
+    let mut text = describe(&worst);
+    if worst.nodes_at_detection().is_some_and(|nodes| first.nodes.len() > nodes) {
+        let _ = write!(text, "; {} nodes by now", first.nodes.len());
     }
+    if codes.len() > 1 {
+        let _ = write!(text, "; and {} other causes", codes.len() - 1);
+    }
+    Some(text)
 }
 
 /// A condition in one line.
@@ -111,13 +140,13 @@ pub(super) fn describe(condition: &Condition) -> String {
 }
 
 /// The nodes of the worst incidents, with the affected part.
-fn affected(incidents: &[(&IncidentKey, &Incident)]) -> Vec<AffectedNode> {
+fn affected(incidents: &[(&IncidentKey, &Incident)], places: &AlertMatch) -> Vec<AffectedNode> {
     let mut nodes: Vec<AffectedNode> = Vec::new();
     let mut named: BTreeSet<&str> = BTreeSet::new();
     for (_, incident) in incidents {
         let subject = incident.worst().and_then(Condition::subject);
         let part = subject.map(|(subject, gpu)| subject_text(subject, gpu));
-        for (node, location) in &incident.nodes {
+        for (node, location) in nodes_at(incident, places) {
             if nodes.len() == NODES_MAX {
                 return nodes;
             }
@@ -175,8 +204,13 @@ fn describe_actions(actions: &ActionsTaken) -> Option<String> {
 }
 
 /// What a person has to do. `None` if nothing, or if the controller repairs it.
-fn action_needed(incident: &Incident) -> Option<String> {
-    let rationales = incident.conditions.iter().filter_map(|condition| match condition {
+fn action_needed(incident: &Incident, places: &AlertMatch) -> Option<String> {
+    let conditions: Vec<Condition> = incident
+        .conditions
+        .iter()
+        .map(|condition| for_route(condition, incident, places))
+        .collect();
+    let rationales = conditions.iter().filter_map(|condition| match condition {
         // A deferral says what the phase waits for, so it comes first.
         Condition::Deferred { rationale } => Some((0, rationale)),
         Condition::Phase { rationale, .. } | Condition::DomainFault { rationale, .. } => {
@@ -207,6 +241,7 @@ pub(super) fn outcome_text(outcome: Option<IncidentEnd>) -> String {
     match outcome {
         Some(IncidentEnd::ReturnedToService) => "returned to service",
         Some(IncidentEnd::Retired) => "the node was retired",
+        Some(IncidentEnd::Moved) => "the node moved to another place or owner",
         Some(IncidentEnd::Cleared) | None => "cleared",
     }
     .to_owned()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::notification::NotificationKind;
 use super::receiver::Receiver;
-use crate::fleet::identity::{Pool, Tenant, Unit};
+use crate::fleet::identity::{Domain, Location, Pool, Tenant, Unit};
 use crate::health::Severity;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +116,27 @@ impl AlertMatch {
         *self == Self::default()
     }
 
+    /// Whether a node is where this applies.
+    pub(super) fn is_place(&self, location: &Location) -> bool {
+        accepts(&self.pools, Some(&location.pool))
+            && accepts(&self.sites, location.site.as_ref())
+            && accepts(&self.tenants, location.tenant.as_ref())
+    }
+
+    /// The scope of people who get messages about this node. A route without places is for people
+    /// who see the whole fleet.
+    pub(super) fn scope(&self, location: &Location) -> Domain {
+        if let Some(tenant) = location.tenant.as_ref().filter(|_| !self.tenants.is_empty()) {
+            Domain::Tenant(tenant.clone())
+        } else if !self.pools.is_empty() {
+            Domain::Pool(location.pool.clone())
+        } else if let Some(site) = location.site.as_ref().filter(|_| !self.sites.is_empty()) {
+            Domain::Site(site.clone())
+        } else {
+            Domain::Fleet
+        }
+    }
+
     /// Whether every alert that `other` accepts is accepted here too. May return false although it
     /// is so.
     pub(super) fn covers(&self, other: &Self) -> bool {
@@ -131,6 +152,10 @@ impl AlertMatch {
             && (self.codes.is_empty()
                 || !other.codes.is_empty() && other.codes.iter().all(covers_code))
     }
+}
+
+pub(super) fn accepts<T: Ord>(wanted: &BTreeSet<T>, found: Option<&T>) -> bool {
+    wanted.is_empty() || found.is_some_and(|found| wanted.contains(found))
 }
 
 /// A code, such as `gpu.xid`, or the beginning of codes with a final `*`, such as `nic.*`.
@@ -172,6 +197,11 @@ pub enum GroupLabel {
 impl GroupLabel {
     pub const ALL: [Self; 7] =
         [Self::Node, Self::Pool, Self::Site, Self::Tenant, Self::Rack, Self::Kind, Self::Code];
+
+    /// Whether its value follows from where the nodes are.
+    pub(super) fn is_place(self) -> bool {
+        !matches!(self, Self::Kind | Self::Code)
+    }
 
     pub fn as_str(self) -> &'static str {
         match self {

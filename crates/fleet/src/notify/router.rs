@@ -21,6 +21,7 @@ use super::mute::Mute;
 use super::notification::Notification;
 use super::policy::{NotificationPolicy, NotificationRoute};
 use super::view::{FleetView, RecoveryPeriod, concerned_node};
+use crate::fleet::access::is_within;
 use crate::fleet::event::{Entry, Event, OperatorRequest};
 use crate::fleet::identity::{Domain, Location, NodeId};
 use crate::fleet::state::{DomainFault, Node, NodePhase};
@@ -141,31 +142,67 @@ impl Router {
         }
     }
 
-    /// Applies an entry. `fleet` has the node of the entry ([`concerned_node`]), as it is after
-    /// the entry or later. A change of the notification policy needs [`Self::reset_to`] instead.
+    /// Applies an entry. See [`Self::apply_page`].
     pub fn apply(&mut self, entry: &Entry, fleet: &FleetView) {
-        if entry.seq <= self.head.seq {
-            return;
+        self.apply_page(std::slice::from_ref(entry), fleet);
+    }
+
+    /// Applies entries in their order. `fleet` has their nodes ([`concerned_node`]), as they are
+    /// after the last entry or later, so each node is evaluated once. A change of the notification
+    /// policy needs [`Self::reset_to`] instead.
+    pub fn apply_page(&mut self, page: &[Entry], fleet: &FleetView) {
+        let first = page.partition_point(|entry| entry.seq <= self.head.seq);
+        let page = &page[first..];
+        let Some(last) = page.last() else { return };
+        self.head.seq = last.seq;
+        if self.knows_other_domains(fleet, last.at) {
+            self.sync_domains(last.seq, last.at, fleet);
         }
-        self.head.seq = entry.seq;
-        let (seq, at) = (entry.seq, entry.at);
+        let mut evaluated: BTreeSet<&NodeId> = BTreeSet::new();
+        for entry in page {
+            self.apply_to_fleet(entry, fleet);
+            let Some(id) = concerned_node(&entry.event) else { continue };
+            let node = match fleet.nodes.get(id) {
+                Some(node) => node.as_deref(),
+                // A view of the whole fleet has no retired nodes.
+                None if matches!(entry.event, Event::Retired { .. }) => None,
+                None => continue,
+            };
+            if evaluated.insert(id) {
+                self.sync_node(id, node, entry.seq, entry.at);
+            }
+        }
+        self.update_faulty_nodes(last.seq, last.at, fleet);
+    }
+
+    /// Applies what an entry changes besides the state of its node.
+    fn apply_to_fleet(&mut self, entry: &Entry, fleet: &FleetView) {
         match &entry.event {
             Event::OperatorRequested { request } => self.handle_request(request, entry, fleet),
-            Event::DomainFaultDetected { .. } | Event::DomainFaultCleared { .. } => {
-                self.sync_domains(seq, at, fleet);
-            }
             Event::ClockStepped { from, to } => self.step(*from, *to, fleet),
+            // These end mutes of the node.
+            Event::Retired { .. } | Event::Enrolled { .. } | Event::LocationChanged { .. } => {
+                let is_in_force = |number: &u64, _: &mut Mute| fleet.mutes.contains_key(number);
+                let before = self.head.mutes.len();
+                self.head.mutes.retain(is_in_force);
+                if self.head.mutes.len() < before {
+                    self.changed.head = true;
+                    self.reassess(entry.seq, entry.at);
+                }
+            }
             _ => {}
         }
-        let Some(id) = concerned_node(&entry.event) else { return };
-        match fleet.nodes.get(id) {
-            Some(node) => self.sync_node(id, node.as_deref(), seq, at),
-            // A view of the whole fleet has no retired nodes.
-            None if matches!(entry.event, Event::Retired { .. }) => {
-                self.sync_node(id, None, seq, at);
-            }
-            None => {}
-        }
+    }
+
+    /// Whether domain faults, or the recoveries that are not over, differ from the fleet's.
+    fn knows_other_domains(&self, fleet: &FleetView, at: Timestamp) -> bool {
+        let current = |recoveries: &BTreeMap<Domain, RecoveryPeriod>| {
+            let mut recoveries = recoveries.clone();
+            recoveries.retain(|_, recovery| recovery.until > at);
+            recoveries
+        };
+        self.head.domain_faults != fleet.domain_faults
+            || current(&self.head.domain_recoveries) != current(&fleet.domain_recoveries)
     }
 
     fn handle_request(&mut self, request: &OperatorRequest, entry: &Entry, fleet: &FleetView) {
@@ -182,9 +219,6 @@ impl Router {
                     found.acknowledged = Some(acknowledged);
                     self.schedule(&id);
                 }
-            }
-            OperatorRequest::DomainRepaired { .. } => {
-                self.sync_domains(entry.seq, entry.at, fleet);
             }
             _ => {}
         }
@@ -213,7 +247,8 @@ impl Router {
 
     /// Opens, updates and ends the incidents of a node. `None`: the node left the fleet.
     fn sync_node(&mut self, id: &NodeId, node: Option<&Node>, seq: u64, at: Timestamp) {
-        let found = node.map(|node| condition::of_node(id, node)).unwrap_or_default();
+        let is_known = |key: &IncidentKey| self.incidents.contains_key(key);
+        let found = node.map(|node| condition::of_node(id, node, is_known)).unwrap_or_default();
         let first = IncidentKey::Service(id.clone());
         let findings = IncidentKey::Finding(id.clone(), String::new())..;
         let is_theirs = |key: &&IncidentKey| key.node() == Some(id);
@@ -228,9 +263,11 @@ impl Router {
             Some(_) => IncidentEnd::Cleared,
         };
         for key in ended {
-            // Only an incident that affected the service has a return.
-            let outcome = match (&key, outcome) {
-                (IncidentKey::Finding(..), IncidentEnd::ReturnedToService) => IncidentEnd::Cleared,
+            // Only a node that left service returns to it.
+            let phase = self.incidents.get(&key).and_then(|incident| incident.actions.as_ref());
+            let was_out = phase.is_some_and(|actions| !actions.phase.in_service());
+            let outcome = match outcome {
+                IncidentEnd::ReturnedToService if !was_out => IncidentEnd::Cleared,
                 _ => outcome,
             };
             self.end(&key, outcome, seq);
@@ -261,24 +298,33 @@ impl Router {
         for key in known {
             self.end(&key, IncidentEnd::Cleared, seq);
         }
+        self.update_faulty_nodes(seq, at, fleet);
+        self.reassess(seq, at);
+    }
+
+    /// Adds nodes that began to show the symptom of a domain fault, and removes those that left the
+    /// domain. A node that recovered stays, because people were told of it.
+    fn update_faulty_nodes(&mut self, seq: u64, at: Timestamp, fleet: &FleetView) {
         for (domain, fault) in &fleet.domain_faults {
             let key = IncidentKey::DomainFault(domain.clone());
-            let nodes: Vec<(NodeId, Location)> = match self.incidents.get(&key) {
-                Some(incident) => incident.nodes.clone(),
-                None => fault
-                    .nodes
-                    .iter()
-                    .filter_map(|id| {
-                        let node = fleet.nodes.get(id)?.as_ref()?;
-                        Some((id.clone(), node.location.clone()))
-                    })
-                    .collect(),
-            };
+            let known = self.incidents.get(&key);
+            let known = known.map(|incident| incident.nodes.clone()).unwrap_or_default();
+            let mut nodes: BTreeMap<NodeId, Location> = known
+                .iter()
+                .filter_map(|(id, location)| match fleet.nodes.get(id) {
+                    Some(node) => {
+                        let location = &node.as_ref()?.location;
+                        is_within(location, domain).then(|| (id.clone(), location.clone()))
+                    }
+                    None => Some((id.clone(), location.clone())),
+                })
+                .collect();
+            nodes.extend(fleet.faulty_nodes.get(domain).into_iter().flatten().cloned());
             if !nodes.is_empty() {
-                self.update(&key, nodes, vec![condition::of_domain(fault)], None, seq, at);
+                let conditions = vec![condition::of_domain(fault)];
+                self.update(&key, nodes.into_iter().collect(), conditions, None, seq, at);
             }
         }
-        self.reassess(seq, at);
     }
 
     fn update(
@@ -300,16 +346,45 @@ impl Router {
             is_suppressed: false,
             groups: before.map(|incident| incident.groups.clone()).unwrap_or_default(),
         };
-        // An incident that no route takes is not stored. If it gets worse, it is evaluated again.
-        if before.is_none() && incident.routes(&self.head.policy).is_empty() {
-            return;
-        }
         incident.is_suppressed = self.is_suppressed(key, &incident, at);
-        if before == Some(&incident) && !self.misses_a_group(&incident) {
+        let strays = self.strays(key, &incident);
+        // An incident that no route takes is not stored. If it gets worse, it is evaluated again.
+        if strays.len() == incident.groups.len() && incident.routes(&self.head.policy).is_empty() {
+            return self.end(key, IncidentEnd::Moved, seq);
+        }
+        if before == Some(&incident) && strays.is_empty() && !self.misses_a_group(&incident) {
             return;
         }
         self.incidents.insert(key.clone(), incident);
+        for id in strays {
+            self.leave_group(key, &id, IncidentEnd::Moved, seq);
+        }
         self.join_groups(key, seq, at);
+    }
+
+    /// The groups that the incident has to leave, so that only people who see its nodes are told of
+    /// it.
+    fn strays(&self, key: &IncidentKey, incident: &Incident) -> Vec<GroupId> {
+        let is_stray = |id: &&GroupId| {
+            let group = self.groups.get(*id);
+            let route = group.and_then(|group| self.head.policy.route(&group.route));
+            group.zip(route).is_some_and(|(group, route)| incident.is_misplaced(key, group, route))
+        };
+        incident.groups.keys().filter(is_stray).cloned().collect()
+    }
+
+    fn leave_group(&mut self, key: &IncidentKey, id: &GroupId, outcome: IncidentEnd, seq: u64) {
+        if let Some(incident) = self.incidents.get_mut(key) {
+            incident.groups.remove(id);
+            self.changed.incidents.insert(key.clone());
+        }
+        GroupIndex::set(&mut self.index.members, id, key, false);
+        GroupIndex::set(&mut self.index.visible, id, key, false);
+        if let Some(group) = self.groups.get_mut(id) {
+            group.outcome = Some(outcome);
+            group.cause_seq = seq;
+        }
+        self.schedule(id);
     }
 
     /// Whether a route takes the incident, but it is not in a group of the route.
@@ -374,13 +449,7 @@ impl Router {
         let Some(incident) = self.incidents.remove(key) else { return };
         self.changed.incidents.insert(key.clone());
         for id in incident.groups.keys() {
-            GroupIndex::set(&mut self.index.members, id, key, false);
-            GroupIndex::set(&mut self.index.visible, id, key, false);
-            if let Some(group) = self.groups.get_mut(id) {
-                group.outcome = Some(outcome);
-                group.cause_seq = seq;
-            }
-            self.schedule(id);
+            self.leave_group(key, id, outcome, seq);
         }
     }
 

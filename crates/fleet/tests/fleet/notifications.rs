@@ -20,18 +20,18 @@ use crate::histories::act;
 use crate::test_fleet::{Act, NODES, TestFleet, finding, node, start};
 
 /// A router that follows a log, and everything it has sent.
-struct Follower {
-    state: FleetState,
-    router: Router,
+pub(crate) struct Follower {
+    pub(crate) state: FleetState,
+    pub(crate) router: Router,
     /// The router as it is restored from what was stored.
-    stored: Stored,
+    pub(crate) stored: Stored,
     sent: Vec<Outgoing>,
     read: usize,
 }
 
 /// What the server's database holds.
 #[derive(Default)]
-struct Stored {
+pub(crate) struct Stored {
     head: RouterHead,
     incidents: BTreeMap<IncidentKey, Incident>,
     groups: BTreeMap<GroupId, AlertGroup>,
@@ -61,13 +61,13 @@ impl Stored {
         }
     }
 
-    fn restore(&self) -> Router {
+    pub(crate) fn restore(&self) -> Router {
         Router::restore(self.head.clone(), self.incidents.clone(), self.groups.clone())
     }
 }
 
 impl Follower {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             state: FleetState::default(),
             router: Router::default(),
@@ -78,7 +78,7 @@ impl Follower {
     }
 
     /// Reads the log up to its end. With `restarts`, the router is restored after each entry.
-    fn follow(&mut self, log: &[Entry], restarts: bool) {
+    pub(crate) fn follow(&mut self, log: &[Entry], restarts: bool) {
         for entry in &log[self.read..] {
             self.wait_until(entry.at);
             self.state.apply(entry);
@@ -100,23 +100,23 @@ impl Follower {
     }
 
     /// Lets the time pass, with every timer on time.
-    fn wait_until(&mut self, end: Timestamp) {
+    pub(crate) fn wait_until(&mut self, end: Timestamp) {
         while let Some(due) = self.router.next_due().filter(|due| *due <= end) {
             self.sent.extend(self.router.advance(due));
         }
     }
 
-    fn wait(&mut self, fleet: &mut TestFleet, seconds: i64) {
+    pub(crate) fn wait(&mut self, fleet: &mut TestFleet, seconds: i64) {
         fleet.now += SignedDuration::from_secs(seconds);
         self.wait_until(fleet.now);
     }
 
-    fn take(&mut self) -> Vec<Outgoing> {
+    pub(crate) fn take(&mut self) -> Vec<Outgoing> {
         std::mem::take(&mut self.sent)
     }
 }
 
-fn policy(routes: &Value) -> Policy {
+pub(crate) fn policy(routes: &Value) -> Policy {
     let notifications: NotificationPolicy = serde_json::from_value(json!({
         "receivers": {
             "ops": { "webhook": { "url": "http://127.0.0.1:1/" } },
@@ -131,14 +131,14 @@ fn policy(routes: &Value) -> Policy {
     policy
 }
 
-fn all_to_ops() -> Policy {
+pub(crate) fn all_to_ops() -> Policy {
     policy(
         &json!([{ "name": "all", "receivers": ["ops"], "match": { "min_severity": "warning" } }]),
     )
 }
 
 /// A fleet in service with this policy, and a router that has sent nothing.
-fn fleet_with(policy: Policy) -> (TestFleet, Follower) {
+pub(crate) fn fleet_with(policy: Policy) -> (TestFleet, Follower) {
     let mut fleet = TestFleet::new();
     fleet.set_policy(policy);
     fleet.complete_all_orders();
@@ -148,7 +148,7 @@ fn fleet_with(policy: Policy) -> (TestFleet, Follower) {
     (fleet, follower)
 }
 
-fn only(sent: &[Outgoing]) -> &Notification {
+pub(crate) fn only(sent: &[Outgoing]) -> &Notification {
     assert_eq!(sent.len(), 1, "{sent:#?}");
     &sent[0].notification
 }
@@ -198,7 +198,7 @@ fn the_symptoms_of_one_fault_are_one_message_and_one_resolution() {
 }
 
 /// Clears a finding that the test opened by its number.
-fn clear(fleet: &mut TestFleet, index: usize, number: u64) {
+pub(crate) fn clear(fleet: &mut TestFleet, index: usize, number: u64) {
     let id = node(index);
     let Some(open) = fleet.state.nodes[&id].findings().get(&number).cloned() else { return };
     let cleared = farrier_fleet::health::finding::Cleared {
@@ -265,12 +265,12 @@ fn after_a_domain_is_repaired_its_nodes_get_time_to_recover() {
     assert!(firing.iter().all(|one| one.kind != NotificationKind::DomainFault), "{sent:#?}");
 }
 
-fn mute(fleet: &TestFleet, matches: MuteMatch, seconds: i64) -> OperatorRequest {
+pub(crate) fn mute(fleet: &TestFleet, matches: MuteMatch, seconds: i64) -> OperatorRequest {
     let until = fleet.now + SignedDuration::from_secs(seconds);
     OperatorRequest::Mute { matches, until, reason: "known".to_owned() }
 }
 
-fn warning(fleet: &mut TestFleet, index: usize, number: u64, code: &str) {
+pub(crate) fn warning(fleet: &mut TestFleet, index: usize, number: u64, code: &str) {
     let finding = finding(number, Severity::Warning, Action::Investigate, code, fleet.now);
     fleet.report_finding(index, finding);
 }

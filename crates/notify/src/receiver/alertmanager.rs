@@ -125,6 +125,7 @@ fn alert(
     let one_line = |text: &Option<String>| text.as_deref().map(text::one_line);
     let names = notification.nodes.iter().map(|node| node.node.as_str());
     let annotations = [
+        ("key", Some(notification.key.clone())),
         ("summary", Some(text::subject(notification))),
         ("description", Some(text::text(notification))),
         ("action_taken", one_line(&notification.action_taken)),

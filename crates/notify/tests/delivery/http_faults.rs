@@ -67,8 +67,10 @@ async fn a_status_says_whether_to_retry() {
     let statuses = [
         (301, false),
         (400, false),
-        (401, false),
-        (404, false),
+        (401, true),
+        (403, true),
+        (404, true),
+        (422, false),
         (408, true),
         (429, true),
         (500, true),
@@ -85,6 +87,7 @@ async fn a_status_says_whether_to_retry() {
         let server = HttpServer::plain(vec![answer]).await;
         let err = delivery_error(webhook(server.url("/"))).await;
         assert_eq!(err.is_retryable(), is_retryable, "{err}");
+        assert!(err.reached_receiver(), "{err}");
         assert_eq!(err.retry_after(), Some(Duration::from_secs(17)), "{err}");
         // A redirect is not followed.
         assert_eq!(server.waiting(), 1, "{status}");
@@ -155,6 +158,7 @@ async fn a_connection_that_closes_early_is_retried() {
     let err = delivery_error(webhook(url)).await;
     assert!(matches!(err, DeliveryError::Http { .. }), "{err}");
     assert!(err.is_retryable());
+    assert!(err.reached_receiver(), "it may end because of the request");
 }
 
 #[tokio::test]
@@ -167,6 +171,7 @@ async fn an_unknown_authority_is_a_tls_error() {
     let err = delivery_error(WebhookReceiver { ca, ..webhook(server.https_url("/")) }).await;
     assert!(matches!(err, DeliveryError::Tls { .. }), "{err}");
     assert!(err.is_retryable());
+    assert!(!err.reached_receiver(), "nothing was sent");
     assert_eq!(server.waiting(), 0);
 }
 

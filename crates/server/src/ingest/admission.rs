@@ -206,7 +206,9 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
             new_if(!state.mutes.values().any(is_same))
         }
         OperatorRequest::Unmute { mute } => new_if(state.mutes.contains_key(mute)),
-        OperatorRequest::AcknowledgeAlerts { .. } => ReportAdmission::New,
+        OperatorRequest::AcknowledgeAlerts { .. }
+        | OperatorRequest::RetryNotifications { .. }
+        | OperatorRequest::DropNotifications { .. } => ReportAdmission::New,
         OperatorRequest::DomainRepaired { domain, .. } => {
             new_if(state.domain_faults.contains_key(domain))
         }

@@ -16,6 +16,8 @@ pub struct DeliveryFailure {
     pub text: String,
     /// Whether the same delivery may succeed later.
     pub is_retryable: bool,
+    /// Whether the receiver was reached, so that this notification may be the cause.
+    pub reached_receiver: bool,
     /// How long the receiver asks to wait.
     pub retry_after: Option<Duration>,
 }
@@ -54,6 +56,7 @@ impl From<&DeliveryError> for DeliveryFailure {
             code: code(err).to_owned(),
             text: with_causes(err),
             is_retryable: err.is_retryable(),
+            reached_receiver: err.reached_receiver(),
             retry_after: err.retry_after(),
         }
     }

@@ -17,9 +17,14 @@ pub enum NotifyFailpoint {
     AfterDelivery,
     /// The queue knows that the notification is delivered.
     AfterMark,
+    /// The task that follows the log panics once, where [`Self::BeforeSave`] is.
+    FollowerPanic,
+    /// The task of a receiver panics once, where [`Self::BeforeDelivery`] is.
+    WorkerPanic,
 }
 
 impl NotifyFailpoint {
+    /// The steps.
     pub const ALL: [Self; 5] = [
         Self::BeforeSave,
         Self::AfterSave,
@@ -48,12 +53,27 @@ impl Failpoints {
     /// Stops the caller forever if the failpoint is reached. The other tasks of the notifier stop
     /// at their next step.
     pub(super) async fn pass(&self, point: NotifyFailpoint) {
+        let panics = match point {
+            NotifyFailpoint::BeforeSave => self.is_disarmed_by(NotifyFailpoint::FollowerPanic),
+            NotifyFailpoint::BeforeDelivery => self.is_disarmed_by(NotifyFailpoint::WorkerPanic),
+            _ => false,
+        };
+        assert!(!panics, "a failpoint of a test");
         if self.is_reached(point) {
             self.halted.send_replace(true);
         }
         if *self.halted.borrow() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Whether the failpoint is reached. It is then passed from now on.
+    fn is_disarmed_by(&self, point: NotifyFailpoint) -> bool {
+        let is_reached = self.is_reached(point);
+        if is_reached {
+            *self.armed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        is_reached
     }
 
     fn is_reached(&self, point: NotifyFailpoint) -> bool {

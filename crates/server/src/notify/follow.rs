@@ -1,8 +1,7 @@
 //! Follows the log: applies entries to the router, and stores what is to be delivered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId};
@@ -56,18 +55,29 @@ impl Notifier {
         Self { handle: Arc::clone(handle), controller: controller.clone(), tail: tail.clone() }
     }
 
-    /// Runs until the server stops.
+    /// Runs until the server stops. After a failure or a panic, it starts again from what is
+    /// stored.
     pub(crate) async fn run(self) {
+        let notifier = Arc::new(self);
         loop {
-            let mut workers = JoinSet::new();
-            match self.follow(&mut workers).await {
-                Ok(()) | Err(FollowError::Controller(_)) => return,
-                Err(err) => {
+            let mut task = JoinSet::new();
+            let attempt = Arc::clone(&notifier);
+            task.spawn(async move {
+                let mut workers = JoinSet::new();
+                let result = attempt.follow(&mut workers).await;
+                workers.shutdown().await;
+                result
+            });
+            match task.join_next().await {
+                None | Some(Ok(Ok(()) | Err(FollowError::Controller(_)))) => return,
+                Some(Ok(Err(err))) => {
                     tracing::error!(err = %WithCauses(&err), "the notifier failed; it tries again");
                 }
+                Some(Err(err)) => {
+                    tracing::error!(%err, "the notifier panicked; it starts again");
+                }
             }
-            workers.shutdown().await;
-            self.handle.set_store(None);
+            notifier.handle.set_store(None);
             tokio::time::sleep(RETRY_WAIT).await;
         }
     }
@@ -87,9 +97,8 @@ impl Notifier {
             store,
             router,
             policy: watch::Sender::new(Arc::default()),
-            queued: watch::Sender::new(0),
             workers,
-            running: BTreeSet::new(),
+            running: BTreeMap::new(),
             saved: tokio::time::Instant::now(),
         };
         follower.start(missing).await?;
@@ -119,10 +128,9 @@ struct Follower<'n> {
     store: Arc<NotifyStore>,
     router: Router,
     policy: watch::Sender<Arc<NotificationPolicy>>,
-    queued: watch::Sender<u64>,
     workers: &'n mut JoinSet<()>,
-    /// Receivers with a worker.
-    running: BTreeSet<String>,
+    /// Receivers with a worker, by the task.
+    running: BTreeMap<tokio::task::Id, String>,
     saved: tokio::time::Instant,
 }
 
@@ -158,11 +166,14 @@ impl Follower<'_> {
 
     async fn run(&mut self) -> Result<(), FollowError> {
         loop {
-            self.handle.cursor.store(self.router.seq(), Ordering::Relaxed);
             if self.is_idle() {
+                // Nothing that the log has is to be notified.
+                let end = self.tail.end();
+                self.handle.has_read(end, end);
                 self.idle().await?;
                 continue;
             }
+            let end = self.tail.end();
             let started = tokio::time::Instant::now();
             let wait = self.time_until_due();
             let seq = self.router.seq();
@@ -171,12 +182,32 @@ impl Follower<'_> {
                     Some(page) => page?,
                     None => return Ok(()),
                 },
+                Some(ended) = self.workers.join_next_with_id() => {
+                    self.restart_worker(ended).await?;
+                    continue;
+                }
                 () = tokio::time::sleep(wait) => Vec::new(),
             };
             self.process(page).await?;
+            self.handle.has_read(self.router.seq(), end);
             // Because of this wait, a burst of entries is read in few large pages.
             tokio::time::sleep_until(started + READ_INTERVAL).await;
         }
+    }
+
+    /// Replaces a worker that ended: its receiver would get nothing more.
+    async fn restart_worker(
+        &mut self,
+        ended: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
+    ) -> Result<(), FollowError> {
+        let id = match &ended {
+            Ok((id, ())) => *id,
+            Err(err) => err.id(),
+        };
+        let receiver = self.running.remove(&id);
+        tracing::error!(?receiver, err = ?ended.err(), "a delivery task ended; it starts again");
+        tokio::time::sleep(READ_INTERVAL).await;
+        self.use_policy().await
     }
 
     /// Whether there is nothing to notify, so that the log need not be read.
@@ -202,26 +233,28 @@ impl Follower<'_> {
         Duration::try_from(wait).unwrap_or_default().min(CURSOR_INTERVAL)
     }
 
-    async fn process(&mut self, page: Vec<Entry>) -> Result<(), FollowError> {
+    async fn process(&mut self, mut page: Vec<Entry>) -> Result<(), FollowError> {
         let next = self.router.seq() + 1;
-        if let Some(first) = page.first().filter(|first| first.seq > next) {
+        let is_missing = |(entry, seq): (&Entry, u64)| entry.seq != seq;
+        let missing = page.iter().zip(next..).position(is_missing);
+        if missing == Some(0) {
             tracing::warn!(
                 after = next - 1,
-                first = first.seq,
+                first = page[0].seq,
                 "entries were archived before the notifier read them"
             );
             self.reset(Some(GapCause::Archived)).await?;
             return self.use_policy().await;
         }
+        // What comes after missing entries is read again, and is then the start of a page.
+        page.truncate(missing.unwrap_or(page.len()));
         let changes_policy = page.iter().any(|entry| match &entry.event {
             Event::PolicySet { policy } => policy.notifications != *self.router.policy(),
             _ => false,
         });
         if !page.is_empty() {
             let view = self.view(&page).await?;
-            for entry in &page {
-                self.router.apply(entry, &view);
-            }
+            self.router.apply_page(&page, &view);
         }
         if changes_policy {
             // The fleet's state may include entries after `seq`. They are read nevertheless,
@@ -236,13 +269,8 @@ impl Follower<'_> {
 
     /// The nodes that these entries are about, as they are now.
     async fn view(&self, page: &[Entry]) -> Result<FleetView, FollowError> {
-        let mut nodes: BTreeSet<NodeId> =
+        let nodes: BTreeSet<NodeId> =
             page.iter().filter_map(|entry| concerned_node(&entry.event).cloned()).collect();
-        for entry in page {
-            if let Event::DomainFaultDetected { nodes: faulty, .. } = &entry.event {
-                nodes.extend(faulty.iter().cloned());
-            }
-        }
         Ok(self.controller.read(move |state| FleetView::of_nodes(state, nodes.iter())).await?)
     }
 
@@ -299,7 +327,7 @@ impl Follower<'_> {
         self.saved = tokio::time::Instant::now();
         self.handle.failpoints.pass(NotifyFailpoint::AfterSave).await;
         if has_messages {
-            self.queued.send_modify(|number| *number += 1);
+            self.handle.wake_workers();
         }
         Ok(())
     }
@@ -311,12 +339,14 @@ impl Follower<'_> {
         self.handle.forget(|name| policy.receivers.contains_key(name));
         self.policy.send_replace(Arc::clone(&policy));
         for name in policy.receivers.keys().cloned().chain(waiting) {
-            if self.running.insert(name.clone()) {
-                let signals =
-                    Signals { policy: self.policy.subscribe(), queued: self.queued.subscribe() };
-                let (handle, store) = (Arc::clone(self.handle), Arc::clone(&self.store));
-                self.workers.spawn(worker::run(name, handle, store, signals));
+            if self.running.values().any(|running| *running == name) {
+                continue;
             }
+            let queued = self.handle.queued.subscribe();
+            let signals = Signals { policy: self.policy.subscribe(), queued };
+            let (handle, store) = (Arc::clone(self.handle), Arc::clone(&self.store));
+            let task = self.workers.spawn(worker::run(name.clone(), handle, store, signals));
+            self.running.insert(task.id(), name);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -25,6 +25,30 @@ pub struct ReceiverStats {
     pub retries: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct LogProgress {
+    /// The last entry that the notifier has read.
+    cursor: u64,
+    /// When it last had read everything.
+    caught_up: Instant,
+}
+
+impl Default for LogProgress {
+    fn default() -> Self {
+        Self { cursor: 0, caught_up: Instant::now() }
+    }
+}
+
+/// How far the notifier is behind the end of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogLag {
+    /// The last entry that it has read.
+    pub(crate) cursor: u64,
+    pub(crate) entries: u64,
+    /// For how long it has not read everything.
+    pub(crate) behind_s: u64,
+}
+
 /// A handle to the notifier.
 #[derive(Debug)]
 pub(crate) struct NotifyHandle {
@@ -33,8 +57,9 @@ pub(crate) struct NotifyHandle {
     store: watch::Sender<Option<Arc<NotifyStore>>>,
     stats: Mutex<BTreeMap<String, ReceiverStats>>,
     gaps: AtomicU64,
-    /// The last entry that the notifier has read.
-    pub(super) cursor: AtomicU64,
+    reading: Mutex<LogProgress>,
+    /// Increases when a notification is queued, or becomes due.
+    pub(super) queued: watch::Sender<u64>,
     pub(crate) deliver: Arc<dyn Deliver>,
     pub(super) failpoints: Failpoints,
 }
@@ -50,7 +75,8 @@ impl NotifyHandle {
             store: watch::Sender::new(None),
             stats: Mutex::default(),
             gaps: AtomicU64::new(0),
-            cursor: AtomicU64::new(0),
+            reading: Mutex::default(),
+            queued: watch::Sender::new(0),
             deliver: deliver.unwrap_or_else(|| Arc::new(SenderDelivery::default())),
             failpoints: Failpoints::new(failpoint),
         }
@@ -87,18 +113,46 @@ impl NotifyHandle {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn cursor(&self) -> u64 {
-        self.cursor.load(Ordering::Relaxed)
+    /// Records how far the notifier has read. `end` is the end of the log before it read.
+    pub(super) fn has_read(&self, cursor: u64, end: u64) {
+        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        reading.cursor = cursor;
+        if cursor >= end {
+            reading.caught_up = Instant::now();
+        }
     }
 
-    /// Calls `access` on a blocking thread. `None` if the database is not open.
+    /// How far the notifier is behind the end of the log.
+    pub(crate) fn log_lag(&self, end: u64) -> LogLag {
+        let reading = *self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = end.saturating_sub(reading.cursor);
+        let behind_s = if entries == 0 { 0 } else { reading.caught_up.elapsed().as_secs() };
+        LogLag { cursor: reading.cursor, entries, behind_s }
+    }
+
+    /// Makes the workers look at their queues.
+    pub(crate) fn wake_workers(&self) {
+        self.queued.send_modify(|number| *number += 1);
+    }
+
+    /// Calls `access` on a blocking thread, if the database is open.
+    pub(crate) async fn with_open_store<T: Send + 'static>(
+        &self,
+        access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
+    ) -> Option<Result<T, NotifyStoreError>> {
+        let store = self.store.borrow().clone()?;
+        tokio::task::spawn_blocking(move || access(&store)).await.ok()
+    }
+
+    /// Calls `access` on a blocking thread, and waits for a database that is being opened. `None` if
+    /// it is not open in time.
     pub(crate) async fn with_store<T: Send + 'static>(
         &self,
         access: impl FnOnce(&NotifyStore) -> Result<T, NotifyStoreError> + Send + 'static,
     ) -> Option<Result<T, NotifyStoreError>> {
         let mut store = self.store.subscribe();
         let opened = tokio::time::timeout(OPEN_WAIT, store.wait_for(Option::is_some)).await;
-        let store = opened.ok()?.ok()?.clone()?;
-        tokio::task::spawn_blocking(move || access(&store)).await.ok()
+        drop(opened.ok()?.ok()?);
+        self.with_open_store(access).await
     }
 }

@@ -21,8 +21,9 @@ use serde::de::DeserializeOwned;
 use super::delivery::DeliveryFailure;
 use crate::log::sqlite::open_private;
 
-/// Version of the tables.
-const FORMAT: i64 = 1;
+/// Version of the tables. Version 1 has no `queue.reached_ms`.
+const FORMAT: i64 = 2;
+const UPGRADE_FROM_1: &str = "ALTER TABLE queue ADD COLUMN reached_ms INTEGER";
 /// `fstn`: tells the database apart from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_746e;
 
@@ -34,7 +35,8 @@ CREATE TABLE queue (
     id INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, key TEXT NOT NULL UNIQUE,
     message TEXT NOT NULL, queued_ms INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'waiting',
     attempts INTEGER NOT NULL DEFAULT 0, next_ms INTEGER, ended_ms INTEGER,
-    error_code TEXT, error_text TEXT, summarised INTEGER NOT NULL DEFAULT 0);
+    error_code TEXT, error_text TEXT, summarised INTEGER NOT NULL DEFAULT 0,
+    reached_ms INTEGER);
 CREATE INDEX queue_order ON queue (receiver, state, id);
 CREATE TABLE gaps (id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, after_seq INTEGER, end_seq INTEGER NOT NULL, cause TEXT NOT NULL);
 ";
@@ -43,7 +45,7 @@ CREATE TABLE gaps (id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL,
 pub(crate) const WAITING_MAX: u32 = 1000;
 /// Delivered notifications that are kept for `farrier notify queue --all`.
 const DELIVERED_MAX: u32 = 200;
-/// Undeliverable notifications that are kept.
+/// Undeliverable notifications that are kept per receiver.
 const UNDELIVERABLE_MAX: u32 = 1000;
 /// Recorded gaps that are kept.
 const GAPS_MAX: u32 = 100;
@@ -162,6 +164,8 @@ pub(crate) struct QueuedMessage {
     pub(crate) error: Option<(String, String)>,
     /// How many notifications it replaces.
     pub(crate) summarised: u64,
+    /// When the receiver was first reached and failed.
+    pub(crate) reached: Option<Timestamp>,
 }
 
 /// Waiting notifications of a receiver.
@@ -401,15 +405,19 @@ impl NotifyStore {
     ) -> Result<(), NotifyStoreError> {
         let update = "UPDATE queue SET state = ?2, attempts = attempts + 1, ended_ms = ?3,
             next_ms = NULL, error_code = ?4, error_text = ?5 WHERE id = ?1";
-        let prune = "DELETE FROM queue WHERE state = ?1 AND id NOT IN
-            (SELECT id FROM queue WHERE state = ?1 ORDER BY id DESC LIMIT ?2)";
+        // By receiver, so that one receiver does not push out the notifications of another.
+        let prune = "DELETE FROM queue WHERE state = ?1
+            AND receiver = (SELECT receiver FROM queue WHERE id = ?3)
+            AND id NOT IN (SELECT id FROM queue WHERE state = ?1
+                AND receiver = (SELECT receiver FROM queue WHERE id = ?3)
+                ORDER BY id DESC LIMIT ?2)";
         let (code, text) = error_columns(failure);
         let mut connection = self.connection();
         let run = |connection: &mut Connection| -> rusqlite::Result<()> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             transaction.execute(update, params![id, state, now.as_millisecond(), code, text])?;
-            transaction.execute(prune, params![state, most])?;
+            transaction.execute(prune, params![state, most, id])?;
             transaction.commit()
         };
         run(&mut connection).map_err(failed("update the queue"))
@@ -420,14 +428,62 @@ impl NotifyStore {
         &self,
         id: i64,
         failure: &DeliveryFailure,
+        now: Timestamp,
         next: Timestamp,
     ) -> Result<(), NotifyStoreError> {
         let update = "UPDATE queue SET attempts = attempts + 1, next_ms = ?2, error_code = ?3,
-            error_text = ?4 WHERE id = ?1";
+            error_text = ?4, reached_ms = coalesce(reached_ms, ?5) WHERE id = ?1";
         let (code, text) = error_columns(Some(failure));
+        let reached_ms = failure.reached_receiver.then(|| now.as_millisecond());
         let connection = self.connection();
-        let updated = connection.execute(update, params![id, next.as_millisecond(), code, text]);
-        updated.map(drop).map_err(failed("update the queue"))
+        let row = params![id, next.as_millisecond(), code, text, reached_ms];
+        connection.execute(update, row).map(drop).map_err(failed("update the queue"))
+    }
+
+    /// The number of notifications of a receiver that wait or are undeliverable. With a key, only
+    /// that one.
+    pub(crate) fn count_open(
+        &self,
+        receiver: &str,
+        key: Option<&str>,
+    ) -> Result<u64, NotifyStoreError> {
+        let query = format!("SELECT count(*) FROM queue {OPEN}");
+        let connection = self.connection();
+        let count = connection.query_row(&query, params![receiver, key], |row| row.get(0));
+        count.map_err(failed("read the queue"))
+    }
+
+    /// Makes notifications due now, also undeliverable ones. They keep their place in the queue.
+    pub(crate) fn retry_now(
+        &self,
+        receiver: &str,
+        key: Option<&str>,
+    ) -> Result<u64, NotifyStoreError> {
+        let update = format!(
+            "UPDATE queue SET state = 'waiting', next_ms = NULL, ended_ms = NULL,
+                reached_ms = NULL {OPEN}"
+        );
+        self.change_open(&update, receiver, key)
+    }
+
+    /// Removes notifications that wait or are undeliverable.
+    pub(crate) fn discard(
+        &self,
+        receiver: &str,
+        key: Option<&str>,
+    ) -> Result<u64, NotifyStoreError> {
+        self.change_open(&format!("DELETE FROM queue {OPEN}"), receiver, key)
+    }
+
+    fn change_open(
+        &self,
+        statement: &str,
+        receiver: &str,
+        key: Option<&str>,
+    ) -> Result<u64, NotifyStoreError> {
+        let connection = self.connection();
+        let changed = connection.execute(statement, params![receiver, key]);
+        changed.map(|count| count as u64).map_err(failed("update the queue"))
     }
 }
 
@@ -435,14 +491,18 @@ fn error_columns(failure: Option<&DeliveryFailure>) -> (Option<&str>, Option<&st
     (failure.map(|failure| failure.code.as_str()), failure.map(|failure| failure.text.as_str()))
 }
 
-const SELECT: &str = "SELECT id, receiver, message, queued_ms, state, attempts, next_ms, error_code, error_text, summarised FROM queue";
+/// Selects the notifications of receiver `?1` that wait or are undeliverable, and have key `?2`
+/// unless it is null.
+const OPEN: &str = "WHERE receiver = ?1 AND state != 'delivered' AND (?2 IS NULL OR key = ?2)";
+
+const SELECT: &str = "SELECT id, receiver, message, queued_ms, state, attempts, next_ms, error_code, error_text, summarised, reached_ms FROM queue";
 
 fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, NotifyStoreError>> {
     let (text, state): (String, String) = (row.get(2)?, row.get(4)?);
     let (id, receiver, queued_ms) = (row.get(0)?, row.get(1)?, row.get(3)?);
     let (attempts, next_ms): (u32, Option<i64>) = (row.get(5)?, row.get(6)?);
     let (code, error): (Option<String>, Option<String>) = (row.get(7)?, row.get(8)?);
-    let summarised = row.get(9)?;
+    let (summarised, reached_ms): (u64, Option<i64>) = (row.get(9)?, row.get(10)?);
     let decoded = || {
         Ok(QueuedMessage {
             id,
@@ -454,6 +514,7 @@ fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, NotifyStoreE
             next: next_ms.map(time),
             error: code.map(|code| (code, error.unwrap_or_default())),
             summarised,
+            reached: reached_ms.map(time),
         })
     };
     Ok(decoded())
@@ -537,8 +598,8 @@ fn enqueue(
     transaction.execute(insert, row).map(drop).map_err(what)
 }
 
-/// Counts a notification in the last summary, unless a delivery of the summary was attempted: then
-/// the receiver may already have it.
+/// Counts a notification in the summary at the end of the queue, or adds one there. An earlier
+/// summary may be in delivery, and what came after it would be counted out of order.
 fn summarise(
     transaction: &Transaction<'_>,
     message: &Outgoing,
@@ -546,8 +607,9 @@ fn summarise(
 ) -> Result<(), NotifyStoreError> {
     let what = failed("summarise notifications");
     let Outgoing { receiver, notification } = message;
-    let query = "SELECT id, key, summarised, message FROM queue WHERE receiver = ?1
-        AND state = 'waiting' AND summarised > 0 AND attempts = 0 ORDER BY id DESC LIMIT 1";
+    let query = "SELECT id, key, summarised, message FROM
+        (SELECT * FROM queue WHERE receiver = ?1 AND state = 'waiting' ORDER BY id DESC LIMIT 1)
+        WHERE summarised > 0 AND attempts = 0";
     let open = transaction
         .query_row(query, [receiver], |row| {
             Ok((
@@ -595,8 +657,19 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
         transaction.execute_batch(TABLES)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
+    } else if pragmas(&transaction)? == (APPLICATION_ID, 1) {
+        transaction.execute_batch(UPGRADE_FROM_1)?;
+        transaction.pragma_update(None, "user_version", FORMAT)?;
     }
     transaction.commit()?;
+    pragmas(connection)
+}
+
+/// Application and version of the tables.
+fn pragmas(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get(0));
     Ok((pragma("application_id")?, pragma("user_version")?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,9 @@
 //! own.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use farrier_fleet::notify::{NotificationPolicy, Receiver};
@@ -10,13 +12,18 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use super::backoff;
-use super::delivery::DeliveryFailure;
+use super::delivery::{DeliveryFailure, DeliveryFuture};
 use super::failpoint::NotifyFailpoint;
 use super::shared::NotifyHandle;
 use super::store::{NotifyStore, NotifyStoreError, QueuedMessage};
 
-/// Longest attempt. Each kind of delivery has its own, shorter deadlines.
+/// Longest attempt over the network. Each kind of delivery has its own, shorter deadlines.
 const ATTEMPT_MAX: Duration = Duration::from_secs(120);
+/// How much longer than its own deadline a command may take: it is then killed and waited for.
+const COMMAND_MARGIN: Duration = Duration::from_secs(30);
+/// A receiver that is reached and fails for this long may fail because of the notification, which
+/// would hold up all others. As long as the hooks of the agent try.
+const GIVE_UP_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
 /// What a worker follows.
 #[derive(Debug, Clone)]
@@ -35,10 +42,14 @@ pub(super) async fn run(
     mut signals: Signals,
 ) {
     let mut failures = 0;
+    let mut last: Option<Receiver> = None;
     loop {
         // Marks both as seen before the queue is read, so that no change is missed.
         signals.queued.mark_unchanged();
         let receiver = signals.policy.borrow_and_update().receivers.get(&name).cloned();
+        // A change of the receiver may be what the next attempt waited for.
+        let has_changed = last.is_some() && last != receiver;
+        last.clone_from(&receiver);
         let message = match next(&store, &name).await {
             Ok(message) => message,
             Err(err) => {
@@ -59,20 +70,28 @@ pub(super) async fn run(
                     code: "receiver-removed".to_owned(),
                     text: "the policy no longer has this receiver".to_owned(),
                     is_retryable: false,
+                    reached_receiver: false,
                     retry_after: None,
                 };
                 mark(&handle, &store, &name, &message, Err(removed), 0).await;
             }
             (Some(message), Some(receiver)) => {
-                if let Some(wait) = remaining_wait(&message) {
+                if let Some(wait) = remaining_wait(&message).filter(|_| !has_changed) {
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
-                        // A change of the receiver may be what it waited for.
-                        changed = signals.policy.changed() => if changed.is_err() { return },
-                    }
-                    // The receiver may have changed meanwhile.
-                    if signals.policy.borrow().receivers.get(&name) != Some(&receiver) {
-                        continue;
+                        // The notification may be dropped or due at once.
+                        changed = signals.queued.changed() => {
+                            if changed.is_err() {
+                                return;
+                            }
+                            continue;
+                        }
+                        changed = signals.policy.changed() => {
+                            if changed.is_err() {
+                                return;
+                            }
+                            continue;
+                        }
                     }
                 }
                 failures = attempt(&handle, &store, &name, &receiver, &message, failures).await;
@@ -99,14 +118,22 @@ async fn attempt(
 ) -> u32 {
     handle.failpoints.pass(NotifyFailpoint::BeforeDelivery).await;
     let delivery = handle.deliver.deliver(receiver, &message.notification);
-    let result = tokio::time::timeout(ATTEMPT_MAX, delivery).await.unwrap_or_else(|_| {
-        Err(DeliveryFailure {
-            code: "timed-out".to_owned(),
-            text: format!("the delivery took longer than {} s", ATTEMPT_MAX.as_secs()),
-            is_retryable: true,
-            retry_after: None,
-        })
-    });
+    let limit = attempt_max(receiver);
+    let failure = |code: &str, text: String| DeliveryFailure {
+        code: code.to_owned(),
+        text,
+        is_retryable: true,
+        reached_receiver: true,
+        retry_after: None,
+    };
+    let result = match tokio::time::timeout(limit, catch_panic(delivery)).await {
+        Ok(Some(result)) => result,
+        Ok(None) => Err(failure("panicked", "the delivery panicked".to_owned())),
+        Err(_) => {
+            let text = format!("the delivery took longer than {} s", limit.as_secs());
+            Err(failure("timed-out", text))
+        }
+    };
     handle.failpoints.pass(NotifyFailpoint::AfterDelivery).await;
     let failures = match &result {
         Err(failure) if failure.is_retryable => failures.saturating_add(1),
@@ -115,6 +142,34 @@ async fn attempt(
     mark(handle, store, name, message, result, failures).await;
     handle.failpoints.pass(NotifyFailpoint::AfterMark).await;
     failures
+}
+
+fn attempt_max(receiver: &Receiver) -> Duration {
+    match receiver {
+        Receiver::Command(command) => {
+            Duration::from_secs(u64::from(command.timeout_s)) + COMMAND_MARGIN
+        }
+        _ => ATTEMPT_MAX,
+    }
+}
+
+/// The result of a delivery. `None` if it panicked: the notification is then tried again like after
+/// any failure, and the panic does not end the worker.
+async fn catch_panic(mut delivery: DeliveryFuture<'_>) -> Option<Result<(), DeliveryFailure>> {
+    std::future::poll_fn(|context| {
+        let poll = AssertUnwindSafe(|| delivery.as_mut().poll(context));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+/// Whether to stop trying a notification that failed.
+fn is_hopeless(failure: &DeliveryFailure, message: &QueuedMessage, now: Timestamp) -> bool {
+    let lasts = |since| now.duration_since(since) >= GIVE_UP_AFTER;
+    !failure.is_retryable || failure.reached_receiver && message.reached.is_some_and(lasts)
 }
 
 /// Records the result of an attempt. If that fails, the notification is delivered again.
@@ -133,7 +188,7 @@ async fn mark(
             handle.count(name, |stats| stats.delivered += 1);
             blocking(store, move |store| store.delivered(id, now)).await
         }
-        Err(failure) if failure.is_retryable => {
+        Err(failure) if !is_hopeless(&failure, message, now) => {
             let wait = backoff::wait(failures, jitter());
             let wait = failure.retry_after.map_or(wait, |asked| asked.max(wait));
             if message.attempts == 0 {
@@ -147,7 +202,7 @@ async fn mark(
             handle.count(name, |stats| stats.retries += 1);
             let wait = SignedDuration::try_from(wait).unwrap_or_default();
             let next = now.checked_add(wait).unwrap_or(now);
-            blocking(store, move |store| store.retry(id, &failure, next)).await
+            blocking(store, move |store| store.retry(id, &failure, now, next)).await
         }
         Err(failure) => {
             tracing::error!(
@@ -193,152 +248,4 @@ fn jitter() -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use farrier_fleet::notify::{Notification, Outgoing, RouterChanges};
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::notify::delivery::{Deliver, DeliveryFuture};
-    use crate::notify::store::{QueueState, WAITING_MAX};
-
-    /// A receiver that is down until a time, and refuses one key for good.
-    #[derive(Debug)]
-    struct Outage {
-        until: Instant,
-        refused: String,
-        got: Mutex<Vec<String>>,
-    }
-
-    impl Deliver for Outage {
-        fn deliver<'a>(
-            &'a self,
-            _receiver: &'a Receiver,
-            notification: &'a Notification,
-        ) -> DeliveryFuture<'a> {
-            let failure = |code: &str, is_retryable| DeliveryFailure {
-                code: code.to_owned(),
-                text: code.to_owned(),
-                is_retryable,
-                retry_after: None,
-            };
-            let result = if Instant::now() < self.until {
-                Err(failure("connect", true))
-            } else if notification.key == self.refused {
-                Err(failure("status", false))
-            } else {
-                self.got.lock().unwrap().push(notification.key.clone());
-                Ok(())
-            };
-            Box::pin(std::future::ready(result))
-        }
-    }
-
-    fn message(key: &str) -> Outgoing {
-        let at = Timestamp::UNIX_EPOCH;
-        let notification = Notification::test("hook", "ann", at);
-        let notification = Notification { key: key.to_owned(), ..notification };
-        Outgoing { receiver: "hook".to_owned(), notification }
-    }
-
-    fn policy() -> Arc<NotificationPolicy> {
-        let policy = serde_json::json!({
-            "receivers": { "hook": { "webhook": { "url": "http://127.0.0.1:1/" } } },
-        });
-        Arc::new(serde_json::from_value(policy).unwrap())
-    }
-
-    struct Fixture {
-        _folder: tempfile::TempDir,
-        handle: Arc<NotifyHandle>,
-        store: Arc<NotifyStore>,
-        outage: Arc<Outage>,
-    }
-
-    impl Fixture {
-        fn new(down_s: u64, refused: &str) -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let outage = Arc::new(Outage {
-                until: Instant::now() + Duration::from_secs(down_s),
-                refused: refused.to_owned(),
-                got: Mutex::default(),
-            });
-            let deliver = Arc::clone(&outage) as Arc<dyn Deliver>;
-            let dir = folder.path().to_owned();
-            let store = Arc::new(NotifyStore::open(&dir).unwrap().store);
-            let handle = Arc::new(NotifyHandle::new(dir, Some(deliver), None));
-            Self { _folder: folder, handle, store, outage }
-        }
-
-        fn queue(&self, messages: &[Outgoing]) {
-            let now = Timestamp::now();
-            self.store.save(1, &RouterChanges::default(), messages, None, now).unwrap();
-        }
-
-        /// Runs the worker until the queue is empty.
-        async fn drain(&self, policy: Arc<NotificationPolicy>) {
-            let (policy, queued) = (watch::Sender::new(policy), watch::Sender::new(0));
-            let signals = Signals { policy: policy.subscribe(), queued: queued.subscribe() };
-            let (handle, store) = (Arc::clone(&self.handle), Arc::clone(&self.store));
-            let worker = tokio::spawn(run("hook".to_owned(), handle, store, signals));
-            while self.store.next("hook").unwrap().is_some() {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            worker.abort();
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_receiver_that_is_down_for_ten_minutes_gets_everything_in_order() {
-        let fixture = Fixture::new(600, "none");
-        let keys: Vec<String> = (0..50).map(|number| format!("key-{number:02}")).collect();
-        let messages: Vec<Outgoing> = keys.iter().map(|key| message(key)).collect();
-        fixture.queue(&messages);
-        let started = Instant::now();
-        fixture.drain(policy()).await;
-        assert_eq!(*fixture.outage.got.lock().unwrap(), keys);
-        let passed = started.elapsed().as_secs();
-        assert!((600..700).contains(&passed), "{passed} s: it is tried again within a minute");
-        let stats = fixture.handle.stats()["hook"];
-        assert_eq!((stats.delivered, stats.failed), (50, 0));
-        assert!((10..30).contains(&stats.retries), "{} retries", stats.retries);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_delivered_is_kept_and_delays_nothing() {
-        let fixture = Fixture::new(0, "key-1");
-        fixture.queue(&[message("key-0"), message("key-1"), message("key-2")]);
-        fixture.drain(policy()).await;
-        assert_eq!(*fixture.outage.got.lock().unwrap(), ["key-0", "key-2"]);
-        let open = fixture.store.messages(false).unwrap();
-        assert_eq!((open.len(), open[0].state), (1, QueueState::Undeliverable));
-        assert_eq!(open[0].error.as_ref().unwrap().0, "status");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_notifications_of_a_removed_receiver_are_undeliverable() {
-        let fixture = Fixture::new(0, "none");
-        fixture.queue(&[message("key-0")]);
-        fixture.drain(Arc::default()).await;
-        let open = fixture.store.messages(false).unwrap();
-        assert_eq!(open[0].error.as_ref().unwrap().0, "receiver-removed");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_full_queue_ends_in_one_summary() {
-        let fixture = Fixture::new(60, "none");
-        let messages: Vec<Outgoing> =
-            (0..WAITING_MAX + 500).map(|number| message(&format!("key-{number}"))).collect();
-        fixture.queue(&messages);
-        // A repeated save adds nothing.
-        fixture.queue(&messages[..10]);
-        let open = fixture.store.messages(false).unwrap();
-        assert_eq!(open.len(), WAITING_MAX as usize + 1);
-        let last = open.last().unwrap();
-        assert_eq!(last.summarised, 500);
-        assert_eq!(last.notification.code, "notifications-summarised");
-        fixture.drain(policy()).await;
-        assert_eq!(fixture.outage.got.lock().unwrap().len(), WAITING_MAX as usize + 1);
-    }
-}
+mod tests;

@@ -14,7 +14,8 @@ use farrier_fleet::notify::{
 use farrier_wire::rest::{
     AcknowledgeRequest, DeliveryErrorView, Done, HintCode, MuteList, MuteRequest, MuteRow,
     NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
-    QueuedNotification, ReceiverQueue, UnmuteRequest,
+    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
+    UnmuteRequest,
 };
 
 use super::Call;
@@ -69,13 +70,16 @@ pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
         end: gap.end_seq,
         cause: gap.cause.code().to_owned(),
     };
+    let end = call.app.tail.end();
+    let lag = call.app.notify.log_lag(end);
     Reply::json(&NotificationQueue {
         receivers: receivers.into_values().collect(),
         more: messages.len().saturating_sub(MESSAGES_MAX) as u64,
         messages: messages.into_iter().take(MESSAGES_MAX).map(row).collect(),
         gaps: gaps.into_iter().map(gap).collect(),
-        cursor: call.app.notify.cursor(),
-        end: call.app.tail.end(),
+        cursor: lag.cursor,
+        end,
+        behind_s: lag.behind_s,
     })
 }
 
@@ -143,6 +147,53 @@ pub(super) async fn test(call: Call) -> Result<Reply, Failure> {
     Reply::json(&NotificationTestResult { delivered: error.is_none(), error })
 }
 
+/// What is done with notifications in the queue.
+#[derive(Debug, Clone, Copy)]
+enum QueueChange {
+    Retry,
+    Drop,
+}
+
+pub(super) async fn retry(call: Call) -> Result<Reply, Failure> {
+    change_queue(call, QueueChange::Retry).await
+}
+
+pub(super) async fn discard(call: Call) -> Result<Reply, Failure> {
+    change_queue(call, QueueChange::Drop).await
+}
+
+/// Changes the queue after the request is in the log, so that the log has who did it.
+async fn change_queue(call: Call, change: QueueChange) -> Result<Reply, Failure> {
+    call.caller()?.check_fleet_wide()?;
+    let QueuedNotificationsRequest { receiver, key } = call.body()?;
+    let (name, wanted) = (receiver.clone(), key.clone());
+    let open = with_store(&call, move |store| store.count_open(&name, wanted.as_deref())).await?;
+    let name = receiver.clone();
+    let is_known = call
+        .app
+        .controller
+        .read(move |state| state.policy.notifications.receivers.contains_key(&name));
+    if open == 0 || matches!(change, QueueChange::Retry) && !is_known.await? {
+        let detail =
+            "no such notification waits or is undeliverable, or the policy has no such receiver";
+        return Err(Failure::not_found(detail, HintCode::ShowNotifications));
+    }
+    let (name, wanted) = (receiver.clone(), key.clone());
+    let request = match change {
+        QueueChange::Retry => OperatorRequest::RetryNotifications { receiver, key },
+        QueueChange::Drop => OperatorRequest::DropNotifications { receiver, key },
+    };
+    let event = Event::OperatorRequested { request };
+    call.app.controller.submit(call.caller()?.actor(), event).await?;
+    let count = with_store(&call, move |store| match change {
+        QueueChange::Retry => store.retry_now(&name, wanted.as_deref()),
+        QueueChange::Drop => store.discard(&name, wanted.as_deref()),
+    });
+    let count = count.await?;
+    call.app.notify.wake_workers();
+    Reply::json(&QueuedNotificationsChanged { count })
+}
+
 pub(super) async fn mutes(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let extent = Extent::count(&call.app.controller, &caller).await?;
@@ -150,8 +201,10 @@ pub(super) async fn mutes(call: Call) -> Result<Reply, Failure> {
     let mutes = call.app.controller.read(move |state| {
         let is_visible = |mute: &Mute| {
             let node = mute.matches.node.as_ref();
-            let sees_node = node.is_none_or(|node| {
-                state.nodes.get(node).is_some_and(|node| caller.sees(&node.location))
+            // A mute of a node that is gone is shown to those who see every node.
+            let sees_node = node.is_none_or(|node| match state.nodes.get(node) {
+                Some(node) => caller.sees(&node.location),
+                None => caller.check_fleet_wide().is_ok(),
             });
             let domain = mute.matches.domain.as_ref();
             sees_node && domain.is_none_or(|domain| extent.touches(domain))
@@ -208,7 +261,9 @@ pub(super) async fn unmute(call: Call) -> Result<Reply, Failure> {
         Failure::not_found(detail, HintCode::ListMutes)
     };
     let found = found.await?.ok_or_else(unknown)?;
-    check_scope(&call, &found.matches).await.map_err(|_| unknown())?;
+    if call.caller()?.check_fleet_wide().is_err() {
+        check_scope(&call, &found.matches).await.map_err(|_| unknown())?;
+    }
     submit_request(&call, OperatorRequest::Unmute { mute }).await
 }
 

@@ -117,12 +117,14 @@ fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.permission.is_some(),
         404 => {
-            const WITH_NAMES_IN_BODY: [&str; 8] = [
+            const WITH_NAMES_IN_BODY: [&str; 10] = [
                 "createToken",
                 "freeze",
                 "unfreeze",
                 "domainRepaired",
                 "testReceiver",
+                "retryNotifications",
+                "dropNotifications",
                 "acknowledgeAlerts",
                 "mute",
                 "unmute",

@@ -3,8 +3,8 @@
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
     AcknowledgeRequest, DiagRequest, DomainRepairedRequest, EmptyRequest, FreezeRequest,
-    HoldRequest, MuteRequest, NotificationTestRequest, RepairedRequest, RetireRequest,
-    TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest, VerifyRequest,
+    HoldRequest, MuteRequest, NotificationTestRequest, QueuedNotificationsRequest, RepairedRequest,
+    RetireRequest, TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest, VerifyRequest,
 };
 use hyper::Method;
 
@@ -28,6 +28,7 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
         parse_body::<MuteRequest>(body).is_ok(),
         parse_body::<UnmuteRequest>(body).is_ok(),
         parse_body::<NotificationTestRequest>(body).is_ok(),
+        parse_body::<QueuedNotificationsRequest>(body).is_ok(),
         parse_body::<HoldRequest>(body).is_ok(),
         parse_body::<EmptyRequest>(body).is_ok(),
         parse_body::<RepairedRequest>(body).is_ok(),

@@ -11,8 +11,9 @@ use farrier_wire::rest::{
     DomainRepairedRequest, Done, EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest,
     HoldRequest, LocationRequest, Matrix, Me, MuteList, MuteRequest, NodeDetail, NodeExplanation,
     NodePage, NotificationQueue, NotificationTestRequest, NotificationTestResult, PolicyView,
-    RepairedRequest, RetireRequest, Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest,
-    UnfreezeRequest, UnmuteRequest, VerifyRequest,
+    QueuedNotificationsChanged, QueuedNotificationsRequest, RepairedRequest, RetireRequest,
+    Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest,
+    VerifyRequest,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -279,6 +280,12 @@ pub(super) static TABLE: &[Route] = &[
     route!(POST "/api/v1/notification-tests", "testReceiver", ADMINISTER, &[], body!(NotificationTestRequest),
         json!(NotificationTestResult), notify::test,
         "Sends a test message to a receiver. Requires the whole fleet as scope."),
+    route!(POST "/api/v1/notification-retries", "retryNotifications", ADMINISTER, &[],
+        body!(QueuedNotificationsRequest), json!(QueuedNotificationsChanged), notify::retry,
+        "Delivers waiting and undeliverable notifications of a receiver now. Requires the whole fleet as scope."),
+    route!(POST "/api/v1/notification-drops", "dropNotifications", ADMINISTER, &[],
+        body!(QueuedNotificationsRequest), json!(QueuedNotificationsChanged), notify::discard,
+        "Removes waiting and undeliverable notifications of a receiver. Requires the whole fleet as scope."),
     route!(POST "/api/v1/acknowledgements", "acknowledgeAlerts", OPERATE, &[], body!(AcknowledgeRequest), json!(Done),
         notify::acknowledge,
         "Acknowledges a group of alerts: it is neither repeated nor escalated. Requires the whole fleet as scope."),

@@ -98,6 +98,23 @@ async fn a_kill_at_any_step_loses_nothing_and_duplicates_have_the_same_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_notifier_that_panics_starts_again() {
+    for point in [NotifyFailpoint::FollowerPanic, NotifyFailpoint::WorkerPanic] {
+        let recorder = Recorder::new();
+        let mut server = NotifyServer::new(Some(recorder.clone()));
+        server.start(Some((point, 1))).await;
+        server.set_policy(&each_alone()).await;
+        server.enrol("gpu-1").await;
+        for number in 1..=3 {
+            let code = format!("test.code-{number}");
+            server.report("gpu-1", vec![finding(number, &code)]).await;
+            until("the finding is delivered", || recorder.codes().contains(&code)).await;
+        }
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_is_down_delays_no_other() {
     let recorder = Recorder::new();
     recorder.set_down("hook", true);

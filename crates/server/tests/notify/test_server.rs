@@ -100,6 +100,7 @@ impl Deliver for Recorder {
                 code: "connect".to_owned(),
                 text: "down".to_owned(),
                 is_retryable: true,
+                reached_receiver: false,
                 retry_after: None,
             })
         } else {

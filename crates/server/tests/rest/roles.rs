@@ -28,7 +28,7 @@ enum ScopeRule {
 const DIAG: &str = r#"{"level":1,"minutes":1}"#;
 const TUNE: &str = r#"{"profile":"shared"}"#;
 
-const CASES: [(&str, &str, &str, Allowed, ScopeRule); 44] = [
+const CASES: [(&str, &str, &str, Allowed, ScopeRule); 46] = [
     ("GET", "/api/v1/nodes", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/nodes/a", "", Allowed::All, ScopeRule::InScope(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Allowed::All, ScopeRule::InScope(404)),
@@ -121,6 +121,20 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 44] = [
     ),
     (
         "POST",
+        "/api/v1/notification-retries",
+        r#"{"receiver":"none"}"#,
+        Allowed::Admins,
+        ScopeRule::FleetWide,
+    ),
+    (
+        "POST",
+        "/api/v1/notification-drops",
+        r#"{"receiver":"none"}"#,
+        Allowed::Admins,
+        ScopeRule::FleetWide,
+    ),
+    (
+        "POST",
         "/api/v1/acknowledgements",
         r#"{"group":"none"}"#,
         Allowed::Operators,
@@ -197,9 +211,15 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                         409
                     }
                     _ if path.ends_with("/artifacts/7") => 404,
-                    _ if ["/unmutes", "/notification-tests", "/acknowledgements"]
-                        .iter()
-                        .any(|other| path.ends_with(other)) =>
+                    _ if [
+                        "/unmutes",
+                        "/notification-tests",
+                        "/notification-retries",
+                        "/notification-drops",
+                        "/acknowledgements",
+                    ]
+                    .iter()
+                    .any(|other| path.ends_with(other)) =>
                     {
                         404
                     }

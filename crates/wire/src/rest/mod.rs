@@ -26,7 +26,8 @@ pub use nodes::{
 pub use notify::{
     AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
     NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
-    QueuedNotification, ReceiverQueue, UnmuteRequest,
+    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
+    UnmuteRequest,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};

@@ -132,6 +132,25 @@ view! { lenient
         cursor: u64,
         /// The last entry of the log.
         end: u64,
+        /// Seconds for which the notifier has not read the whole log; 0 if it has.
+        behind_s: u64,
+    }
+}
+
+view! { strict
+    /// Chooses notifications of a receiver that wait or are undeliverable.
+    QueuedNotificationsRequest {
+        /// The receiver. The policy need not have it any more to drop notifications.
+        receiver: String,
+        /// Idempotency key of the only notification; all if null.
+        key: Option<String>,
+    }
+}
+
+view! { lenient
+    /// How many notifications were changed.
+    QueuedNotificationsChanged {
+        count: u64,
     }
 }
 

@@ -4,7 +4,7 @@ mod check;
 mod mute;
 mod queue;
 
-use farrier_wire::rest::NotificationTestResult;
+use farrier_wire::rest::{NotificationTestResult, QueuedNotificationsChanged};
 use serde_json::json;
 
 use super::fleet::session::FleetSession;
@@ -21,6 +21,12 @@ pub(crate) enum NotifyCommand {
     Test(TestArgs),
     /// Show notifications that wait for delivery or cannot be delivered
     Queue(queue::Args),
+    /// Deliver waiting and undeliverable notifications now
+    Retry(ChooseArgs),
+    /// Remove waiting and undeliverable notifications
+    ///
+    /// They are then never delivered.
+    Drop(ChooseArgs),
     /// Mute alerts for a time
     ///
     /// What still fires when the mute ends is then sent.
@@ -42,6 +48,14 @@ pub(crate) struct TestArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct ChooseArgs {
+    /// Name of the receiver
+    receiver: String,
+    /// Only the notification with this key, as `farrier notify queue --output json` shows it
+    key: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct AckArgs {
     /// The group, as in its notifications
     group: String,
@@ -56,6 +70,16 @@ pub(crate) fn run(command: &NotifyCommand, printer: &mut Printer) -> anyhow::Res
         NotifyCommand::Check(args) => check::run(args, printer),
         NotifyCommand::Test(args) => test(session, args, printer),
         NotifyCommand::Queue(args) => queue::run(session, args, printer),
+        NotifyCommand::Retry(args) => {
+            let count = choose(session, "/api/v1/notification-retries", args)?;
+            printer.line(&format!("{} due now", notifications(count, "is", "are")))?;
+            Ok(Outcome::Fine)
+        }
+        NotifyCommand::Drop(args) => {
+            let count = choose(session, "/api/v1/notification-drops", args)?;
+            printer.line(&format!("{} dropped", notifications(count, "was", "were")))?;
+            Ok(Outcome::Fine)
+        }
         NotifyCommand::Mute(args) => mute::mute(session, args, printer),
         NotifyCommand::Unmute(args) => mute::unmute(session, args, printer),
         NotifyCommand::Mutes(args) => mute::list(session, args, printer),
@@ -64,6 +88,19 @@ pub(crate) fn run(command: &NotifyCommand, printer: &mut Printer) -> anyhow::Res
             let confirmation = format!("group {} is acknowledged", args.group);
             send(session, printer, "/api/v1/acknowledgements", &body, &confirmation)
         }
+    }
+}
+
+fn choose(session: &mut FleetSession, path: &str, args: &ChooseArgs) -> anyhow::Result<u64> {
+    let body = json!({ "receiver": args.receiver, "key": args.key });
+    let QueuedNotificationsChanged { count } = session.post(path, &body)?;
+    Ok(count)
+}
+
+fn notifications(count: u64, singular: &str, plural: &str) -> String {
+    match count {
+        1 => format!("1 notification {singular}"),
+        count => format!("{count} notifications {plural}"),
     }
 }
 

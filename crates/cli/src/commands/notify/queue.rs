@@ -7,6 +7,9 @@ use crate::commands::Outcome;
 use crate::commands::fleet::session::FleetSession;
 use crate::printer::{Printer, Tone};
 
+/// A notifier that is behind for longer is stuck: it reads thousands of entries a second.
+const BEHIND_S_MAX: u64 = 60;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also show notifications that were delivered lately
@@ -23,18 +26,35 @@ pub(super) fn run(
 ) -> anyhow::Result<Outcome> {
     let state = if args.all { "all" } else { "open" };
     let queue: NotificationQueue = session.get(&format!("/api/v1/notifications?state={state}"))?;
-    let has_problem = queue.receivers.iter().any(|receiver| receiver.undeliverable > 0)
-        || queue.messages.iter().any(|message| message.state == "waiting" && message.attempts > 0);
-    let outcome = Outcome::finding_if(has_problem);
     if args.output == Output::Json {
         printer.json(&queue)?;
-        return Ok(outcome);
+        return Ok(outcome(&queue));
+    }
+    print(&queue, printer)?;
+    Ok(outcome(&queue))
+}
+
+fn outcome(queue: &NotificationQueue) -> Outcome {
+    let has_problem = queue.receivers.iter().any(|receiver| receiver.undeliverable > 0)
+        || queue.messages.iter().any(|message| message.state == "waiting" && message.attempts > 0)
+        || queue.behind_s > BEHIND_S_MAX;
+    Outcome::finding_if(has_problem)
+}
+
+fn print(queue: &NotificationQueue, printer: &mut Printer) -> anyhow::Result<()> {
+    if queue.behind_s > BEHIND_S_MAX {
+        let entries = queue.end.saturating_sub(queue.cursor);
+        let text = format!(
+            "read up to entry {} of {}: {entries} entries behind, for {} s; see the server's log",
+            queue.cursor, queue.end, queue.behind_s
+        );
+        printer.line(&printer.toned(Tone::Bad, &text))?;
     }
     if queue.receivers.is_empty() {
         printer.line("the policy has no receivers, and nothing is queued")?;
-        return Ok(outcome);
+        return Ok(());
     }
-    receivers(&queue, printer)?;
+    receivers(queue, printer)?;
     if !queue.messages.is_empty() {
         printer.line("")?;
         let rows: Vec<Vec<String>> =
@@ -50,7 +70,7 @@ pub(super) fn run(
     for gap in &queue.gaps {
         printer.paragraph("gap", 5, &describe(gap))?;
     }
-    Ok(outcome)
+    Ok(())
 }
 
 fn receivers(queue: &NotificationQueue, printer: &mut Printer) -> anyhow::Result<()> {
@@ -107,4 +127,68 @@ fn describe(gap: &NotificationGap) -> String {
         "at {:.0}, entry {}: {cause}; notifications from before may be missing",
         gap.at, gap.end
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn message(state: &str, attempts: u32, error: &Value, summarised: u64) -> Value {
+        json!({
+            "receiver": "ops", "state": state, "key": "k", "group": "3f9c0a17be42",
+            "status": "firing", "severity": "critical", "code": "gpu.xid", "cause": "Xid 79",
+            "nodes": 1, "queued": "2026-11-19T10:00:00Z", "attempts": attempts, "next": null,
+            "error": error, "summarised": summarised,
+        })
+    }
+
+    fn queue(messages: &[Value], gaps: &Value, behind_s: u64) -> NotificationQueue {
+        serde_json::from_value(json!({
+            "receivers": [{
+                "receiver": "ops", "waiting": 2, "undeliverable": 1,
+                "oldest": "2026-11-19T10:00:00Z", "delivered": 7, "retries": 3,
+            }],
+            "messages": messages, "more": 4, "gaps": gaps, "cursor": 10, "end": 25,
+            "behind_s": behind_s,
+        }))
+        .unwrap()
+    }
+
+    fn printed(queue: &NotificationQueue) -> String {
+        Printer::capture(160, false, |printer| print(queue, printer).unwrap())
+    }
+
+    #[test]
+    fn everything_that_needs_a_person_is_shown_and_is_a_finding() {
+        let error = json!({ "code": "status", "text": "`ops.example` answered 503" });
+        let gaps =
+            json!([{ "at": "2026-11-19T09:00:00Z", "after": 5, "end": 9, "cause": "damaged" }]);
+        let waiting = message("waiting", 3, &error, 0);
+        let undeliverable = message("undeliverable", 1, &error, 0);
+        let summary = message("waiting", 0, &Value::Null, 12);
+        let text = printed(&queue(&[waiting, undeliverable, summary], &gaps, 61));
+        for part in [
+            "read up to entry 10 of 25: 15 entries behind, for 61 s",
+            "waiting",
+            "undeliverable",
+            "critical Xid 79",
+            "`ops.example` answered 503",
+            "and 4 more",
+            "the notification database was damaged",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        let is_finding = |queue: &NotificationQueue| outcome(queue) == Outcome::finding_if(true);
+        let mut healthy = queue(&[], &json!([]), 60);
+        healthy.receivers[0].undeliverable = 0;
+        assert!(!is_finding(&healthy));
+        assert!(!printed(&healthy).contains("behind"));
+        healthy.behind_s = 61;
+        assert!(is_finding(&healthy), "the notifier is stuck");
+        healthy.behind_s = 0;
+        healthy.messages.push(serde_json::from_value(message("waiting", 1, &error, 0)).unwrap());
+        assert!(is_finding(&healthy), "a delivery failed");
+    }
 }

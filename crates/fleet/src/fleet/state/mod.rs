@@ -160,7 +160,10 @@ impl FleetState {
         self.at = self.at.max(entry.at);
         match &entry.event {
             Event::Enrolled { node, location } => self.enrol(node, location, entry),
-            Event::Retired { node, .. } => self.retire(node),
+            Event::Retired { node, .. } => {
+                self.end_mutes_of(node);
+                self.retire(node);
+            }
             Event::OperatorRequested { request } => return self.handle_request(request, entry),
             Event::PolicySet { policy } => {
                 self.policy = (**policy).clone();
@@ -205,8 +208,11 @@ impl FleetState {
             Event::DomainFaultCleared { domain, .. } => {
                 self.end_domain_fault(domain, entry.at, false);
             }
-            Event::LocationChanged { node, .. }
-            | Event::InventoryReported { node, .. }
+            Event::LocationChanged { node, location } => {
+                self.end_foreign_mutes(node, location);
+                self.change(node, |node| node.apply(entry));
+            }
+            Event::InventoryReported { node, .. }
             | Event::HeartbeatLost { node, .. }
             | Event::HeartbeatRestored { node }
             | Event::FindingsReported { node, .. }
@@ -264,7 +270,23 @@ impl FleetState {
         due.map(|(_, node)| node.clone()).collect()
     }
 
+    fn end_mutes_of(&mut self, id: &NodeId) {
+        self.mutes.retain(|_, mute| mute.matches.node.as_ref() != Some(id));
+    }
+
+    /// Ends the mutes of a node that goes to other owners: who muted it may not see it any more.
+    fn end_foreign_mutes(&mut self, id: &NodeId, location: &Location) {
+        let owners = |location: &Location| {
+            (location.pool.clone(), location.tenant.clone(), location.site.clone())
+        };
+        let before = self.nodes.get(id).map(|node| owners(&node.location));
+        if before.is_none_or(|before| before != owners(location)) {
+            self.end_mutes_of(id);
+        }
+    }
+
     fn enrol(&mut self, id: &NodeId, location: &Location, entry: &Entry) {
+        self.end_foreign_mutes(id, location);
         // A node that enrols again without being retired is the same node, so it keeps its
         // `first_seq`. After a retirement, the name may belong to another owner.
         let first_seq = self.nodes.get(id).map_or(entry.seq, |node| node.first_seq);
@@ -378,8 +400,10 @@ impl FleetState {
                 self.mutes.remove(mute);
                 BTreeSet::new()
             }
-            // Only the notifier keeps groups of alerts.
-            OperatorRequest::AcknowledgeAlerts { .. } => BTreeSet::new(),
+            // Only the notifier keeps groups of alerts and the queue.
+            OperatorRequest::AcknowledgeAlerts { .. }
+            | OperatorRequest::RetryNotifications { .. }
+            | OperatorRequest::DropNotifications { .. } => BTreeSet::new(),
             OperatorRequest::Hold { node, .. }
             | OperatorRequest::Release { node }
             | OperatorRequest::Repaired { node, .. }

@@ -422,6 +422,8 @@ impl Node {
             | OperatorRequest::Mute { .. }
             | OperatorRequest::Unmute { .. }
             | OperatorRequest::AcknowledgeAlerts { .. }
+            | OperatorRequest::RetryNotifications { .. }
+            | OperatorRequest::DropNotifications { .. }
             | OperatorRequest::DomainRepaired { .. } => {}
         }
     }

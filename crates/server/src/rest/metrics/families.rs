@@ -98,12 +98,18 @@ families! {
         "Renewals of node certificates.";
     NOTIFICATION_GAPS = "farrier_server_notification_gaps_total", Counter, [],
         "Times that notifications may be missing.";
+    NOTIFICATION_LAG_ENTRIES = "farrier_server_notification_log_lag_entries", Gauge, [],
+        "Entries of the log that the notifier has not read.";
+    NOTIFICATION_LAG_SECONDS = "farrier_server_notification_log_lag_seconds", Gauge, [],
+        "Time for which the notifier has not read the whole log; 0 if it has.";
     NOTIFICATIONS_DELIVERED = "farrier_server_notifications_delivered_total", Counter, ["receiver"],
         "Delivered notifications.";
     NOTIFICATIONS_UNDELIVERABLE = "farrier_server_notifications_undeliverable_total", Counter, ["receiver"],
         "Notifications that cannot be delivered.";
     NOTIFICATIONS_RETRIES = "farrier_server_notifications_retries_total", Counter, ["receiver"],
         "Failed deliveries that are repeated.";
+    NOTIFICATIONS_KEPT = "farrier_server_notifications_kept_undeliverable", Gauge, ["receiver"],
+        "Undeliverable notifications until they are retried or dropped; no sample if the queue is unknown.";
     NOTIFICATIONS_QUEUED = "farrier_server_notifications_queued", Gauge, ["receiver"],
         "Notifications that wait for delivery; no sample if the queue is unknown.";
     NOTIFICATION_OLDEST = "farrier_server_notification_oldest_seconds", Gauge, ["receiver"],

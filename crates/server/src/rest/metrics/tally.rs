@@ -214,7 +214,9 @@ impl PoolTally {
         *oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
         self.connections[index(&ConnectionState::ALL, &connection)] += 1;
         self.heartbeat_lost += u32::from(node.liveness.heartbeat_loss().is_some());
-        let gaps = node.coverage().count();
+        // What a node reported before its heartbeats were lost may be over.
+        let is_silent = node.liveness.heartbeat_loss().is_some();
+        let gaps = node.coverage().count().filter(|_| !is_silent);
         self.coverage[match gaps {
             Some(0) => 0,
             Some(_) => 1,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use farrier_fleet::fleet::coverage::CoverageReport;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, Location};
 use farrier_wire::rest::ConnectionState;
@@ -81,6 +82,25 @@ fn page(state: &FleetState, racks_max: usize) -> String {
     all.write(&mut page, Timestamp::UNIX_EPOCH, racks_max);
     DomainTally::new(state, Timestamp::UNIX_EPOCH).write(&mut page);
     page.finish()
+}
+
+#[test]
+fn the_coverage_of_a_silent_node_is_unknown() {
+    let mut state = fleet(2);
+    let node: farrier_fleet::fleet::NodeId = "n0".parse().unwrap();
+    let events = [
+        Event::CoverageReported { node: node.clone(), coverage: CoverageReport::default() },
+        Event::HeartbeatLost { node, since: Timestamp::UNIX_EPOCH },
+    ];
+    let full = "farrier_fleet_node_coverage{pool=\"train\",coverage=\"full\"} ";
+    let unknown = "farrier_fleet_node_coverage{pool=\"train\",coverage=\"unknown\"} ";
+    for (seq, event, counts) in [(3, &events[0], (1, 1)), (4, &events[1], (0, 2))] {
+        let (at, by, event) = (Timestamp::UNIX_EPOCH, Actor::Server, event.clone());
+        state.apply(&Entry { seq, batch: seq, at, by, logic: LOGIC_VERSION, event });
+        let page = page(&state, 300);
+        assert!(page.contains(&format!("{full}{}\n", counts.0)), "{page}");
+        assert!(page.contains(&format!("{unknown}{}\n", counts.1)), "{page}");
+    }
 }
 
 fn samples<'p>(page: &'p str, family: &str) -> Vec<&'p str> {
