@@ -13,6 +13,23 @@ use crate::printer::Printer;
 /// Column where texts start, as in `farrier decode`: after `do first` or the longest severity.
 pub(crate) const INDENT: usize = 12;
 
+/// Where the person is who reads the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CommandPlace {
+    /// On the node that the findings are about.
+    Node,
+    /// At a client of the server.
+    Client,
+}
+
+impl CommandPlace {
+    /// The command, and where it has to run if that is elsewhere.
+    pub(crate) fn describe(self, command: &str) -> String {
+        let is_here = self == Self::Node || command.starts_with("farrier fleet ");
+        if is_here { command.to_owned() } else { format!("on the node: {command}") }
+    }
+}
+
 /// The component that findings are about, for the placeholders of commands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CommandSubject<'c> {
@@ -38,7 +55,7 @@ impl RunbookPointers {
     pub(crate) fn print<'p>(
         &self,
         pages: impl Iterator<Item = &'p str>,
-        subject: CommandSubject<'_>,
+        (subject, place): (CommandSubject<'_>, CommandPlace),
         shown_by: Option<&str>,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
@@ -59,7 +76,7 @@ impl RunbookPointers {
         };
         let mut commands = page.first_commands.iter().map(|command| command.run.as_str());
         if let Some(command) = commands.find(|command| Some(*command) != shown_by) {
-            printer.paragraph("  run", INDENT, &for_subject(command, subject))?;
+            printer.paragraph("  run", INDENT, &place.describe(&for_subject(command, subject)))?;
         }
         let others = match others {
             [] => String::new(),

@@ -12,7 +12,7 @@ use super::notification::{
     AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
 };
 use super::policy::NotificationPolicy;
-use crate::fleet::reason::{order_text, subject_text};
+use crate::fleet::reason::{order_text, subject_text, times_text};
 use crate::fleet::state::{NodePhase, RepairAttempt};
 use crate::health::{Action, Severity};
 use crate::runbook;
@@ -104,8 +104,7 @@ pub(super) fn describe(condition: &Condition) -> String {
         }
         Condition::OrderFailed { order, gpu, count, last } => {
             let order = order_text(order, gpu.as_ref());
-            let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
-            format!("`{order}` failed {times}: {last}")
+            format!("`{order}` failed {}: {last}", times_text(*count))
         }
     }
 }

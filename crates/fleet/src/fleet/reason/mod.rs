@@ -13,7 +13,7 @@ mod unblocked_by;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use describe::{order_text, subject_text};
+pub(crate) use describe::{order_text, subject_text, times_text};
 pub(crate) use legacy::{upgrade_event, upgrade_state};
 pub(crate) use params::bounded;
 pub use params::{
@@ -322,6 +322,28 @@ impl Reason {
         }
     }
 
+    /// The reason without PCI addresses of GPUs whose index is known, for lists with little room.
+    #[must_use]
+    pub fn without_addresses(&self) -> Self {
+        let mut brief = self.clone();
+        match &mut brief {
+            Self::OpenFindings { worst, .. } => worst.gpu = without_address(worst.gpu.take()),
+            Self::CoverageGap { gap, .. } => gap.gpu = without_address(gap.gpu.take()),
+            Self::QuarantineNotAllowed { cause }
+            | Self::FailureDomainFault { cause: Some(cause), .. } => {
+                **cause = cause.without_addresses();
+            }
+            Self::NeedsRepair { cause, attempted, .. } => {
+                **cause = cause.without_addresses();
+                if let RepairsAttempted::Limit { gpu, .. } = attempted {
+                    *gpu = without_address(gpu.take());
+                }
+            }
+            _ => {}
+        }
+        brief
+    }
+
     /// Numbers of the node's findings that caused the decision.
     pub fn findings(&self) -> &[u64] {
         match self {
@@ -348,6 +370,10 @@ impl Reason {
             _ => false,
         }
     }
+}
+
+fn without_address(gpu: Option<GpuLocation>) -> Option<GpuLocation> {
+    gpu.map(|gpu| GpuLocation { pci: gpu.pci.filter(|_| gpu.index.is_none()), ..gpu })
 }
 
 #[cfg(test)]
