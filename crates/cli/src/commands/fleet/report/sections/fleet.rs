@@ -1,5 +1,6 @@
 //! Losses, reliability, repairs and drivers.
 
+use farrier_fleet::fleet::ledger::UNVERIFIED;
 use farrier_fleet::fleet::ledger::report::{Cause, FindingRecord, GpuRecord, Reliability};
 use farrier_fleet::health::Action;
 
