@@ -13,8 +13,8 @@ use crate::printer::{Printer, Tone};
 /// Prints the runbook page of a finding.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Code of the finding, such as `gpu.lost`, an Xid (`xid.79` or `79`), an item of `farrier check`,
-    /// or `heartbeat-lost` or `domain-fault`; nothing lists all
+    /// Code of the finding, such as `gpu.lost`, an Xid (`xid.79` or `79`), an item of `farrier
+    /// check`, or `heartbeat-lost` or `domain-fault`; nothing lists all
     code: Option<String>,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]

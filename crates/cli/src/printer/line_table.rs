@@ -1,5 +1,5 @@
-//! Tables for long lists. Columns that do not fit are left out, and long texts are cut, so that each
-//! row is exactly one line. Only columns that a person has to read to the end wrap instead.
+//! Tables for long lists. Columns that do not fit are left out, and long texts are cut, so that
+//! each row is exactly one line. Only columns that a person has to read to the end wrap instead.
 
 use std::io;
 
@@ -30,8 +30,8 @@ pub(crate) enum Fit {
 const GAP: usize = 2;
 
 impl Printer {
-    /// Prints one line per row, at most as wide as the terminal, and more lines only for columns that
-    /// wrap. A cell may have a colour ([`Printer::toned`]) only as a whole.
+    /// Prints one line per row, at most as wide as the terminal, and more lines only for columns
+    /// that wrap. A cell may have a colour ([`Printer::toned`]) only as a whole.
     pub(crate) fn line_table(
         &mut self,
         columns: &[LineColumn],

@@ -81,3 +81,66 @@ fn line(entry: &Entry, node: &Node, orders: &BTreeMap<u64, &OrderKind>) -> Optio
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::identity::{Actor, Location, NodeId};
+    use crate::fleet::order::{Order, VerificationLevel};
+    use crate::fleet::reason::{Reason, UnblockedBy};
+    use crate::fleet::state::FleetState;
+    use crate::fleet::{LOGIC_VERSION, NodePhase, Rationale};
+
+    fn id() -> NodeId {
+        "gpu-1".parse().unwrap()
+    }
+
+    fn issued(generation: u64, kind: OrderKind) -> Event {
+        let (reason, lease_until) = (Reason::Repaired, Timestamp::UNIX_EPOCH);
+        Event::OrderIssued {
+            order: Order { node: id(), generation, kind, boot: None, lease_until, reason },
+        }
+    }
+
+    fn done(generation: u64, evidence: &str) -> Event {
+        let status = OrderStatus::Done { evidence: evidence.to_owned() };
+        Event::OrderStatusReported { node: id(), generation, status }
+    }
+
+    #[test]
+    fn orders_have_names_and_results_and_the_newest_line_is_first() {
+        let to = NodePhase::InService;
+        let rationale = Rationale::new(Reason::Verified { joining: false }, UnblockedBy::Finding);
+        let events = [
+            Event::Enrolled { node: id(), location: Location::in_pool("train".parse().unwrap()) },
+            issued(1, OrderKind::Reboot),
+            Event::OrderStatusReported { node: id(), generation: 1, status: OrderStatus::Accepted },
+            done(1, "booted again"),
+            Event::Tick,
+            issued(2, OrderKind::Verify { level: VerificationLevel::V0 }),
+            done(2, "coherent"),
+            Event::PhaseChanged { node: id(), to, rationale },
+        ];
+        let mut state = FleetState::default();
+        let mut entries = Vec::new();
+        for (seq, event) in (1..).zip(events) {
+            let (at, by) = (Timestamp::UNIX_EPOCH, Actor::Server);
+            let entry = Entry { seq, batch: seq, at, by, logic: LOGIC_VERSION, event };
+            state.apply(&entry);
+            entries.push(entry);
+        }
+        let texts = |limit| -> Vec<String> {
+            let lines = recent(&entries, &state.nodes[&id()], limit);
+            lines.into_iter().map(|line| line.text).collect()
+        };
+        assert_eq!(
+            texts(8),
+            [
+                "is in service: passed all required verifications",
+                "reboot done: booted again",
+                "joined pool train",
+            ]
+        );
+        assert_eq!(texts(1).len(), 1);
+    }
+}

@@ -187,8 +187,8 @@ pub fn xid_code(xid: u32) -> String {
     format!("xid.{xid}")
 }
 
-/// Code of the page for a finding. A finding about a known Xid has the page of that Xid, and an item
-/// of `farrier check` may have its own.
+/// Code of the page for a finding. A finding about a known Xid has the page of that Xid, and an
+/// item of `farrier check` may have its own.
 pub fn page_code(facts: &FactSet, finding_code: &str, detail: &str) -> String {
     if finding_code == check_items::CHECK_RULE {
         return page_of_item(detail).unwrap_or_else(|| finding_code.to_owned());

@@ -1,5 +1,5 @@
-//! `farrier fleet nodes --needs-attention`: one row per node, with the cause, what to do first, and the
-//! command that comes next. The cause wraps, because what to do is at its end.
+//! `farrier fleet nodes --needs-attention`: one row per node, with the cause, what to do first, and
+//! the command that comes next. The cause wraps, because what to do is at its end.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use farrier_fleet::fleet::NodePhase;
 use farrier_fleet::fleet::event::Cordon;
+use farrier_fleet::fleet::{AttentionCause, NodePhase};
 use farrier_wire::rest::{NodeRow, ReasonView};
 use jiff::{SignedDuration, Timestamp};
 
@@ -246,9 +246,21 @@ fn summary(nodes: &[NodeRow]) -> String {
     format!("{}: {}", counted(nodes.len()), counts.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether the node waits for a person, so that Farrier does nothing about it at the moment.
+/// Whether the node only waits for a person. A node that waits for a slot of a disruption budget
+/// does not, although it needs attention.
 pub(super) fn waits_for_person(node: &NodeRow) -> bool {
-    node.attention.is_some() && node.deferred.is_some() && node.order.is_none()
+    let cause =
+        node.attention.as_ref().and_then(|attention| AttentionCause::from_code(&attention.code));
+    let waits = match cause {
+        Some(
+            AttentionCause::NeedsApproval | AttentionCause::NeedsRepair | AttentionCause::Lemon,
+        ) => true,
+        Some(AttentionCause::DomainFault | AttentionCause::OrderFailed) => {
+            node.phase == NodePhase::Repairing
+        }
+        _ => false,
+    };
+    waits && node.deferred.is_some() && node.order.is_none()
 }
 
 /// Whether the phase keeps a node out of service.
