@@ -20,6 +20,8 @@ pub(crate) enum CommandPlace {
     Node,
     /// At a client of the server.
     Client,
+    /// At a client, but no command is shown, because the first step is another one.
+    Nowhere,
 }
 
 impl CommandPlace {
@@ -59,6 +61,7 @@ impl RunbookPointers {
         shown_by: Option<&str>,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
+        let is_replaced = place == CommandPlace::Nowhere;
         let Self { facts, rules, commands } = self;
         let sources = RunbookSources { rules, facts, commands };
         let mut codes: Vec<&str> = Vec::new();
@@ -75,7 +78,7 @@ impl RunbookPointers {
             return Ok(());
         };
         let mut commands = page.first_commands.iter().map(|command| command.run.as_str());
-        if let Some(command) = commands.find(|command| Some(*command) != shown_by) {
+        if !is_replaced && let Some(command) = commands.find(|command| Some(*command) != shown_by) {
             printer.paragraph("  run", INDENT, &place.describe(&for_subject(command, subject)))?;
         }
         let others = match others {

@@ -120,7 +120,7 @@ fn done_repairs(node: &Node) -> Vec<DoneRepair> {
             faults
                 .as_ref()
                 .is_none_or(is_for_open)
-                .then(|| DoneRepair { what: node.describe_order(order), at: *at })
+                .then(|| DoneRepair { what: node.describe_order_briefly(order), at: *at })
         }
         RepairAttempt::Manual { .. } => None,
     });
@@ -195,9 +195,7 @@ impl NextStep {
                     [] => "every automatic repair was done".to_owned(),
                     done => format!("{} did not help", done.join(", then ")),
                 };
-                format!(
-                    "{done}: run the vendor's field diagnostic and open a service case (RMA); do not repeat the repair"
-                )
+                format!("{done}: run the vendor's field diagnostic, then open a service case (RMA)")
             }
             Self::RepairByHand { remedy } => remedy.clone(),
         }
@@ -227,8 +225,7 @@ impl NextStep {
                 }
                 commands
             }
-            Self::Service { .. } => vec![format!("farrier fleet logs {node}")],
-            Self::RepairByHand { .. } => Vec::new(),
+            Self::Service { .. } | Self::RepairByHand { .. } => Vec::new(),
         }
     }
 
@@ -289,13 +286,9 @@ fn selector(domain: &Domain) -> Option<String> {
 pub fn describe_deferral(deferred: &Rationale, step: Option<&NextStep>) -> String {
     match (&deferred.reason, step) {
         (
-            Reason::NeedsRepair {
-                cause,
-                attempted: RepairsAttempted::None | RepairsAttempted::All,
-                ..
-            },
-            Some(step @ (NextStep::RepairByHand { .. } | NextStep::Service { .. })),
-        ) => format!("{cause}: {}", step.text()),
+            Reason::NeedsRepair { cause, attempted: RepairsAttempted::None, .. },
+            Some(NextStep::RepairByHand { remedy }),
+        ) => format!("{cause}: {remedy}"),
         (reason, _) => reason.to_string(),
     }
 }
@@ -350,8 +343,10 @@ mod tests {
         let at = Some(Timestamp::UNIX_EPOCH);
         let attempts =
             ["reset GPU 3", "reboot"].map(|what| DoneRepair { what: what.to_owned(), at }).to_vec();
-        let text =
-            describe_deferral(&needs(RepairsAttempted::All), Some(&NextStep::Service { attempts }));
+        let service = NextStep::Service { attempts };
+        let text = describe_deferral(&needs(RepairsAttempted::All), Some(&service));
+        assert!(text.contains("attempted without success"), "{text}");
+        let text = service.text();
         assert!(
             text.contains("reset GPU 3 (done 1970-01-01T00:00:00Z), then reboot (done 1970-01-01T00:00:00Z) did not help"),
             "{text}"

@@ -17,7 +17,7 @@ use farrier_wire::rest::{
 use super::domain_impacts::DomainImpacts;
 use super::failure::Failure;
 use super::node_filter::{NodeFilter, finding_matches};
-use super::nodes::PAGE;
+use super::nodes::{PAGE, count};
 use super::reply::Reply;
 use super::{Call, pagination};
 
@@ -113,14 +113,9 @@ fn unknown_findings(id: &NodeId, node: &Node) -> Option<UnknownFindingsRow> {
     } else {
         return None;
     };
-    let last = match node.findings().len() {
-        _ if since.is_none() => String::new(),
-        0 => "; the last report had no open findings".to_owned(),
-        1 => "; the last report had 1 open finding".to_owned(),
-        count => format!("; the last report had {count} open findings"),
-    };
-    let code = reason.code().to_owned();
-    Some(UnknownFindingsRow { node: id.clone(), code, since, text: format!("{reason}{last}") })
+    let open = since.map(|_| count(node.findings().len()));
+    let (code, text) = (reason.code().to_owned(), reason.to_string());
+    Some(UnknownFindingsRow { node: id.clone(), code, since, text, open })
 }
 
 /// Groups findings of a node by component, most severe first.

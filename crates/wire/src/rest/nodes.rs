@@ -444,8 +444,10 @@ view! { lenient
         code: String,
         /// Since when; null if there was never a report.
         since: Option<Timestamp>,
-        /// The reason with the open findings of the last report, as text.
+        /// The reason as text.
         text: String,
+        /// Number of open findings in the last report; null if there was never a report.
+        open: Option<u32>,
     }
 }
 

@@ -89,8 +89,8 @@ fn list(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyho
             .with("limit", Some(remaining.min(500)));
         let page: EventPage = session.get(path.as_str())?;
         // Without --after, the newest event comes first.
-        let is_over = from.is_some_and(|from| page.events.iter().any(|event| event.at < from));
         let is_new = |event: &EventRow| from.is_none_or(|from| event.at >= from);
+        let is_over = !page.events.iter().all(is_new);
         events
             .extend(page.events.into_iter().filter(|event| is_new(event) && is_shown(event, args)));
         cursor = page.next;
@@ -208,4 +208,37 @@ fn follow_once(
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_table_leaves_out_ticks_unless_they_are_asked_for() {
+        let event = |kind: &str| -> EventRow {
+            serde_json::from_value(json!({
+                "seq": 1, "batch": 1, "at": "2026-11-15T12:00:00Z", "by": "farrier",
+                "kind": kind, "text": "", "event": {},
+            }))
+            .unwrap()
+        };
+        let shows_tick = |line: &[&str]| {
+            let args = Command::try_parse_from(line).unwrap().args;
+            assert!(is_shown(&event("phase-changed"), &args));
+            is_shown(&event("tick"), &args)
+        };
+        assert!(!shows_tick(&["events", "--since", "15m"]));
+        assert!(shows_tick(&["events", "--kind", "tick"]));
+        assert!(shows_tick(&["events", "--output", "json"]));
+    }
 }

@@ -185,7 +185,8 @@ fn print_block(
         _ => CommandSubject { gpu_index: None, pci: None },
     };
     let pages = findings.iter().map(|finding| finding.runbook.as_str());
-    pointers.print(pages, (subject, CommandPlace::Client), None, printer)
+    let place = if first_step.is_some() { CommandPlace::Nowhere } else { CommandPlace::Client };
+    pointers.print(pages, (subject, place), None, printer)
 }
 
 /// Prints the finding at this place in each group of the block.

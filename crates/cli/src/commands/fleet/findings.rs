@@ -149,10 +149,9 @@ fn print_unknown(unknown: &[UnknownFindingsRow], printer: &mut Printer) -> anyho
         printer.line(&format!("findings of {} are unknown:", counted(rows.len())))?;
     }
     for row in rows.iter().take(UNKNOWN_MAX) {
-        let age = row.since.map(|since| format!(" ({} ago)", age_since(since))).unwrap_or_default();
         let indent = if rows.len() > 1 { "  " } else { "" };
-        let first = format!("{indent}{}", printer.toned(Tone::Bad, "unknown"));
-        printer.paragraph(&first, indent.len() + 8, &format!("{}: {}{age}", row.node, row.text))?;
+        let first = format!("{indent}{}: {}", row.node, printer.toned(Tone::Bad, "unknown"));
+        printer.paragraph(&format!("{first}:"), indent.len() + 2, &unknown_text(row))?;
     }
     if rows.len() > UNKNOWN_MAX {
         let more = rows[UNKNOWN_MAX..].iter().map(|row| row.node.as_str());
@@ -162,6 +161,18 @@ fn print_unknown(unknown: &[UnknownFindingsRow], printer: &mut Printer) -> anyho
         printer.paragraph("  runbook", INDENT, &format!("farrier runbook {HEARTBEAT_LOST}"))?;
     }
     Ok(())
+}
+
+/// Why the findings are unknown, and what the last report said.
+fn unknown_text(row: &UnknownFindingsRow) -> String {
+    let age = row.since.map(|since| format!(" ({} ago)", age_since(since))).unwrap_or_default();
+    let last = match row.open {
+        None => "there was no report yet".to_owned(),
+        Some(0) => "the last report had no open findings".to_owned(),
+        Some(1) => "the last report had 1 open finding".to_owned(),
+        Some(open) => format!("the last report had {open} open findings"),
+    };
+    format!("{}{age}; {last}", row.text)
 }
 
 /// A summary such as `8 open findings on 3 nodes: 3 fatal, 5 info`.

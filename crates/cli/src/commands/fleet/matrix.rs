@@ -158,7 +158,7 @@ pub(super) fn domains(
             "{} by {} until {:.0}: {}",
             freeze.domain, freeze.by, freeze.until, freeze.reason
         );
-        printer.paragraph("frozen", 14, &text)?;
+        printer.paragraph("frozen", 16, &text)?;
         printer.line("")?;
     }
     let has_news = |row: &&DomainRow| {
@@ -208,7 +208,7 @@ fn domain_cells(row: &DomainRow) -> Vec<String> {
 pub(super) fn print_fault(fault: &DomainFaultRow, printer: &mut Printer) -> anyhow::Result<()> {
     let DomainFaultRow { domain, since, rationale, .. } = fault;
     let detected = format!("{} (at detection, {})", rationale.reason.text, with_age(*since));
-    printer.paragraph("domain fault", 14, &format!("{domain}: {detected}"))?;
+    printer.paragraph("domain fault", 16, &format!("{domain}: {detected}"))?;
     if let Some(affected) = &fault.affected {
         let names = folded(affected.iter().map(NodeId::as_str));
         let now = match fault.taking_work {
@@ -217,8 +217,8 @@ pub(super) fn print_fault(fault: &DomainFaultRow, printer: &mut Printer) -> anyh
             }
             _ => format!("{}: {names}", counted(affected.len())),
         };
-        printer.paragraph("  affected now", 14, &now)?;
+        printer.paragraph("  affected now", 16, &now)?;
     }
-    printer.paragraph("  runbook", 14, &format!("farrier runbook {DOMAIN_FAULT}"))?;
+    printer.paragraph("  runbook", 16, &format!("farrier runbook {DOMAIN_FAULT}"))?;
     Ok(printer.line("")?)
 }

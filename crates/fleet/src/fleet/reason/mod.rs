@@ -327,8 +327,12 @@ impl Reason {
     pub fn without_addresses(&self) -> Self {
         let mut brief = self.clone();
         match &mut brief {
-            Self::OpenFindings { worst, .. } => worst.gpu = without_address(worst.gpu.take()),
-            Self::CoverageGap { gap, .. } => gap.gpu = without_address(gap.gpu.take()),
+            Self::OpenFindings { worst, .. } => {
+                worst.gpu = worst.gpu.take().map(GpuLocation::without_address)
+            }
+            Self::CoverageGap { gap, .. } => {
+                gap.gpu = gap.gpu.take().map(GpuLocation::without_address)
+            }
             Self::QuarantineNotAllowed { cause }
             | Self::FailureDomainFault { cause: Some(cause), .. } => {
                 **cause = cause.without_addresses();
@@ -336,7 +340,7 @@ impl Reason {
             Self::NeedsRepair { cause, attempted, .. } => {
                 **cause = cause.without_addresses();
                 if let RepairsAttempted::Limit { gpu, .. } = attempted {
-                    *gpu = without_address(gpu.take());
+                    *gpu = gpu.take().map(GpuLocation::without_address);
                 }
             }
             _ => {}
@@ -372,8 +376,12 @@ impl Reason {
     }
 }
 
-fn without_address(gpu: Option<GpuLocation>) -> Option<GpuLocation> {
-    gpu.map(|gpu| GpuLocation { pci: gpu.pci.filter(|_| gpu.index.is_none()), ..gpu })
+impl GpuLocation {
+    /// The location without the PCI address, if the index is known.
+    #[must_use]
+    pub fn without_address(self) -> Self {
+        Self { pci: self.pci.filter(|_| self.index.is_none()), ..self }
+    }
 }
 
 #[cfg(test)]
