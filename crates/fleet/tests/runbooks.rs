@@ -14,7 +14,8 @@ const INTRODUCTION: &str = "\
 
 One page for each finding: what it means, what opens it, the first commands, what Farrier does by
 itself, and when to replace the part. `farrier runbook CODE` prints the same page on a node. The
-pages are generated from the rules in `crates/fleet/rules/` and the Xids in `data/xids/`.
+pages are generated from the rules in `crates/fleet/rules/`, the Xids in `data/xids/`, and the texts
+in `crates/fleet/runbooks/`.
 ";
 
 #[test]
@@ -48,13 +49,14 @@ fn pages() -> BTreeMap<String, String> {
     );
     let sources = RunbookSources { rules: &rules, facts: FactSet::embedded(), commands: &commands };
     let mut pages = BTreeMap::new();
-    let mut index = format!("{INTRODUCTION}\n| finding | severity | action |\n|---|---|---|\n");
+    let mut index =
+        format!("{INTRODUCTION}\n| finding | meaning | severity | action |\n|---|---|---|---|\n");
     for code in sources.codes() {
         let page = sources.page(&code).expect("every code has a page");
         let word = |value: Option<String>| value.unwrap_or_else(|| "as the event".to_owned());
         index.push_str(&format!(
-            "| [{}]({code}.md) | {} | {} |\n",
-            page.title,
+            "| [{code}]({code}.md) | {} | {} | {} |\n",
+            page.summary().replace('|', "\\|"),
             word(page.severity.map(|severity| severity.to_string())),
             word(page.action.map(|action| action.to_string())),
         ));

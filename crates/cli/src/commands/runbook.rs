@@ -13,7 +13,8 @@ use crate::printer::{Printer, Tone};
 /// Prints the runbook page of a finding.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Code of the finding, such as `gpu.lost`, or an Xid: `xid.79` or `79`; nothing lists all
+    /// Code of the finding, such as `gpu.lost`, an Xid (`xid.79` or `79`), an item of `farrier
+    /// check`, or `heartbeat-lost` or `domain-fault`; nothing lists all
     code: Option<String>,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
@@ -48,7 +49,7 @@ pub(crate) fn code_of(name: &str) -> String {
 
 fn find(sources: &RunbookSources<'_>, name: &str) -> anyhow::Result<Runbook> {
     let code = code_of(name);
-    sources.page(&code).ok_or_else(|| {
+    sources.page_named(&code).ok_or_else(|| {
         let codes = sources.codes();
         let similar = nearest(&code, codes.iter().map(String::as_str));
         let hint = match similar.first() {
@@ -73,11 +74,11 @@ fn list(sources: &RunbookSources<'_>, output: Output, printer: &mut Printer) -> 
                 page.code.clone(),
                 word(page.severity.map(|severity| severity.to_string())),
                 word(page.action.map(|action| action.to_string())),
-                page.title.clone(),
+                page.summary().to_owned(),
             ]
         })
         .collect();
-    Ok(printer.table(&["Code", "Severity", "Action", "Finding"], &rows)?)
+    Ok(printer.table(&["Code", "Severity", "Action", "Meaning"], &rows)?)
 }
 
 fn print(page: &Runbook, printer: &mut Printer) -> anyhow::Result<()> {

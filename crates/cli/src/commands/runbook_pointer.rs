@@ -14,6 +14,25 @@ use crate::printer::Printer;
 /// findings fit before it.
 pub(crate) const INDENT: usize = 12;
 
+/// Where the person is who reads the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CommandPlace {
+    /// On the node that the findings are about.
+    Node,
+    /// At a client of the server.
+    Client,
+    /// At a client, but no command is shown, because the first step is another one.
+    Nowhere,
+}
+
+impl CommandPlace {
+    /// The command, and where it has to run if that is elsewhere.
+    pub(crate) fn describe(self, command: &str) -> String {
+        let is_here = self == Self::Node || command.starts_with("farrier fleet ");
+        if is_here { command.to_owned() } else { format!("on the node: {command}") }
+    }
+}
+
 /// The component that findings are about, for the placeholders of commands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CommandSubject<'c> {
@@ -40,10 +59,11 @@ impl RunbookPointers {
     pub(crate) fn print<'p>(
         &self,
         pages: impl Iterator<Item = &'p str>,
-        subject: CommandSubject<'_>,
+        (subject, place): (CommandSubject<'_>, CommandPlace),
         shown_by: Option<&str>,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
+        let is_replaced = place == CommandPlace::Nowhere;
         let Self { facts, rules, commands } = self;
         let sources = RunbookSources { rules, facts, commands };
         let mut codes: Vec<&str> = Vec::new();
@@ -60,8 +80,8 @@ impl RunbookPointers {
             return Ok(());
         };
         let mut commands = page.first_commands.iter().map(|command| command.run.as_str());
-        if let Some(command) = commands.find(|command| Some(*command) != shown_by) {
-            printer.paragraph("  run", INDENT, &for_subject(command, subject))?;
+        if !is_replaced && let Some(command) = commands.find(|command| Some(*command) != shown_by) {
+            printer.paragraph("  run", INDENT, &place.describe(&for_subject(command, subject)))?;
         }
         let others = match others {
             [] => String::new(),

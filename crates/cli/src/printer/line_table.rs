@@ -1,5 +1,5 @@
-//! Tables with exactly one line per row, for long lists. Columns that do not fit are left out, and
-//! long texts are cut, instead of wrapping.
+//! Tables for long lists. Columns that do not fit are left out, and long texts are cut, so that
+//! each row is exactly one line. Only columns that a person has to read to the end wrap instead.
 
 use std::io;
 
@@ -23,13 +23,15 @@ pub(crate) enum Fit {
     Optional(u8),
     /// Its cells are cut, but not below this width.
     Cut { min: usize },
+    /// Its cells wrap to more lines, but not below this width.
+    Wrap { min: usize },
 }
 
 const GAP: usize = 2;
 
 impl Printer {
-    /// Prints one line per row, at most as wide as the terminal. A cell may have a colour
-    /// ([`Printer::toned`]) only as a whole.
+    /// Prints one line per row, at most as wide as the terminal, and more lines only for columns
+    /// that wrap. A cell may have a colour ([`Printer::toned`]) only as a whole.
     pub(crate) fn line_table(
         &mut self,
         columns: &[LineColumn],
@@ -55,14 +57,19 @@ impl Printer {
         let rule = used(&widths);
         self.line(&line(&headings, &widths))?;
         self.line(&"─".repeat(rule))?;
-        rows.iter().try_for_each(|row| self.line(&line(row, &widths)))
+        for row in &rows {
+            for row in wrapped(row, columns, &widths) {
+                self.line(&line(&row, &widths))?;
+            }
+        }
+        Ok(())
     }
 }
 
 /// The width of each column; `None` if it is left out.
 fn widths(columns: &[LineColumn], content: &[usize], room: usize) -> Vec<Option<usize>> {
     let least = |place: usize| match columns[place].fit {
-        Fit::Cut { min } => content[place].min(min),
+        Fit::Cut { min } | Fit::Wrap { min } => content[place].min(min),
         Fit::Whole | Fit::Optional(_) => content[place],
     };
     let mut widths: Vec<Option<usize>> = (0..columns.len()).map(|at| Some(least(at))).collect();
@@ -85,6 +92,45 @@ fn widths(columns: &[LineColumn], content: &[usize], room: usize) -> Vec<Option<
         }
     }
     widths
+}
+
+type Cells = Vec<(String, Option<char>)>;
+
+/// The lines of a row. Only columns that wrap have text after the first line.
+fn wrapped(row: &Cells, columns: &[LineColumn], widths: &[Option<usize>]) -> Vec<Cells> {
+    let lines_of = |place: usize, text: &str| match (columns[place].fit, widths[place]) {
+        (Fit::Wrap { .. }, Some(width)) => wrap(text, width),
+        _ => vec![text.to_owned()],
+    };
+    let cells: Vec<Vec<String>> =
+        row.iter().enumerate().map(|(place, (text, _))| lines_of(place, text)).collect();
+    let count = cells.iter().map(Vec::len).max().unwrap_or(0);
+    (0..count)
+        .map(|number| {
+            let cell = |(lines, (_, tone)): (&Vec<String>, &(String, Option<char>))| {
+                let text = lines.get(number).cloned().unwrap_or_default();
+                let tone = tone.filter(|_| !text.is_empty());
+                (text, tone)
+            };
+            cells.iter().zip(row).map(cell).collect()
+        })
+        .collect()
+}
+
+/// Breaks the text at spaces. A word that is longer than the width has a line of its own.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + length <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    if lines.is_empty() { vec![String::new()] } else { lines }
 }
 
 /// The width of a whole line.
@@ -133,6 +179,22 @@ mod tests {
         assert_eq!(at(30), [Some(6), None, None, Some(15), Some(4)]);
         // Names and commands stay whole, even if the terminal is too narrow for them.
         assert_eq!(at(10), [Some(6), None, None, Some(10), Some(4)]);
+    }
+
+    #[test]
+    fn a_cell_that_wraps_is_never_cut() {
+        let columns = [
+            LineColumn { heading: "Node", fit: Fit::Whole },
+            LineColumn { heading: "Cause", fit: Fit::Wrap { min: 10 } },
+            LineColumn { heading: "Next", fit: Fit::Whole },
+        ];
+        let row = ["gpu-1", "drain the node and reboot it", "explain gpu-1"]
+            .map(|cell| (cell.to_owned(), None))
+            .to_vec();
+        let widths = [Some(5), Some(14), Some(13)];
+        let lines: Vec<String> =
+            wrapped(&row, &columns, &widths).iter().map(|row| line(row, &widths)).collect();
+        assert_eq!(lines, [" gpu-1  drain the node  explain gpu-1", "        and reboot it"]);
     }
 
     #[test]

@@ -45,8 +45,10 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 |captures| format!("{}  <age>  ", &captures[1]),
             )
         },
-        // How long a coverage gap has been open.
-        Kind::new(r"Z \(\d+[smhd] ago\)", |_| "Z (<age> ago)".to_owned()),
+        // The age of a time.
+        Kind::new(r"(Z|<time>) \(\d+[smhd] ago\)", |captures| {
+            format!("{} (<age> ago)", &captures[1])
+        }),
         // How long a node has needed a person.
         Kind {
             moves_columns: true,

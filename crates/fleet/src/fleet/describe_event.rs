@@ -7,8 +7,8 @@ use super::coverage::CoverageReport;
 use super::event::{Cordon, Event, OperatorRequest};
 use super::order::OrderStatus;
 use super::reason::Rationale;
-use super::state::FaultKey;
-use crate::health::{Change, Finding};
+use super::state::{FaultKey, Node};
+use crate::health::{Change, Finding, Severity};
 
 /// The kinds of all events, as in JSON.
 pub const KINDS: [&str; 28] = [
@@ -90,8 +90,28 @@ impl Event {
         }
     }
 
+    /// The highest severity of the findings that the event reports as open. `None` if the event
+    /// reports none.
+    pub fn severity(&self) -> Option<Severity> {
+        match self {
+            Self::FindingsReported { changes, .. } => {
+                changes.iter().map(|change| change.finding().severity).max()
+            }
+            Self::FindingsSnapshot { open, .. } => {
+                open.iter().map(|finding| finding.severity).max()
+            }
+            _ => None,
+        }
+    }
+
     /// Describes the event in one line, without the name of the node.
     pub fn describe(&self) -> String {
+        self.describe_on(None)
+    }
+
+    /// Like [`Self::describe`]. If the node of the event is given, a GPU is described by its index
+    /// and its UUID.
+    pub fn describe_on(&self, node: Option<&Node>) -> String {
         match self {
             Self::Enrolled { location, .. } => format!("joined pool {}", location.pool),
             Self::LocationChanged { location, .. } => {
@@ -112,12 +132,14 @@ impl Event {
             Self::HeartbeatLost { since, .. } => format!("heartbeat lost, last at {since:.0}"),
             Self::HeartbeatRestored { .. } => "heartbeat restored".to_owned(),
             Self::FindingsReported { changes, .. } => {
-                changes.iter().map(describe_change).collect::<Vec<_>>().join("; ")
+                let each = changes.iter().map(|change| describe_change(change, node));
+                each.collect::<Vec<_>>().join("; ")
             }
             Self::FindingsSnapshot { open, .. } => match open.as_slice() {
                 [] => "no open findings".to_owned(),
                 open => {
-                    let each: Vec<String> = open.iter().map(describe_finding).collect();
+                    let each: Vec<String> =
+                        open.iter().map(|finding| describe_finding(finding, node)).collect();
                     format!("open findings: {}", each.join("; "))
                 }
             },
@@ -164,7 +186,11 @@ impl Event {
             Self::CoverageReported { coverage, .. } => describe_coverage(coverage),
             Self::PhaseChanged { to, rationale, .. } => format!("is {to}: {}", rationale.reason),
             Self::OrderIssued { order } => {
-                format!("order {} issued: {}", order.generation, order.kind)
+                let kind = node.map_or_else(
+                    || order.kind.to_string(),
+                    |node| node.describe_order(&order.kind),
+                );
+                format!("order {} issued: {kind}", order.generation)
             }
             Self::OrderCancelled { generation, reason, .. } => {
                 format!("order {generation} cancelled: {reason}")
@@ -214,20 +240,25 @@ fn describe_coverage(coverage: &CoverageReport) -> String {
     format!("{count} coverage gaps, the first: {gap}")
 }
 
-fn describe_change(change: &Change) -> String {
+fn describe_change(change: &Change, node: Option<&Node>) -> String {
     let finding = change.finding();
+    let text = describe_finding(finding, node);
     match change {
-        Change::Opened(_) => format!("{} {}", finding.severity, describe_finding(finding)),
-        Change::Updated(_) => {
-            format!("seen {} times: {}", finding.count, describe_finding(finding))
-        }
-        Change::Cleared(_) => format!("cleared: {}", describe_finding(finding)),
+        Change::Opened(_) => format!("{} {text}", finding.severity),
+        Change::Updated(_) if finding.count == 1 => format!("changed: {} {text}", finding.severity),
+        Change::Updated(_) => format!("seen {} times: {text}", finding.count),
+        Change::Cleared(_) => format!("cleared: {text}"),
     }
 }
 
 /// The code, the subject and the first sentence of a finding. The remedy is left out.
-fn describe_finding(finding: &Finding) -> String {
-    format!("{}: {}", FaultKey::from_finding(finding), first_sentence(&finding.text))
+fn describe_finding(finding: &Finding, node: Option<&Node>) -> String {
+    let key = FaultKey::from_finding(finding).to_string();
+    let gpu = finding.subject.gpu();
+    let name = node.zip(gpu).filter(|(node, _)| node.gpu_location(&finding.subject).is_some());
+    let name =
+        name.map_or(key, |(node, gpu)| format!("{} ({gpu})", node.describe_finding(finding)));
+    format!("{name}: {}", first_sentence(&finding.text))
 }
 
 fn describe_request(request: &OperatorRequest) -> String {

@@ -176,6 +176,38 @@ pub enum Evidence {
 }
 
 impl Evidence {
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Self::Signal { at, .. }
+            | Self::Kernel { at, .. }
+            | Self::Nvml { at, .. }
+            | Self::Check { at, .. } => *at,
+        }
+    }
+
+    /// The observation in one line, without its time. Does not repeat the text of the finding.
+    pub fn describe(&self, finding_text: &str) -> String {
+        let (source, text) = match self {
+            Self::Signal { signal, text, value, note, .. } => {
+                let text = match value {
+                    _ if !text.is_empty() => text.clone(),
+                    Reading::Value(value) => format!("{signal} was {value}"),
+                    Reading::Absent => format!("{signal} was absent"),
+                    Reading::Unreadable(why) => format!("{signal} was unreadable: {why}"),
+                };
+                let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+                return format!("{text}{note}");
+            }
+            Self::Nvml { xid, .. } => return xid.to_string(),
+            // Evidence in older journals does not contain the line.
+            Self::Kernel { text, line, .. } => {
+                ("in the kernel log", if line.is_empty() { text } else { line })
+            }
+            Self::Check { text, .. } => ("in the node check", text),
+        };
+        if text == finding_text { source.to_owned() } else { format!("{source}: {text}") }
+    }
+
     fn estimated_bytes(&self) -> usize {
         let optional = |text: &Option<String>| text.as_deref().map_or(0, json_bytes);
         let texts = match self {

@@ -14,7 +14,7 @@ use super::notification::{
 };
 use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
 use crate::fleet::identity::{Domain, Location, NodeId};
-use crate::fleet::reason::{order_text, subject_text};
+use crate::fleet::reason::{order_text, subject_text, times_text};
 use crate::fleet::state::{NodePhase, RepairAttempt};
 use crate::health::{Action, Severity};
 use crate::runbook;
@@ -133,8 +133,7 @@ pub(super) fn describe(condition: &Condition) -> String {
         }
         Condition::OrderFailed { order, gpu, count, last } => {
             let order = order_text(order, gpu.as_ref());
-            let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
-            format!("`{order}` failed {times}: {last}")
+            format!("`{order}` failed {}: {last}", times_text(*count))
         }
     }
 }

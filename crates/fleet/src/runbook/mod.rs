@@ -1,4 +1,5 @@
-//! Runbook pages, one for each rule and each Xid. A page says what a finding means, what opens the
+//! Runbook pages, one for each rule, each Xid, each item of `farrier check` that can be a problem,
+//! and each thing that the server finds itself. A page says what a finding means, what opens the
 //! finding, which commands to run first, what Farrier does by itself, and when to replace the part.
 //!
 //! ```text
@@ -9,19 +10,24 @@
 //! ```
 
 mod automation;
+mod check_items;
 mod commands;
+mod fleet_pages;
 mod markdown;
 mod replacement;
 
 use farrier_facts::FactSet;
 use farrier_facts::decode::{DecodedEvent, Kind};
+use farrier_facts::text::first_sentence;
 use farrier_facts::xid::Xid;
 use serde::Serialize;
 
 use crate::health::engine::event_detail;
 use crate::health::{Action, FindingKind, Rule, Rules, Severity};
+use check_items::page_of_item;
 
 pub use commands::{CommandsError, FirstCommand, FirstCommands};
+pub use fleet_pages::{DOMAIN_FAULT, HEARTBEAT_LOST};
 
 /// Code of the rule that opens the findings of single Xids.
 const XID_RULE: &str = "gpu.xid";
@@ -55,21 +61,51 @@ pub struct RunbookSources<'a> {
     pub commands: &'a FirstCommands,
 }
 
+impl Runbook {
+    /// What the finding means, in a few words, for lists.
+    pub fn summary(&self) -> &str {
+        let is_xid = self.title != self.code;
+        if is_xid { &self.title } else { first_sentence(&self.meaning) }
+    }
+}
+
 impl RunbookSources<'_> {
-    /// The codes of all pages: the codes of the rules, then the codes of the Xids in use.
+    /// The codes of all pages: what the server finds itself, the rules, the items of `farrier
+    /// check`, and the Xids in use.
     pub fn codes(&self) -> Vec<String> {
-        let rules = self.rules.iter().map(|rule| rule.code.clone());
+        let fleet = fleet_pages::pages().map(|page| page.code.clone());
         let named = self.facts.xids.xid.iter().filter(|xid| xid.name.is_some());
-        rules.chain(named.map(|xid| xid_code(xid.code))).collect()
+        fleet.chain(self.finding_codes()).chain(named.map(|xid| xid_code(xid.code))).collect()
     }
 
-    /// The page of a rule or an Xid. `None` for an unknown code.
+    /// The codes that findings of agents have, without the Xids.
+    fn finding_codes(&self) -> impl Iterator<Item = String> {
+        self.rules.iter().map(|rule| rule.code.clone()).chain(check_items::codes())
+    }
+
+    /// The page of a rule, an Xid, an item of `farrier check` or the server. `None` for an unknown
+    /// code.
     pub fn page(&self, code: &str) -> Option<Runbook> {
         if let Some(rule) = self.rules.iter().find(|rule| rule.code == code) {
             return Some(self.rule_page(rule));
         }
+        if let Some(page) = fleet_pages::pages().find(|page| page.code == code) {
+            return Some(page.runbook());
+        }
+        if let Some(rule) = self.rules.iter().find(|rule| rule.code == check_items::CHECK_RULE)
+            && let Some(page) = check_items::page(code, &clears_text(rule), &rule.origin.line())
+        {
+            return Some(page);
+        }
         let number = code.strip_prefix("xid.")?.parse().ok()?;
         self.facts.xids.by_code(number).map(|xid| self.xid_page(xid))
+    }
+
+    /// The page that a person means by this name: its code, another name, or the code of an item of
+    /// `farrier check`.
+    pub fn page_named(&self, name: &str) -> Option<Runbook> {
+        let alias = || fleet_pages::named(name).map(|page| page.code.clone());
+        self.page(name).or_else(|| self.page(&alias().or_else(|| page_of_item(name))?))
     }
 
     /// Code of the page for an event in a kernel log. This is the page of the event's Xid, or the
@@ -107,7 +143,7 @@ impl RunbookSources<'_> {
             first_commands: self.commands.for_code(&rule.code),
             automation: automation::describe(rule.kind, rule.severity, rule.action),
             replacement: replacement::for_rule(rule.action),
-            clears: format!("It clears {}.", rule.describe_clearing()),
+            clears: clears_text(rule),
             source: rule.origin.line(),
         }
     }
@@ -142,13 +178,21 @@ impl RunbookSources<'_> {
     }
 }
 
+fn clears_text(rule: &Rule) -> String {
+    format!("It clears {}.", rule.describe_clearing())
+}
+
 /// Code of the page of an Xid. Rules use the same code for the event.
 pub fn xid_code(xid: u32) -> String {
     format!("xid.{xid}")
 }
 
-/// Code of the page for a finding. A finding about a known Xid has the page of that Xid.
+/// Code of the page for a finding. A finding about a known Xid has the page of that Xid, and an
+/// item of `farrier check` may have its own.
 pub fn page_code(facts: &FactSet, finding_code: &str, detail: &str) -> String {
+    if finding_code == check_items::CHECK_RULE {
+        return page_of_item(detail).unwrap_or_else(|| finding_code.to_owned());
+    }
     if finding_code != XID_RULE {
         return finding_code.to_owned();
     }

@@ -2,6 +2,7 @@
 
 use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::{Entry, NodeId};
+use farrier_fleet::health::Severity;
 use farrier_wire::rest::{EventPage, EventRow};
 
 use super::caller::Caller;
@@ -27,6 +28,8 @@ pub(super) struct EventFilter {
     node: Option<NodeId>,
     kind: Option<String>,
     by: Option<String>,
+    /// Minimum severity. Only findings have a severity.
+    severity: Option<Severity>,
 }
 
 /// Values of the `kind` parameter.
@@ -38,6 +41,9 @@ impl EventFilter {
             node: query.parsed("node")?,
             kind: query.text("kind").map(str::to_owned),
             by: query.text("by").map(str::to_owned),
+            severity: query
+                .text("severity")
+                .and_then(|word| serde_json::from_value(word.into()).ok()),
         })
     }
 
@@ -52,17 +58,28 @@ impl EventFilter {
         // state from the controller.
         entries.retain(|entry| self.matches(entry));
         let visible = redact::visible_entries(&app.controller, caller, entries).await?;
-        visible.iter().map(row).collect()
+        let caller = caller.clone();
+        let described = app.controller.read(move |state| {
+            let describe = |entry: Entry| {
+                let node = entry.event.subject().and_then(|id| state.nodes.get(id));
+                let node = node.filter(|node| caller.sees(&node.location));
+                let text = entry.event.describe_on(node.map(|node| &**node));
+                (entry, text)
+            };
+            visible.into_iter().map(describe).collect::<Vec<_>>()
+        });
+        described.await?.into_iter().map(|(entry, text)| row(&entry, text)).collect()
     }
 
     fn matches(&self, entry: &Entry) -> bool {
         self.kind.as_ref().is_none_or(|kind| entry.event.kind() == kind)
             && self.node.as_ref().is_none_or(|node| entry.event.subject() == Some(node))
             && self.by.as_ref().is_none_or(|by| entry.by.to_string() == *by)
+            && self.severity.is_none_or(|least| entry.event.severity() >= Some(least))
     }
 }
 
-fn row(entry: &Entry) -> Result<EventRow, Failure> {
+fn row(entry: &Entry, text: String) -> Result<EventRow, Failure> {
     Ok(EventRow {
         seq: entry.seq,
         batch: entry.batch,
@@ -70,7 +87,7 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
         by: entry.by.to_string(),
         kind: entry.event.kind().to_owned(),
         node: entry.event.subject().cloned(),
-        text: entry.event.describe(),
+        text,
         event: serde_json::to_value(&entry.event).map_err(|err| internal_error(&err))?,
     })
 }

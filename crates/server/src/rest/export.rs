@@ -9,6 +9,7 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::domain_impacts::DomainImpacts;
 use super::events::EventFilter;
 use super::failure::Failure;
 use super::limits::READ_TIMEOUT;
@@ -61,8 +62,9 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), ExportStop>
     let mut from = Bound::Unbounded;
     loop {
         let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
+        let impacts = DomainImpacts::of(&viewer);
         let visit: pagination::Visit<NodeRow> = Arc::new(move |state, id, node, found| {
-            found.push(row(&viewer, state, (id, node), now));
+            found.push(row(&viewer, &impacts, state, (id, node), now));
         });
         let range = (from, Bound::Unbounded);
         let mut nodes =

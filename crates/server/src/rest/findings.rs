@@ -7,14 +7,17 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use farrier_facts::FactSet;
-use farrier_fleet::fleet::{Node, NodeId};
+use farrier_fleet::fleet::{NextStep, Node, NodeId, Reason};
 use farrier_fleet::health::{Finding, FirstAction, Severity, Subject, rank};
 use farrier_fleet::runbook::page_code;
-use farrier_wire::rest::{ComponentView, FindingGroup, FindingPage, FindingRow, GroupedFinding};
+use farrier_wire::rest::{
+    ComponentView, FindingGroup, FindingPage, FindingRow, GroupedFinding, UnknownFindingsRow,
+};
 
+use super::domain_impacts::DomainImpacts;
 use super::failure::Failure;
 use super::node_filter::{NodeFilter, finding_matches};
-use super::nodes::PAGE;
+use super::nodes::{PAGE, count};
 use super::reply::Reply;
 use super::{Call, pagination};
 
@@ -37,11 +40,13 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let limit = call.query.limit(PAGE);
     let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
     let range = [from, only].map(|bound| bound.map_or(Bound::Unbounded, Bound::Included)).into();
-    let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
+    let impacts = DomainImpacts::of(call.caller()?);
+    let visit: pagination::Visit<Row> = Arc::new(move |state, id, node, found| {
         let text = filter.text.as_deref();
         if !filter.matches_location(node) {
             return;
         }
+        let step = impacts.next_step(state, id, node);
         for finding in node.open_findings() {
             let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
             let is_selected = min_severity.is_none_or(|severity| finding.severity >= severity)
@@ -50,31 +55,75 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
                     finding_matches(&finding, text) || id.as_str().contains(text)
                 });
             if is_later && is_selected {
-                found.push(FindingRow {
+                let step = step.as_ref().filter(|step| step.replaces_action_of(&finding));
+                found.push(Row::Finding(FindingRow {
                     node: id.clone(),
                     subject: Some(node.describe_subject(&finding.subject)),
                     component: Some(component_view(node, &node.component(&finding.subject))),
                     runbook: None,
+                    first_step: step.map(NextStep::text),
                     finding: finding.into_owned(),
-                });
+                }));
             }
         }
+        let is_later = after.as_ref().is_none_or(|(at, last)| id != at || *last < UNKNOWN_ROW);
+        found.extend(unknown_findings(id, node).filter(|_| is_later).map(Row::Unknown));
     });
-    let mut findings =
+    let mut rows =
         pagination::nodes(&call.app.controller, call.caller()?, range, limit, visit).await?;
-    let has_more = findings.len() > limit;
-    findings.truncate(limit);
-    // This is not done in the visit, because the visit runs on the controller's thread.
-    for row in &mut findings {
-        row.runbook = Some(runbook(&row.finding));
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| has_more).map(|last| match last {
+        Row::Finding(row) => format!("{}/{}", row.node, row.finding.id),
+        Row::Unknown(row) => format!("{}/{UNKNOWN_ROW}", row.node),
+    });
+    let (mut findings, mut unknown) = (Vec::new(), Vec::new());
+    for row in rows {
+        match row {
+            Row::Finding(mut row) => {
+                // This is not done in the visit, because the visit runs on the controller's thread.
+                row.runbook = Some(runbook(&row.finding));
+                findings.push(row);
+            }
+            Row::Unknown(row) => unknown.push(row),
+        }
     }
-    let next = findings.last().filter(|_| has_more);
-    let next = next.map(|row| format!("{}/{}", row.node, row.finding.id));
-    Reply::json(&FindingPage { findings, next })
+    Reply::json(&FindingPage { findings, unknown: Some(unknown), next })
+}
+
+/// An item of a page: a finding, or a node whose findings are unknown.
+enum Row {
+    Finding(FindingRow),
+    Unknown(UnknownFindingsRow),
+}
+
+/// Number of the row about unknown findings, for cursors. It comes after the node's findings.
+const UNKNOWN_ROW: u64 = u64::MAX;
+
+/// Why the findings of the node are unknown. `None` if they are known.
+fn unknown_findings(id: &NodeId, node: &Node) -> Option<UnknownFindingsRow> {
+    let (reason, since) = if let Some(since) = node.liveness.certificate_revoked_at() {
+        (Reason::CertificateRevoked { since }, Some(since))
+    } else if let Some(since) = node.liveness.heartbeat_lost_since() {
+        (Reason::HeartbeatLost { since }, Some(since))
+    } else if let Some(since) = node.reports.unreadable_since() {
+        (Reason::FindingsUnreadable, Some(since))
+    } else if node.reported_inventory().is_none() {
+        (Reason::InventoryUnknown, None)
+    } else {
+        return None;
+    };
+    let open = since.map(|_| count(node.findings().len()));
+    let (code, text) = (reason.code().to_owned(), reason.to_string());
+    Some(UnknownFindingsRow { node: id.clone(), code, since, text, open })
 }
 
 /// Groups findings of a node by component, most severe first.
-pub(super) fn groups(node: &Node, findings: &[Cow<'_, Finding>]) -> Vec<FindingGroup> {
+pub(super) fn groups(
+    node: &Node,
+    findings: &[Cow<'_, Finding>],
+    step: Option<&NextStep>,
+) -> Vec<FindingGroup> {
     let mut components: BTreeMap<Subject, Vec<&Finding>> = BTreeMap::new();
     for finding in findings {
         components.entry(node.component(&finding.subject)).or_default().push(finding);
@@ -82,10 +131,16 @@ pub(super) fn groups(node: &Node, findings: &[Cow<'_, Finding>]) -> Vec<FindingG
     let group = |(component, mut findings): (Subject, Vec<&Finding>)| {
         findings.sort_by_key(|finding| rank(finding));
         let FirstAction { action, text, .. } = FirstAction::new(&findings)?;
+        let first_step = findings.first().and_then(|first| {
+            step.filter(|step| step.replaces_action_of(first)).map(NextStep::text)
+        });
         let worst = findings.iter().map(|finding| finding.severity).max()?;
         let component = component_view(node, &component);
         let findings = findings.into_iter().map(|finding| grouped(node, finding)).collect();
-        Some((Reverse((worst, action)), FindingGroup { component, action, text, findings }))
+        Some((
+            Reverse((worst, action)),
+            FindingGroup { component, action, text, first_step, findings },
+        ))
     };
     let mut groups: Vec<_> = components.into_iter().filter_map(group).collect();
     groups.sort_by_key(|(rank, _)| *rank);
@@ -104,6 +159,7 @@ fn grouped(node: &Node, finding: &Finding) -> GroupedFinding {
         since: finding.first_seen,
         clears: finding.clears_when.clone(),
         runbook: runbook(finding),
+        evidence: finding.evidence.last().map(|evidence| evidence.describe(&finding.text)),
     }
 }
 

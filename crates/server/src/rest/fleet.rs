@@ -1,10 +1,12 @@
 //! Domains, domain faults, freezes, the policy, and the caller.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use farrier_fleet::fleet::next_step::DomainImpact;
 use farrier_fleet::fleet::policy::{PolicyContext, PolicyNode, name_skus};
-use farrier_fleet::fleet::state::DomainCounts;
-use farrier_fleet::fleet::{Domain, Event, Policy};
+use farrier_fleet::fleet::state::{DomainCounts, DomainFault};
+use farrier_fleet::fleet::{Domain, Event, FleetState, Node, NodeId, Policy};
 use farrier_wire::rest::{
     DomainFaultList, DomainFaultRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me,
     PolicyView,
@@ -34,6 +36,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
                 limit: state.policy.disruption_limit(domain.kind(), counts.members),
                 disrupted: Some(counts.disrupted),
                 schedulable: Some(counts.schedulable),
+                out_not_cordoned: Some(counts.out_not_cordoned),
                 floor: state.policy.capacity_floor(domain.kind(), counts.members),
             };
             state.domain_counts.iter().map(row).collect()
@@ -49,6 +52,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
         limit: None,
         disrupted: Some(counts.disrupted),
         schedulable: Some(counts.schedulable),
+        out_not_cordoned: Some(counts.out_not_cordoned),
         floor: None,
     };
     Reply::json(&DomainList { domains: extent.counts().map(row).collect() })
@@ -57,18 +61,33 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn domain_faults(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let domain_faults = call.app.controller.read(move |state| {
-        let is_visible =
-            |id: &&_| state.nodes.get(*id).is_some_and(|node| caller.sees(&node.location));
-        let rows = state.domain_faults.iter().map(|(domain, fault)| DomainFaultRow {
-            domain: domain.clone(),
-            symptom: fault.symptom,
-            nodes: fault.nodes.iter().filter(is_visible).cloned().collect(),
-            since: fault.since,
-            rationale: (&fault.rationale.redacted(caller.scope())).into(),
-        });
+        let faults = state.domain_faults.iter();
+        let rows = faults.map(|(domain, fault)| domain_fault_row(state, &caller, domain, fault));
         rows.filter(|row| caller.is_fleet_wide() || !row.nodes.is_empty()).collect()
     });
     Reply::json(&DomainFaultList { domain_faults: domain_faults.await? })
+}
+
+/// A domain fault with the nodes that the caller may see.
+pub(super) fn domain_fault_row(
+    state: &FleetState,
+    caller: &Caller,
+    domain: &Domain,
+    fault: &DomainFault,
+) -> DomainFaultRow {
+    let sees = |node: &Node| caller.sees(&node.location);
+    let is_visible = |id: &&NodeId| state.nodes.get(*id).is_some_and(|node| sees(node));
+    let shown = state.symptoms.get(domain).and_then(|symptoms| symptoms.get(&fault.symptom));
+    let affected = shown.into_iter().flat_map(BTreeMap::keys).filter(is_visible);
+    DomainFaultRow {
+        domain: domain.clone(),
+        symptom: fault.symptom,
+        nodes: fault.nodes.iter().filter(is_visible).cloned().collect(),
+        since: fault.since,
+        rationale: (&fault.rationale.redacted(caller.scope())).into(),
+        affected: Some(affected.cloned().collect()),
+        taking_work: Some(DomainImpact::new(state, domain, fault.symptom, sees).taking_work),
+    }
 }
 
 pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {

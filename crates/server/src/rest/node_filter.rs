@@ -110,7 +110,9 @@ impl NodeFilter {
 
 /// Whether the code of the finding begins with `wanted`, or `wanted` is its Xid, such as `xid.79`.
 fn finding_has_code(finding: &Finding, wanted: &str) -> bool {
+    let is_item = |item: &str| finding.code == "check" && finding.detail.starts_with(item);
     finding.code.starts_with(wanted)
+        || wanted.strip_prefix("check.").is_some_and(is_item)
         || (wanted.starts_with("xid.") && finding.detail == event_detail(wanted))
 }
 

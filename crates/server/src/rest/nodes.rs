@@ -8,18 +8,24 @@ use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::coverage::NodeCoverageGap;
 use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::fleet::explain;
+use farrier_fleet::fleet::next_step::describe_deferral;
 use farrier_fleet::fleet::state::{RepairAttempt, RequestedOrderResult, VerificationResult};
-use farrier_fleet::fleet::{FleetState, Node, NodeId, OrderStatus, attention};
+use farrier_fleet::fleet::{
+    FleetState, NextStep, Node, NodeId, OrderStatus, Rationale, Reason, attention,
+};
 use farrier_fleet::health::{Finding, FindingKind, rank};
 use farrier_wire::rest::{
-    AttentionView, CoverageGapView, HoldView, NodeDetail, NodeExplanation, NodePage, NodeRow,
-    OrderView, ReasonView, RequestedOrderView, VerificationView,
+    AttentionView, CoverageGapView, HoldView, NextStepView, NodeDetail, NodeExplanation, NodePage,
+    NodeRow, OrderView, RationaleView, ReasonView, RequestedOrderView, VerificationView,
 };
 use jiff::Timestamp;
 
 use super::caller::Caller;
+use super::domain_impacts::DomainImpacts;
 use super::failure::Failure;
 use super::findings::groups;
+use super::fleet::domain_fault_row;
+use super::history;
 use super::node_filter::NodeFilter;
 use super::reply::Reply;
 use super::{AppState, Call, pagination};
@@ -32,13 +38,14 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
     let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
+    let impacts = DomainImpacts::of(&viewer);
     let visit: pagination::Visit<NodeRow> = Arc::new(move |state, id, node, found| {
         let needs_attention = || {
             let deferred = explain::current_deferral(state, node);
             attention(node, deferred.as_ref(), now).is_some()
         };
         if filter.matches(&viewer, id, node) && (!filter.needs_attention || needs_attention()) {
-            found.push(row(&viewer, state, (id, node), now));
+            found.push(row(&viewer, &impacts, state, (id, node), now));
         }
     });
     let mut nodes = pagination::nodes(
@@ -65,6 +72,7 @@ pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
 
 pub(super) fn row(
     caller: &Caller,
+    impacts: &DomainImpacts,
     state: &FleetState,
     (id, node): (&NodeId, &Node),
     now: Timestamp,
@@ -74,7 +82,9 @@ pub(super) fn row(
         code: attention.cause.code().to_owned(),
         severity: attention.severity,
         since: attention.since,
+        problem: Some(problem(caller, node, deferred.as_ref())),
     });
+    let step = impacts.next_step_with(state, (id, node), deferred.as_ref());
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref());
     let first = gpus.and_then(|gpus| gpus.first()).and_then(|gpu| gpu.name.clone());
@@ -93,11 +103,58 @@ pub(super) fn row(
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|finding| finding.severity).max(),
         order: node.orders.pending().map(|pending| node.describe_order(&pending.order.kind)),
-        deferred: deferred.map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
+        deferred: deferred.map(|deferred| {
+            deferral_view(&deferred.redacted(caller.scope()), step.as_ref()).reason
+        }),
         heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         attention,
         connection: None,
         compliance: inventory.and_then(|inventory| inventory.compliance.clone()),
+        cordon: Some(node.scheduling.cordon()),
+        next_step: step.map(|step| next_step_view(id, &step)),
+    }
+}
+
+/// What is wrong with a node that needs a person, in few words. The text starts with what the
+/// person has to know first.
+fn problem(caller: &Caller, node: &Node, deferred: Option<&Rationale>) -> String {
+    let brief = |reason: &Reason| reason.without_addresses().redacted(caller.scope());
+    let phase = brief(&node.phase.rationale().reason);
+    let Some(deferred) = deferred.map(|deferred| brief(&deferred.reason)) else {
+        return phase.to_string();
+    };
+    match (&deferred, &phase) {
+        // The next step says what to do.
+        (Reason::NeedsRepair { cause, .. }, _) => cause.to_string(),
+        (Reason::FailureDomainFault { domain, symptom, .. }, _) => {
+            format!("{domain} has a fault ({symptom})")
+        }
+        (_, Reason::Enrolled | Reason::Verified { .. }) => deferred.to_string(),
+        (Reason::OrderFailed { .. } | Reason::RepeatedQuarantines { .. }, _) => {
+            format!("{deferred}; {phase}")
+        }
+        // Either the text names the fault, or there is no other reason.
+        (Reason::VerificationFailed { .. } | Reason::QuarantineNotAllowed { .. }, _) => {
+            deferred.to_string()
+        }
+        _ => format!("{phase}; {deferred}"),
+    }
+}
+
+/// Why an action waits. Unlike the reason alone, the text has the remedy of the finding.
+fn deferral_view(deferred: &Rationale, step: Option<&NextStep>) -> RationaleView {
+    let mut view = RationaleView::from(deferred);
+    view.reason.text = describe_deferral(deferred, step);
+    view
+}
+
+fn next_step_view(node: &NodeId, step: &NextStep) -> NextStepView {
+    NextStepView {
+        code: step.code().to_owned(),
+        text: step.text(),
+        commands: step.commands(node),
+        afterwards: step.afterwards(node),
+        runbook: step.runbook().map(str::to_owned),
     }
 }
 
@@ -146,6 +203,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         RepairAttempt::Manual { what } => format!("by hand: {what}"),
     };
     let hold = node.requests.hold.as_ref();
+    let step = DomainImpacts::of(caller).next_step(state, id, node);
     NodeDetail {
         node: id.clone(),
         location: node.location.clone(),
@@ -153,7 +211,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         since: node.phase.since(),
         rationale: (&node.phase.rationale().redacted(caller.scope())).into(),
         deferred: explain::current_deferral(state, node)
-            .map(|deferred| (&deferred.redacted(caller.scope())).into()),
+            .map(|deferred| deferral_view(&deferred.redacted(caller.scope()), step.as_ref())),
         waits_for_approval: node.waits_for_approval(),
         inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
@@ -280,6 +338,9 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             )
         };
         let problems = other_problems(&viewer, node);
+        let step = DomainImpacts::of(&viewer).next_step(state, id, node);
+        let domains = node.location.domains();
+        let faults = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
         let frozen = state
             .freezes
             .iter()
@@ -289,12 +350,15 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             phase: explanation.phase,
             since: node.phase.since(),
             findings: findings.iter().map(describe).chain(problems.iter().cloned()).collect(),
-            finding_groups: Some(groups(node, &findings)),
+            finding_groups: Some(groups(node, &findings, step.as_ref())),
             problems: Some(problems),
             rationale: (&explanation.rationale).into(),
             coverage_gaps: coverage_gaps(node),
             order: explanation.order,
-            deferred: explanation.deferred.as_ref().map(Into::into),
+            deferred: explanation
+                .deferred
+                .as_ref()
+                .map(|deferred| deferral_view(deferred, step.as_ref())),
             domain_faults: explanation.domain_faults.iter().map(Into::into).collect(),
             frozen: frozen
                 .map(|(domain, freeze)| {
@@ -305,9 +369,20 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
                 })
                 .collect(),
             connection: None,
+            cordon: Some(node.scheduling.cordon()),
+            drained: Some(node.scheduling.is_drained()),
+            heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
+            next_step: step.map(|step| next_step_view(id, &step)),
+            domain_fault_rows: Some(
+                faults
+                    .map(|(domain, fault)| domain_fault_row(state, &viewer, domain, fault))
+                    .collect(),
+            ),
+            history: None,
         })
     });
     let mut explanation = explained.await?.ok_or_else(|| Failure::node_not_found("it"))?;
     explanation.connection = Some(call.app.connection(&explanation.node));
+    explanation.history = Some(history::recent(&call, &explanation.node, now).await?);
     Reply::json(&explanation)
 }

@@ -90,6 +90,8 @@ const BY: Parameter = parameter(
     ParameterKind::Text,
     "only by this user; `farrier` is the server, `node NAME` a node",
 );
+const EVENT_SEVERITY: Parameter =
+    parameter("severity", SEVERITY, "only reports of findings of at least this severity");
 const AFTER: Parameter = parameter("after", NUMBER, "entries after this one, oldest first");
 const BEFORE: Parameter = parameter("before", NUMBER, "entries before this one, newest first");
 
@@ -129,8 +131,8 @@ const FINDINGS: &[Parameter] = &[
     CURSOR,
     LIMIT,
 ];
-const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, LIMIT];
-const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY];
+const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, EVENT_SEVERITY, LIMIT];
+const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY, EVENT_SEVERITY];
 const QUEUE: &[Parameter] = &[parameter(
     "state",
     ParameterKind::OneOf(&["open", "all"]),
@@ -275,7 +277,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(POST "/api/v1/domain-repairs", "domainRepaired", OPERATE, &[], body!(DomainRepairedRequest), json!(Done),
         requests::domain_repaired,
         "Says that the fault of a failure domain is repaired. Its nodes are judged on their own again."),
-    route!(GET "/api/v1/notifications", "listNotifications", ADMINISTER, QUEUE, None, json!(NotificationQueue),
+    route!(GET "/api/v1/notifications", "listNotifications", OPERATE, QUEUE, None, json!(NotificationQueue),
         notify::queue, "Lists queued and undeliverable notifications. Requires the whole fleet as scope."),
     route!(POST "/api/v1/notification-tests", "testReceiver", ADMINISTER, &[], body!(NotificationTestRequest),
         json!(NotificationTestResult), notify::test,

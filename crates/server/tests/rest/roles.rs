@@ -111,7 +111,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 46] = [
     ),
     // There is no such mute, group or receiver, so callers with permission get 404 too.
     ("POST", "/api/v1/unmutes", r#"{"mute":99999}"#, Allowed::Operators, ScopeRule::InScope(404)),
-    ("GET", "/api/v1/notifications", "", Allowed::Admins, ScopeRule::FleetWide),
+    ("GET", "/api/v1/notifications", "", Allowed::Operators, ScopeRule::FleetWide),
     (
         "POST",
         "/api/v1/notification-tests",

@@ -59,6 +59,9 @@ view! { lenient
         disrupted: Option<u32>,
         /// Number of nodes that may get new work; null if an older server did not say.
         schedulable: Option<u32>,
+        /// Nodes out of service that are not known to be cordoned, so that they may still get
+        /// work; null if an older server did not say.
+        out_not_cordoned: Option<u32>,
         /// How many nodes have to take work; null if there is no capacity floor, or if the floor
         /// counts nodes that the caller may not see.
         floor: Option<u32>,
@@ -97,9 +100,15 @@ view! { lenient
         domain: Domain,
         /// What the nodes of the domain show.
         symptom: Symptom,
+        /// The nodes that showed the symptom when the fault was detected.
         nodes: Vec<NodeId>,
         since: Timestamp,
         rationale: RationaleView,
+        /// The nodes that show the symptom now; null from older servers.
+        affected: Option<Vec<NodeId>>,
+        /// How many of them are not cordoned, so that they may still get work; null from older
+        /// servers.
+        taking_work: Option<u32>,
     }
 }
 

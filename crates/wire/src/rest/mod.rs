@@ -20,8 +20,9 @@ pub use fleet::{
 };
 pub use nodes::{
     AttentionView, ComponentView, ConnectionState, ConnectionView, CoverageGapView, FindingGroup,
-    FindingPage, FindingRow, GroupedFinding, HoldView, NodeDetail, NodeExplanation, NodePage,
-    NodeRow, OrderView, RequestedOrderView, VerificationView,
+    FindingPage, FindingRow, GroupedFinding, HistoryRow, HoldView, NextStepView, NodeDetail,
+    NodeExplanation, NodePage, NodeRow, OrderView, RequestedOrderView, UnknownFindingsRow,
+    VerificationView,
 };
 pub use notify::{
     AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,

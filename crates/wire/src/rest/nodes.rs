@@ -6,6 +6,7 @@ use farrier_fleet::health::{Action, Finding, Severity};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::fleet::DomainFaultRow;
 use super::reason::{RationaleView, ReasonView};
 use super::schema::{plain, view};
 
@@ -105,6 +106,26 @@ view! { lenient
         /// Severity of the worst open fault; null if there is none.
         severity: Option<Severity>,
         since: Timestamp,
+        /// What is wrong, in few words; null from older servers.
+        problem: Option<String>,
+    }
+}
+
+view! { lenient
+    /// What a person does first about a node.
+    NextStepView {
+        /// Stable code: `reach-agent`, `repair-domain`, `service` or `repair-by-hand`.
+        code: String,
+        /// The step as text.
+        text: String,
+        /// Commands for the step, in the order in which they are run. Words in capitals are
+        /// placeholders.
+        commands: Vec<String>,
+        /// The command that reports the repair afterwards; null if there is nothing to report.
+        afterwards: Option<String>,
+        /// Code of the runbook page, for `farrier runbook`; null if the pages of the findings
+        /// apply.
+        runbook: Option<String>,
     }
 }
 
@@ -143,6 +164,12 @@ view! { lenient
         connection: Option<ConnectionView>,
         /// Security features; null if unknown.
         compliance: Option<NodeCompliance>,
+        /// Whether the node is cordoned, and by whom, as far as its agent has reported; null from
+        /// older servers.
+        cordon: Option<Cordon>,
+        /// What a person does first, if it is more than the findings say; null otherwise, and from
+        /// older servers.
+        next_step: Option<NextStepView>,
     }
 }
 
@@ -314,6 +341,8 @@ view! { lenient
         clears: String,
         /// Code of the finding's runbook page, for `farrier runbook`.
         runbook: String,
+        /// The last observation, in one line; null if there is none, and from older servers.
+        evidence: Option<String>,
     }
 }
 
@@ -326,6 +355,9 @@ view! { lenient
         action: Action,
         /// The first action as text.
         text: String,
+        /// What a person does first instead of the action, because the action would not help; null
+        /// if the action applies, and from older servers.
+        first_step: Option<String>,
         /// The findings, starting with the one that the action comes from.
         findings: Vec<GroupedFinding>,
     }
@@ -359,6 +391,30 @@ view! { lenient
         frozen: Vec<String>,
         /// Session of the agent; null from older servers.
         connection: Option<ConnectionView>,
+        /// Whether the node is cordoned, and by whom, as far as its agent has reported; null from
+        /// older servers.
+        cordon: Option<Cordon>,
+        /// Whether work from before the cordon has ended; null from older servers.
+        drained: Option<bool>,
+        /// When the last heartbeat arrived; null while heartbeats arrive, and from older servers.
+        heartbeat_lost_since: Option<Timestamp>,
+        /// What a person does first, if it is more than the findings say; null otherwise, and from
+        /// older servers.
+        next_step: Option<NextStepView>,
+        /// The domain faults with their nodes; null from older servers.
+        domain_fault_rows: Option<Vec<DomainFaultRow>>,
+        /// What happened to the node in the last 24 hours, newest first; null from older servers.
+        history: Option<Vec<HistoryRow>>,
+    }
+}
+
+view! { lenient
+    /// Something that happened to a node.
+    HistoryRow {
+        /// Position in the log.
+        seq: u64,
+        at: Timestamp,
+        text: String,
     }
 }
 
@@ -372,7 +428,26 @@ view! { lenient
         component: Option<ComponentView>,
         /// Code of the finding's runbook page, for `farrier runbook`; null from older servers.
         runbook: Option<String>,
+        /// What a person does first instead of the finding's action, because the action would not
+        /// help; null if the action applies, and from older servers.
+        first_step: Option<String>,
         finding: Finding,
+    }
+}
+
+view! { lenient
+    /// A node whose findings are unknown. The open findings in the list are those of its last
+    /// report.
+    UnknownFindingsRow {
+        node: NodeId,
+        /// Why they are unknown: a reason code, such as `heartbeat-lost`.
+        code: String,
+        /// Since when; null if there was never a report.
+        since: Option<Timestamp>,
+        /// The reason as text.
+        text: String,
+        /// Number of open findings in the last report; null if there was never a report.
+        open: Option<u32>,
     }
 }
 
@@ -380,6 +455,9 @@ view! { lenient
     /// Open findings, by node and number.
     FindingPage {
         findings: Vec<FindingRow>,
+        /// Nodes whose findings are unknown, such as silent nodes; null from older servers. The
+        /// filters of findings do not apply to them, because they may have any finding.
+        unknown: Option<Vec<UnknownFindingsRow>>,
         /// Cursor of the next page; null on the last page.
         next: Option<String>,
     }

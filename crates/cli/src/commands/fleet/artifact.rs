@@ -122,8 +122,8 @@ fn newest(
 ) -> anyhow::Result<ArtifactRow> {
     let newest = artifacts(session, node)?.into_iter().find(|row| row.order == order.code);
     newest.ok_or_else(|| {
-        let text = format!("the server has no logs of {node} that you may download");
-        Hinted::error(text, "without --last, the node collects new ones")
+        let text = format!("no logs of {node} were collected yet, or your role may not read them");
+        Hinted::error(text, format!("`farrier fleet logs {node}` lets the node collect them"))
     })
 }
 

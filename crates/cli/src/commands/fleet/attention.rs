@@ -1,4 +1,5 @@
-//! `farrier fleet nodes --needs-attention`: one line per node, with the cause and the next step.
+//! `farrier fleet nodes --needs-attention`: one row per node, with the cause, what to do first, and
+//! the command that comes next. The cause wraps, because what to do is at its end.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,14 +10,14 @@ use farrier_wire::rest::NodeRow;
 use jiff::Timestamp;
 
 use super::node_names::folded;
-use super::nodes::age_cell;
+use super::nodes::{age_cell, intake, is_out};
 use crate::printer::{Fit, LineColumn, Printer, Tone};
 
 const COLUMNS: [LineColumn; 5] = [
     LineColumn { heading: "Node", fit: Fit::Whole },
     LineColumn { heading: "For", fit: Fit::Optional(1) },
     LineColumn { heading: "Why", fit: Fit::Whole },
-    LineColumn { heading: "Cause", fit: Fit::Cut { min: 16 } },
+    LineColumn { heading: "Cause: what to do first", fit: Fit::Wrap { min: 40 } },
     LineColumn { heading: "Next: farrier fleet ...", fit: Fit::Whole },
 ];
 
@@ -79,7 +80,7 @@ fn row(nodes: &[&NodeRow], printer: &Printer) -> Vec<String> {
         names(nodes),
         age_cell(since),
         printer.toned(tone, label),
-        describe(node),
+        cause_text(node),
         next_step(node, cause(node)),
     ]
 }
@@ -111,7 +112,18 @@ fn label(cause: AttentionCause) -> (Tone, &'static str) {
     }
 }
 
-/// What is wrong. The text starts with what the person has to know first.
+/// What is wrong, and what to do first.
+fn cause_text(node: &NodeRow) -> String {
+    let intake = intake(node.phase, node.cordon.as_ref()).filter(|_| is_out(node.phase));
+    let intake = intake.map(|intake| format!("{intake}; ")).unwrap_or_default();
+    let problem = node.attention.as_ref().and_then(|attention| attention.problem.clone());
+    let problem = problem.unwrap_or_else(|| describe(node));
+    let step = node.next_step.as_ref().map(|step| format!(": {}", step.text)).unwrap_or_default();
+    format!("{intake}{problem}{step}")
+}
+
+/// What is wrong, from the answer of an older server. The text starts with what the person has to
+/// know first.
 fn describe(node: &NodeRow) -> String {
     let reason = node.reason.text.clone();
     let Some(deferred) = node.deferred.as_ref().map(|deferred| deferred.text.clone()) else {
@@ -128,27 +140,19 @@ fn describe(node: &NodeRow) -> String {
     }
 }
 
-/// The command that comes next, without `farrier fleet`.
+/// The command that comes first, without `farrier fleet`. A command that only reports a repair is
+/// never first.
 fn next_step(row: &NodeRow, cause: Option<AttentionCause>) -> String {
     let node = &row.node;
     match cause {
         Some(AttentionCause::QuarantineBlocked) => format!("cordon {node} --reason TEXT"),
         Some(AttentionCause::NeedsApproval) => format!("approve {node}"),
-        Some(AttentionCause::NeedsRepair | AttentionCause::Lemon) => {
-            format!("repaired {node} --repair TEXT")
-        }
-        Some(AttentionCause::DomainFault) => match param(row, "domain") {
-            Some(domain) => format!("domain repaired {domain}"),
-            None => "domains".to_owned(),
-        },
+        Some(AttentionCause::DomainFault) => "domains".to_owned(),
         // Farrier never removes a cordon that another tool set.
         Some(AttentionCause::HeldLong) if row.reason.code == "operator-hold" => {
             format!("uncordon {node}")
         }
         Some(AttentionCause::PolicyBlocks) => "policy show".to_owned(),
-        Some(AttentionCause::HeartbeatLost | AttentionCause::StateUnknown) => {
-            format!("node {node}")
-        }
         _ => format!("explain {node}"),
     }
 }

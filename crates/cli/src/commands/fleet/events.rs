@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use farrier_wire::client::RestError;
-use farrier_wire::rest::{EventPage, EventRow};
+use farrier_wire::rest::{EventPage, EventRow, NodeDetail};
+use jiff::{SignedDuration, Timestamp};
 
 use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::commands::server::span;
 use crate::failure::{is_unavailable, warn};
 use crate::printer::Printer;
 
@@ -28,7 +30,14 @@ pub(crate) struct Args {
     /// Only events by this actor: a person, `farrier` (the server) or `node NAME`
     #[arg(long)]
     by: Option<String>,
+    /// Only reports of findings of at least this severity: info, warning, critical, fatal
+    #[arg(long)]
+    severity: Option<String>,
+    /// Only events of this last time, such as 15m, 2h or 7d
+    #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "follow")]
+    since: Option<SignedDuration>,
     /// Number of newest events, or of oldest events with --after; with --follow, exit after N
+    /// [default: 50; with --since: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Only events after this log entry
@@ -62,10 +71,13 @@ fn filtered(args: &Args, path: &str) -> Path {
         .with("node", args.node.as_ref())
         .with("kind", args.kind.as_ref())
         .with("by", args.by.as_ref())
+        .with("severity", args.severity.as_ref())
 }
 
 fn list(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
+    let from = args.since.map(|since| Timestamp::now() - since);
+    let default = if from.is_some() { u64::MAX } else { LIMIT_DEFAULT };
+    let limit = args.limit.unwrap_or(default);
     let is_forward = args.after.is_some();
     let mut cursor = args.after;
     let mut events: Vec<EventRow> = Vec::new();
@@ -76,17 +88,44 @@ fn list(session: &mut FleetSession, args: &Args, printer: &mut Printer) -> anyho
             .with(name, cursor)
             .with("limit", Some(remaining.min(500)));
         let page: EventPage = session.get(path.as_str())?;
-        events.extend(page.events);
+        // Without --after, the newest event comes first.
+        let is_new = |event: &EventRow| from.is_none_or(|from| event.at >= from);
+        let is_over = !page.events.iter().all(is_new);
+        events
+            .extend(page.events.into_iter().filter(|event| is_new(event) && is_shown(event, args)));
         cursor = page.next;
-        if cursor.is_none() {
+        if cursor.is_none() || (is_over && !is_forward) {
             break;
         }
+    }
+    if events.is_empty() && args.output == Output::Table {
+        check_node(session, args)?;
+        printer.line("no such events")?;
     }
     if !is_forward {
         events.reverse();
     }
     events.iter().try_for_each(|event| print(event, args, printer))?;
     Ok(())
+}
+
+/// Whether an event is shown. Ticks say nothing to a person who does not ask for them.
+fn is_shown(event: &EventRow, args: &Args) -> bool {
+    args.output == Output::Json || args.kind.is_some() || event.kind != "tick"
+}
+
+/// Warns if there is no such node. A retired node is not in the fleet, but the log still has its
+/// events.
+fn check_node(session: &mut FleetSession, args: &Args) -> anyhow::Result<()> {
+    let Some(node) = &args.node else { return Ok(()) };
+    match session.get::<NodeDetail>(&format!("/api/v1/nodes/{node}")) {
+        Ok(_) => Ok(()),
+        Err(err) if is_unavailable(&err) => Err(err),
+        Err(err) => {
+            warn(&err);
+            Ok(())
+        }
+    }
 }
 
 /// Prints one line per event, so that the output can be read while it is streamed.
@@ -158,6 +197,9 @@ fn follow_once(
         let Some(data) = line.strip_prefix("data: ") else { continue };
         let event: EventRow = serde_json::from_str(data)?;
         *last = Some(event.seq);
+        if !is_shown(&event, args) {
+            continue;
+        }
         print(&event, args, printer)?;
         printer.finish()?;
         *printed += 1;
@@ -166,4 +208,37 @@ fn follow_once(
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_table_leaves_out_ticks_unless_they_are_asked_for() {
+        let event = |kind: &str| -> EventRow {
+            serde_json::from_value(json!({
+                "seq": 1, "batch": 1, "at": "2026-11-15T12:00:00Z", "by": "farrier",
+                "kind": kind, "text": "", "event": {},
+            }))
+            .unwrap()
+        };
+        let shows_tick = |line: &[&str]| {
+            let args = Command::try_parse_from(line).unwrap().args;
+            assert!(is_shown(&event("phase-changed"), &args));
+            is_shown(&event("tick"), &args)
+        };
+        assert!(!shows_tick(&["events", "--since", "15m"]));
+        assert!(shows_tick(&["events", "--kind", "tick"]));
+        assert!(shows_tick(&["events", "--output", "json"]));
+    }
 }

@@ -4,20 +4,28 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::FactSet;
-use farrier_fleet::fleet::NodeId;
+use farrier_fleet::fleet::{Domain, NodeId};
 use farrier_fleet::health::{Finding, FirstAction, Severity, rank};
-use farrier_fleet::runbook::page_code;
-use farrier_wire::rest::{ComponentView, FindingGroup, FindingPage, FindingRow, GroupedFinding};
+use farrier_fleet::runbook::{HEARTBEAT_LOST, page_code};
+use farrier_wire::rest::{
+    ComponentView, FindingGroup, FindingPage, FindingRow, GroupedFinding, NodeDetail,
+    UnknownFindingsRow,
+};
+use serde_json::json;
 
 use super::finding_groups::{self, NodeGroup};
-use super::node_names::natural_order;
-use super::nodes::counted;
+use super::node_filter::{unknown_codes, unknown_domains};
+use super::node_names::{folded, natural_order};
+use super::nodes::{age_since, counted};
 use super::session::{FleetSession, Path};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::printer::Printer;
+use crate::commands::runbook_pointer::INDENT;
+use crate::failure;
+use crate::printer::{Printer, Tone};
 
-/// Arguments of `farrier fleet findings`. The exit code is 1 if any finding is open.
+/// Arguments of `farrier fleet findings`. The exit code is 1 if any finding is open, or if the
+/// findings of a node are unknown.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only findings of this pool
@@ -26,6 +34,9 @@ pub(crate) struct Args {
     /// Only findings in this rack
     #[arg(long)]
     rack: Option<String>,
+    /// Only findings behind this leaf switch
+    #[arg(long)]
+    leaf: Option<String>,
     /// Only findings of this node
     #[arg(long)]
     node: Option<String>,
@@ -47,12 +58,33 @@ pub(super) fn run(
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
+    let (findings, unknown) = read(session, args)?;
+    if findings.is_empty() && unknown.is_empty() {
+        check_names(session, args)?;
+    }
+    if args.output == Output::Json {
+        findings.iter().try_for_each(|row| printer.json_line(row))?;
+        for row in &unknown {
+            printer.json_line(&json!({ "node": row.node, "finding": null, "unknown": row }))?;
+        }
+    } else {
+        print(&findings, &unknown, printer)?;
+    }
+    Ok(Outcome::finding_if(!findings.is_empty() || !unknown.is_empty()))
+}
+
+/// Reads all pages.
+fn read(
+    session: &mut FleetSession,
+    args: &Args,
+) -> anyhow::Result<(Vec<FindingRow>, Vec<UnknownFindingsRow>)> {
     let mut cursor: Option<String> = None;
-    let mut findings: Vec<FindingRow> = Vec::new();
+    let (mut findings, mut unknown) = (Vec::new(), Vec::new());
     loop {
         let path = Path::new("/api/v1/findings")
             .with("pool", args.pool.as_ref())
             .with("rack", args.rack.as_ref())
+            .with("leaf", args.leaf.as_ref())
             .with("node", args.node.as_ref())
             .with("severity", args.severity.as_ref())
             .with("code", args.code.as_ref())
@@ -61,23 +93,86 @@ pub(super) fn run(
             .with("limit", Some(500));
         let page: FindingPage = session.get(path.as_str())?;
         findings.extend(page.findings);
+        unknown.extend(page.unknown.into_iter().flatten());
         cursor = page.next;
         if cursor.is_none() {
-            break;
+            return Ok((findings, unknown));
         }
     }
-    if args.output == Output::Json {
-        findings.iter().try_for_each(|row| printer.json_line(row))?;
-    } else if findings.is_empty() {
-        printer.line("no open findings")?;
-    } else {
-        let groups = groups(&findings);
-        printer.line(&summary(&findings))?;
-        let shown: Vec<NodeGroup<'_>> =
-            groups.iter().map(|(node, group)| NodeGroup { node: Some(node), group }).collect();
-        finding_groups::print(&shown, printer)?;
+}
+
+/// Checks the names in filters that select nothing: an unknown node is an error, because `no open
+/// findings` would be wrong for it, and another unknown name is a warning.
+fn check_names(session: &mut FleetSession, args: &Args) -> anyhow::Result<()> {
+    if let Some(node) = &args.node {
+        let _: NodeDetail = session.get(&format!("/api/v1/nodes/{node}"))?;
     }
-    Ok(Outcome::finding_if(!findings.is_empty()))
+    let filters = [("pool", &args.pool), ("rack", &args.rack), ("leaf", &args.leaf)];
+    let domains = filters.into_iter().flat_map(|(kind, names)| {
+        let names = names.iter().flat_map(|names| names.split(','));
+        names.map(move |name| format!("{kind}:{name}"))
+    });
+    let domains: Vec<Domain> = domains.filter_map(|domain| domain.parse().ok()).collect();
+    let mut unknown = unknown_domains(session, &domains)?;
+    unknown.extend(unknown_codes(args.code.iter().map(String::as_str))?);
+    unknown.into_iter().for_each(|text| failure::warn(&anyhow::Error::msg(text)));
+    Ok(())
+}
+
+fn print(
+    findings: &[FindingRow],
+    unknown: &[UnknownFindingsRow],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    if findings.is_empty() && unknown.is_empty() {
+        return Ok(printer.line("no open findings")?);
+    }
+    if !findings.is_empty() {
+        printer.line(&summary(findings))?;
+    }
+    print_unknown(unknown, printer)?;
+    let groups = groups(findings);
+    let shown: Vec<NodeGroup<'_>> =
+        groups.iter().map(|(node, group)| NodeGroup { node: Some(node), group }).collect();
+    finding_groups::print(&shown, printer)
+}
+
+/// Maximum number of nodes with unknown findings that are listed one by one.
+const UNKNOWN_MAX: usize = 10;
+
+/// Lists the nodes whose findings are unknown. An empty list of findings does not mean that they
+/// are well.
+fn print_unknown(unknown: &[UnknownFindingsRow], printer: &mut Printer) -> anyhow::Result<()> {
+    let mut rows: Vec<&UnknownFindingsRow> = unknown.iter().collect();
+    rows.sort_by(|one, other| natural_order(one.node.as_str(), other.node.as_str()));
+    if rows.len() > 1 {
+        printer.line(&format!("findings of {} are unknown:", counted(rows.len())))?;
+    }
+    for row in rows.iter().take(UNKNOWN_MAX) {
+        let indent = if rows.len() > 1 { "  " } else { "" };
+        let first = format!("{indent}{}: {}", row.node, printer.toned(Tone::Bad, "unknown"));
+        printer.paragraph(&format!("{first}:"), indent.len() + 2, &unknown_text(row))?;
+    }
+    if rows.len() > UNKNOWN_MAX {
+        let more = rows[UNKNOWN_MAX..].iter().map(|row| row.node.as_str());
+        printer.paragraph("  unknown", 10, &format!("and {}", folded(more)))?;
+    }
+    if rows.iter().any(|row| row.code == HEARTBEAT_LOST) {
+        printer.paragraph("  runbook", INDENT, &format!("farrier runbook {HEARTBEAT_LOST}"))?;
+    }
+    Ok(())
+}
+
+/// Why the findings are unknown, and what the last report said.
+fn unknown_text(row: &UnknownFindingsRow) -> String {
+    let age = row.since.map(|since| format!(" ({} ago)", age_since(since))).unwrap_or_default();
+    let last = match row.open {
+        None => "there was no report yet".to_owned(),
+        Some(0) => "the last report had no open findings".to_owned(),
+        Some(1) => "the last report had 1 open finding".to_owned(),
+        Some(open) => format!("the last report had {open} open findings"),
+    };
+    format!("{}{age}; {last}", row.text)
 }
 
 /// A summary such as `8 open findings on 3 nodes: 3 fatal, 5 info`.
@@ -108,11 +203,12 @@ fn groups(rows: &[FindingRow]) -> Vec<(&NodeId, FindingGroup)> {
             let FirstAction { action, text, .. } = FirstAction::new(&findings)?;
             let worst = findings.iter().map(|finding| finding.severity).max()?;
             let component = component(rows.first()?);
+            let first_step = rows.first()?.first_step.clone();
             let findings = rows.into_iter().map(grouped).collect();
             Some((
                 Reverse((worst, action)),
                 node,
-                FindingGroup { component, action, text, findings },
+                FindingGroup { component, action, text, first_step, findings },
             ))
         })
         .collect();
@@ -146,6 +242,7 @@ fn grouped(row: &FindingRow) -> GroupedFinding {
         since: finding.first_seen,
         clears: finding.clears_when.clone(),
         runbook: row.runbook.clone().unwrap_or_else(runbook),
+        evidence: finding.evidence.last().map(|evidence| evidence.describe(&finding.text)),
     }
 }
 

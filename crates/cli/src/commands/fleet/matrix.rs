@@ -1,10 +1,15 @@
 //! `farrier fleet matrix` and `farrier fleet domains`: fleet-wide summaries.
 
+use farrier_fleet::fleet::{Domain, NodeId};
+use farrier_fleet::runbook::DOMAIN_FAULT;
 use farrier_wire::rest::{
-    DomainFaultList, DomainList, FreezeList, Matrix, MatrixOmitted, MatrixRow,
+    DomainFaultList, DomainFaultRow, DomainList, DomainRow, FreezeList, Matrix, MatrixOmitted,
+    MatrixRow,
 };
 use serde_json::json;
 
+use super::node_names::folded;
+use super::nodes::{counted, with_age};
 use super::session::FleetSession;
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -21,6 +26,9 @@ pub(crate) struct Args {
 /// Arguments of `farrier fleet domains`. The exit code is 1 if any domain has a fault.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DomainsArgs {
+    /// Also list the domains in which every node is in service
+    #[arg(long)]
+    all: bool,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -142,39 +150,75 @@ pub(super) fn domains(
         )?;
         return Ok(outcome);
     }
-    let rows: Vec<Vec<String>> = domains
-        .iter()
-        .map(|row| {
-            let number =
-                |count: Option<u32>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
-            let budget = match (row.disrupted, row.limit) {
-                (Some(used), Some(limit)) => format!("{used} of {limit}"),
-                (_, limit) => number(limit),
-            };
-            let capacity = match (row.schedulable, row.floor) {
-                (Some(schedulable), Some(floor)) => format!("{schedulable}, at least {floor}"),
-                (schedulable, _) => number(schedulable),
-            };
-            let (nodes, out) = (row.members.to_string(), row.out.to_string());
-            vec![row.domain.to_string(), nodes, out, budget, capacity]
-        })
-        .collect();
-    printer.table(&["Domain", "Nodes", "Out of service", "Budget used", "Take work"], &rows)?;
     for fault in &domain_faults {
-        printer.line("")?;
-        printer.paragraph(
-            "domain fault",
-            14,
-            &format!("{}: {}", fault.domain, fault.rationale.reason.text),
-        )?;
+        print_fault(fault, printer)?;
     }
     for freeze in &freezes {
         let text = format!(
             "{} by {} until {:.0}: {}",
             freeze.domain, freeze.by, freeze.until, freeze.reason
         );
+        printer.paragraph("frozen", 16, &text)?;
         printer.line("")?;
-        printer.paragraph("frozen", 14, &text)?;
     }
+    let has_news = |row: &&DomainRow| {
+        args.all
+            || row.domain == Domain::Fleet
+            || row.out > 0
+            || row.disrupted.is_some_and(|used| used > 0)
+            || domain_faults.iter().any(|fault| fault.domain == row.domain)
+            || freezes.iter().any(|freeze| freeze.domain == row.domain)
+    };
+    let rows: Vec<Vec<String>> = domains.iter().filter(has_news).map(domain_cells).collect();
+    printer.table(&["Domain", "Nodes", "Out of service", "Budget used", "Take work"], &rows)?;
+    printer.line("")?;
+    let others = domains.len() - rows.len();
+    if others > 0 {
+        printer.line(&format!(
+            "{others} more domains: every node in service, no fault, no freeze, no budget in use (--all lists them)"
+        ))?;
+    }
+    printer.paragraph("", 0, LEGEND)?;
     Ok(outcome)
+}
+
+/// What the columns count.
+const LEGEND: &str = "Take work: nodes in service, suspect or joining that are not cordoned. Out of service: quarantined, repairing, verifying and held nodes; those that are not cordoned may still get work, and count only here.";
+
+fn domain_cells(row: &DomainRow) -> Vec<String> {
+    let number = |count: Option<u32>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let budget = match (row.disrupted, row.limit) {
+        (Some(used), Some(limit)) => format!("{used} of {limit}"),
+        (_, limit) => number(limit),
+    };
+    let capacity = match (row.schedulable, row.floor) {
+        (Some(schedulable), Some(floor)) => format!("{schedulable}, at least {floor}"),
+        (schedulable, _) => number(schedulable),
+    };
+    let out = match row.out_not_cordoned {
+        Some(not_cordoned) if not_cordoned > 0 => {
+            format!("{}, {not_cordoned} not cordoned", row.out)
+        }
+        _ => row.out.to_string(),
+    };
+    vec![row.domain.to_string(), row.members.to_string(), out, budget, capacity]
+}
+
+/// Prints a domain fault: how it was detected, which nodes it affects now, and what to do.
+pub(super) fn print_fault(fault: &DomainFaultRow, printer: &mut Printer) -> anyhow::Result<()> {
+    let DomainFaultRow { domain, since, rationale, .. } = fault;
+    let detected = format!("{} (at detection, {})", rationale.reason.text, with_age(*since));
+    printer.paragraph("domain fault", 16, &format!("{domain}: {detected}"))?;
+    if let Some(affected) = &fault.affected {
+        let names = folded(affected.iter().map(NodeId::as_str));
+        let now = match fault.taking_work {
+            Some(count) if count > 0 => {
+                format!("{}, {count} still take work: {names}", counted(affected.len()))
+            }
+            _ => format!("{}: {names}", counted(affected.len())),
+        };
+        printer.paragraph("  affected now", 16, &now)?;
+    }
+    printer.paragraph("  runbook", 16, &format!("farrier runbook {DOMAIN_FAULT}"))?;
+    Ok(printer.line("")?)
 }

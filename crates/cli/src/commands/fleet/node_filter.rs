@@ -112,32 +112,44 @@ impl NodeFilterArgs {
         .filter_map(|domain| domain.parse().ok())
         .filter(|domain| !rows.iter().any(|row| row.location.domains().contains(domain)))
         .collect();
-        let mut unknown = Vec::new();
-        if !domains.is_empty() {
-            let known: DomainList = session.get("/api/v1/domains")?;
-            let known: Vec<Domain> = known.domains.into_iter().map(|row| row.domain).collect();
-            let missing = domains.iter().filter(|domain| !known.contains(domain));
-            unknown.extend(missing.map(|domain| unknown_domain(domain, &known)));
-        }
+        let mut unknown = unknown_domains(session, &domains)?;
         if rows.is_empty() {
-            unknown.extend(self.unknown_findings()?);
+            let codes = self.finding.iter().map(|FindingCode(code)| code.as_str());
+            unknown.extend(unknown_codes(codes)?);
         }
         Ok(unknown)
     }
+}
 
-    fn unknown_findings(&self) -> anyhow::Result<Vec<String>> {
-        let (rules, commands, set) =
-            (Rules::embedded()?, FirstCommands::embedded()?, fact_sets::active());
-        let codes = RunbookSources { rules: &rules, facts: &set, commands: &commands }.codes();
-        let is_known = |wanted: &str| codes.iter().any(|code| code.starts_with(wanted));
-        let unknown = self.finding.iter().filter(|FindingCode(wanted)| !is_known(wanted));
-        Ok(unknown
-            .map(|FindingCode(wanted)| {
-                let near = nearest(wanted, codes.iter().map(String::as_str));
-                format!("no rule has a code like `{wanted}`{}", suggestion(&near))
-            })
-            .collect())
+/// What is wrong with the domains: those that no node in the caller's scope is in.
+pub(super) fn unknown_domains(
+    session: &mut FleetSession,
+    domains: &[Domain],
+) -> anyhow::Result<Vec<String>> {
+    if domains.is_empty() {
+        return Ok(Vec::new());
     }
+    let known: DomainList = session.get("/api/v1/domains")?;
+    let known: Vec<Domain> = known.domains.into_iter().map(|row| row.domain).collect();
+    let missing = domains.iter().filter(|domain| !known.contains(domain));
+    Ok(missing.map(|domain| unknown_domain(domain, &known)).collect())
+}
+
+/// What is wrong with the codes: those that no rule's code begins with.
+pub(super) fn unknown_codes<'c>(
+    wanted: impl Iterator<Item = &'c str>,
+) -> anyhow::Result<Vec<String>> {
+    let (rules, commands, set) =
+        (Rules::embedded()?, FirstCommands::embedded()?, fact_sets::active());
+    let codes = RunbookSources { rules: &rules, facts: &set, commands: &commands }.codes();
+    let is_known = |wanted: &str| codes.iter().any(|code| code.starts_with(wanted));
+    let unknown = wanted.filter(|wanted| !is_known(wanted));
+    Ok(unknown
+        .map(|wanted| {
+            let near = nearest(wanted, codes.iter().map(String::as_str));
+            format!("no rule has a code like `{wanted}`{}", suggestion(&near))
+        })
+        .collect())
 }
 
 fn unknown_domain(domain: &Domain, known: &[Domain]) -> String {

@@ -1,8 +1,10 @@
 //! `farrier fleet nodes`: one line per node.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use farrier_fleet::fleet::NodePhase;
+use farrier_fleet::fleet::event::Cordon;
+use farrier_fleet::fleet::{AttentionCause, NodePhase};
 use farrier_wire::rest::{NodeRow, ReasonView};
 use jiff::{SignedDuration, Timestamp};
 
@@ -198,6 +200,9 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
 /// phase, and otherwise its findings. `None` if nothing is wrong.
 fn problem(node: &NodeRow) -> Option<String> {
     let mut parts = Vec::new();
+    // A suspect node takes work anyway.
+    let intake = intake(node.phase, node.cordon.as_ref()).filter(|_| is_out(node.phase));
+    parts.extend(intake.map(str::to_owned));
     if node.phase != NodePhase::InService {
         parts.push(node.reason.text.clone());
     } else if let Some(worst) = node.worst {
@@ -212,7 +217,8 @@ fn problem(node: &NodeRow) -> Option<String> {
         1 => "1 coverage gap".to_owned(),
         gaps => format!("{gaps} coverage gaps"),
     }));
-    parts.extend(node.deferred.as_ref().map(|deferred| format!("deferred: {}", deferred.text)));
+    let waits = if waits_for_person(node) { "waiting for a person" } else { "deferred" };
+    parts.extend(node.deferred.as_ref().map(|deferred| format!("{waits}: {}", deferred.text)));
     let mut reasons = [Some(&node.reason), node.deferred.as_ref()].into_iter().flatten();
     let is_reported = reasons.any(ReasonView::is_heartbeat_lost);
     let lost = node.heartbeat_lost_since.filter(|_| !is_reported);
@@ -220,19 +226,57 @@ fn problem(node: &NodeRow) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Counts nodes by phase. A suspect node still runs work, but it is counted as suspect and not as
-/// in service.
+/// Counts nodes by phase, and by whether they take work although they should not. A suspect node
+/// still runs work, but it is counted as suspect and not as in service.
 fn summary(nodes: &[NodeRow]) -> String {
-    let counts = NodePhase::ALL.iter().filter_map(|phase| {
-        let count = nodes.iter().filter(|node| node.phase == *phase).count();
-        let description = if *phase == NodePhase::Suspect {
-            "suspect (still takes work)".to_owned()
+    let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
+    for node in nodes {
+        let phase = if node.phase == NodePhase::Repairing && waits_for_person(node) {
+            "waiting for a person".to_owned()
         } else {
-            phase.to_string()
+            node.phase.to_string()
         };
-        (count > 0).then(|| format!("{count} {description}"))
-    });
+        let place = NodePhase::ALL.iter().position(|phase| *phase == node.phase);
+        let place = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX);
+        let intake = intake(node.phase, node.cordon.as_ref());
+        let intake = intake.map(|intake| format!(" ({intake})")).unwrap_or_default();
+        *counts.entry((place, format!("{phase}{intake}"))).or_default() += 1;
+    }
+    let counts = counts.iter().map(|((_, phase), count)| format!("{count} {phase}"));
     format!("{}: {}", counted(nodes.len()), counts.collect::<Vec<_>>().join(", "))
+}
+
+/// Whether the node only waits for a person. A node that waits for a slot of a disruption budget
+/// does not, although it needs attention.
+pub(super) fn waits_for_person(node: &NodeRow) -> bool {
+    let cause =
+        node.attention.as_ref().and_then(|attention| AttentionCause::from_code(&attention.code));
+    let waits = match cause {
+        Some(
+            AttentionCause::NeedsApproval | AttentionCause::NeedsRepair | AttentionCause::Lemon,
+        ) => true,
+        Some(AttentionCause::DomainFault | AttentionCause::OrderFailed) => {
+            node.phase == NodePhase::Repairing
+        }
+        _ => false,
+    };
+    waits && node.deferred.is_some() && node.order.is_none()
+}
+
+/// Whether the phase keeps a node out of service.
+pub(super) fn is_out(phase: NodePhase) -> bool {
+    !phase.in_service() && phase != NodePhase::Joining
+}
+
+/// That a node may get new work although it is suspect or out of service. `None` for other nodes,
+/// and if an older server does not say.
+pub(super) fn intake(phase: NodePhase, cordon: Option<&Cordon>) -> Option<&'static str> {
+    match (phase, cordon) {
+        (NodePhase::Suspect, _) => Some("still takes work"),
+        (phase, Some(Cordon::None)) if is_out(phase) => Some("still takes work"),
+        (phase, Some(Cordon::Unknown)) if is_out(phase) => Some("cordon unknown"),
+        _ => None,
+    }
 }
 
 /// Number of open coverage gaps. `None` if there are no gaps, or if the number is unknown.
@@ -259,9 +303,19 @@ pub(crate) fn counted(nodes: usize) -> String {
     if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
+/// The time since then, such as `40m`.
+pub(super) fn age_since(since: Timestamp) -> String {
+    age(Timestamp::now().duration_since(since))
+}
+
+/// A time with its age, such as `2026-11-15T22:00:08Z (40m ago)`.
+pub(super) fn with_age(at: Timestamp) -> String {
+    format!("{at:.0} ({} ago)", age_since(at))
+}
+
 /// The time since then. The cell has the same width for minutes and for a year.
 pub(super) fn age_cell(since: Timestamp) -> String {
-    format!("{:<4}", age(Timestamp::now().duration_since(since)))
+    format!("{:<4}", age_since(since))
 }
 
 /// Formats an age in the largest unit in which it is at least two, such as `95s`, `40m`, `30h` or

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use farrier_agent::status::{FindingStatus, Group, Status};
 use farrier_facts::FactSet;
-use farrier_facts::node::Reading;
 use farrier_fleet::health::finding::{Action, ActionBy};
 use farrier_fleet::health::{Evidence, Finding, Subject};
 use farrier_fleet::runbook::page_code;
 
 use super::print::second;
-use crate::commands::runbook_pointer::{CommandSubject, INDENT, RunbookPointers};
+use crate::commands::runbook_pointer::{CommandPlace, CommandSubject, INDENT, RunbookPointers};
 use crate::printer::{Printer, Tone};
 
 /// Newest evidence entries shown per finding.
@@ -48,6 +47,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         let gpu_index = gpu.map(|gpu| gpu.identity.index);
         let subject = CommandSubject { gpu_index, pci: group.pci.as_deref() };
         let pages = pages.iter().map(String::as_str);
+        let subject = (subject, CommandPlace::Node);
         pointers.print(pages, subject, Some("farrier status"), printer)?;
     }
     Ok(())
@@ -142,27 +142,11 @@ fn runbook(finding: &Finding) -> String {
 
 /// One observation of a finding. Does not repeat the text of the finding.
 pub(crate) fn evidence_text(evidence: &Evidence, finding_text: &str) -> String {
-    let (source, text, at) = match evidence {
-        Evidence::Signal { signal, text, value, note, at, .. } => {
-            let text = match value {
-                _ if !text.is_empty() => text.clone(),
-                Reading::Value(value) => format!("{signal} was {value}"),
-                Reading::Absent => format!("{signal} was absent"),
-                Reading::Unreadable(why) => format!("{signal} was unreadable: {why}"),
-            };
-            let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-            return format!("{}: {text}{note}", second(*at));
-        }
-        Evidence::Nvml { xid, at, .. } => return format!("{}: {xid}", second(*at)),
-        // Evidence in older journals does not contain the line.
-        Evidence::Kernel { text, line, at, .. } => {
-            ("in the kernel log", if line.is_empty() { text } else { line }, at)
-        }
-        Evidence::Check { text, at } => ("in the node check", text, at),
+    let joint = match evidence {
+        Evidence::Signal { .. } | Evidence::Nvml { .. } => ": ",
+        Evidence::Kernel { .. } | Evidence::Check { .. } => " ",
     };
-    // Do not repeat the finding's own text.
-    let text = if text == finding_text { String::new() } else { format!(": {text}") };
-    format!("{} {source}{text}", second(*at))
+    format!("{}{joint}{}", second(evidence.at()), evidence.describe(finding_text))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::health::{Finding, GpuUuid};
 
 /// Code of the exposure of a joining node without a finding. Exposure is time in which a fault may
 /// be open while the node takes work.
-pub(super) const UNVERIFIED: &str = "unverified";
+pub const UNVERIFIED: &str = "unverified";
 /// Code of the loss of a GPU that is missing without a finding.
 const GPU_MISSING: &str = "gpu-missing";
 

@@ -162,22 +162,22 @@ impl Reason {
             Self::InUse => {
                 out.write_str("the node takes work; it is not tested or changed while in use")
             }
-            Self::NeedsRepair { cause, action, attempted } => {
-                write!(out, "{cause}: {}", action.instruction())?;
-                match attempted {
-                    RepairsAttempted::None => Ok(()),
-                    RepairsAttempted::All => {
-                        out.write_str("; all automatic repairs were attempted without success")
-                    }
-                    RepairsAttempted::Limit { order, gpu, times } => {
-                        let order = order_text(order, gpu.as_ref());
-                        write!(
-                            out,
-                            "; `{order}` already ran {times} times since the node was last in service, for other faults, and is not ordered again"
-                        )
-                    }
+            Self::NeedsRepair { cause, action, attempted } => match attempted {
+                RepairsAttempted::None => write!(out, "{cause}: {}", action.instruction()),
+                RepairsAttempted::All => write!(
+                    out,
+                    "{cause}: all automatic repairs were attempted without success; it needs service or a new part"
+                ),
+                RepairsAttempted::Limit { order, gpu, times } => {
+                    let order = order_text(order, gpu.as_ref());
+                    write!(
+                        out,
+                        "{cause}: {}; `{order}` already ran {} since the node was last in service, for other faults, and is not ordered again",
+                        action.instruction(),
+                        times_text(*times)
+                    )
                 }
-            }
+            },
             Self::RepeatedQuarantines { times, days } => {
                 write!(out, "quarantined {times} times in {days} days; the cause was not repaired")
             }
@@ -189,10 +189,13 @@ impl Reason {
                 write!(out, "`{order}` waits for a repair window of pool {pool}")
             }
             Self::OrderFailed { order, failures, last } => {
-                write!(out, "`{order}` failed {failures} times, last error: {last}")
+                write!(out, "`{order}` failed {}, last error: {last}", times_text(*failures))
             }
             Self::OrderExpired { order, lease_until } => {
-                write!(out, "`{order}` was not finished before its lease ended at {lease_until:.0}")
+                write!(
+                    out,
+                    "the agent did not answer: `{order}` was not finished before its lease ended at {lease_until:.0}"
+                )
             }
             Self::OrderSuperseded { by } => {
                 write!(out, "replaced by the more urgent `{by}`; ordered again afterwards")
@@ -331,6 +334,11 @@ impl fmt::Display for GpuLocation {
             (None, None) => out.write_str("a GPU"),
         }
     }
+}
+
+/// `once`, `3 times`
+pub(crate) fn times_text(times: u32) -> String {
+    if times == 1 { "once".to_owned() } else { format!("{times} times") }
 }
 
 fn gpu_text(uuid: &GpuUuid, location: Option<&GpuLocation>) -> String {

@@ -13,7 +13,7 @@ mod unblocked_by;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use describe::{order_text, subject_text};
+pub(crate) use describe::{order_text, subject_text, times_text};
 pub(crate) use legacy::{upgrade_event, upgrade_state};
 pub(crate) use params::bounded;
 pub use params::{
@@ -344,6 +344,32 @@ impl Reason {
         }
     }
 
+    /// The reason without PCI addresses of GPUs whose index is known, for lists with little room.
+    #[must_use]
+    pub fn without_addresses(&self) -> Self {
+        let mut brief = self.clone();
+        match &mut brief {
+            Self::OpenFindings { worst, .. } => {
+                worst.gpu = worst.gpu.take().map(GpuLocation::without_address)
+            }
+            Self::CoverageGap { gap, .. } => {
+                gap.gpu = gap.gpu.take().map(GpuLocation::without_address)
+            }
+            Self::QuarantineNotAllowed { cause }
+            | Self::FailureDomainFault { cause: Some(cause), .. } => {
+                **cause = cause.without_addresses();
+            }
+            Self::NeedsRepair { cause, attempted, .. } => {
+                **cause = cause.without_addresses();
+                if let RepairsAttempted::Limit { gpu, .. } = attempted {
+                    *gpu = gpu.take().map(GpuLocation::without_address);
+                }
+            }
+            _ => {}
+        }
+        brief
+    }
+
     /// Numbers of the node's findings that caused the decision.
     pub fn findings(&self) -> &[u64] {
         match self {
@@ -369,6 +395,14 @@ impl Reason {
             }
             _ => false,
         }
+    }
+}
+
+impl GpuLocation {
+    /// The location without the PCI address, if the index is known.
+    #[must_use]
+    pub fn without_address(self) -> Self {
+        Self { pci: self.pci.filter(|_| self.index.is_none()), ..self }
     }
 }
 

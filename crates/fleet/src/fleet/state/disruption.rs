@@ -167,6 +167,7 @@ impl DomainCounts {
             out: node.is_out().into(),
             disrupted: node.is_disrupted().into(),
             schedulable: node.is_schedulable().into(),
+            out_not_cordoned: (node.is_out() && !node.scheduling.is_cordoned()).into(),
         }
     }
 
@@ -186,6 +187,7 @@ impl DomainCounts {
             out: combine(self.out, other.out),
             disrupted: combine(self.disrupted, other.disrupted),
             schedulable: combine(self.schedulable, other.schedulable),
+            out_not_cordoned: combine(self.out_not_cordoned, other.out_not_cordoned),
         }
     }
 }

@@ -200,7 +200,7 @@ impl From<NodeV2> for Node {
             PendingOrder { order, accepted, faults: None }
         });
         let attempts = node.repairs.into_iter().map(|attempt| match attempt {
-            RepairV2::Ordered(order) => RepairAttempt::Ordered { order, faults: None },
+            RepairV2::Ordered(order) => RepairAttempt::Ordered { order, faults: None, at: None },
             RepairV2::ByHand(what) => RepairAttempt::Manual { what },
         });
         let (hold, errand, errands_ended) = (node.hold, node.errand, node.errands_ended);

@@ -101,6 +101,9 @@ pub struct DomainCounts {
     /// Members that may get new work.
     #[serde(default)]
     pub schedulable: u32,
+    /// Members that are out of service, but not known to be cordoned: they may get new work.
+    #[serde(default)]
+    pub out_not_cordoned: u32,
 }
 
 impl Serialize for FleetState {

@@ -145,7 +145,7 @@ impl Node {
     }
 
     /// Whether the node is quarantined, repairing, verifying or held.
-    pub(super) fn is_out(&self) -> bool {
+    pub fn is_out(&self) -> bool {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
@@ -276,7 +276,7 @@ impl Node {
                 self.orders.end_failures();
                 if kind.is_repair() {
                     self.repaired();
-                    let attempt = RepairAttempt::Ordered { order: kind, faults };
+                    let attempt = RepairAttempt::Ordered { order: kind, faults, at: Some(at) };
                     self.repairs.change(|repairs| repairs.attempt(attempt));
                 } else {
                     self.done(&kind, evidence, at);

@@ -57,6 +57,12 @@ impl Node {
         order_text(kind, self.location_of_order(kind).as_ref())
     }
 
+    /// Like [`Self::describe_order`], without the PCI address of a GPU whose index is known.
+    pub fn describe_order_briefly(&self, kind: &OrderKind) -> String {
+        let location = self.location_of_order(kind).map(GpuLocation::without_address);
+        order_text(kind, location.as_ref())
+    }
+
     pub(crate) fn location_of_order(&self, kind: &OrderKind) -> Option<GpuLocation> {
         match kind {
             OrderKind::ResetGpu { gpu } => self.location(gpu),

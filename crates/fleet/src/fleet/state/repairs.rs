@@ -1,5 +1,6 @@
 //! Repairs of a node since it was last in service.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultKey;
@@ -37,6 +38,9 @@ pub enum RepairAttempt {
         /// which the keys of faults were texts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         faults: Option<Vec<FaultKey>>,
+        /// When the order was done. `None` in states from servers that are older than this field.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<Timestamp>,
     },
     /// A manual repair.
     #[serde(rename = "by-hand")]
@@ -105,7 +109,7 @@ impl Repairs {
     ) -> bool {
         let mut any_fault_recorded = false;
         for attempt in self.attempts().rev() {
-            let RepairAttempt::Ordered { order, faults } = attempt else { break };
+            let RepairAttempt::Ordered { order, faults, .. } = attempt else { break };
             let is_for_fault = match faults {
                 None => true,
                 Some(faults) => {
@@ -161,12 +165,12 @@ mod tests {
     }
 
     fn reboot_for(faults: Option<Vec<FaultKey>>) -> RepairAttempt {
-        RepairAttempt::Ordered { order: OrderKind::Reboot, faults }
+        RepairAttempt::Ordered { order: OrderKind::Reboot, faults, at: None }
     }
 
     fn restart_for(level: VerificationLevel) -> RepairAttempt {
         let order = OrderKind::RestartService { unit: "fan".to_owned() };
-        RepairAttempt::Ordered { order, faults: Some(vec![fault(level)]) }
+        RepairAttempt::Ordered { order, faults: Some(vec![fault(level)]), at: None }
     }
 
     fn attempted(repairs: &Repairs, level: VerificationLevel) -> bool {

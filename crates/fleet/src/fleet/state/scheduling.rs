@@ -50,6 +50,15 @@ impl Scheduling {
         }
     }
 
+    /// Whether the scheduler may start work on the node. `None` if the cordon is unknown.
+    pub fn takes_work(&self) -> Option<bool> {
+        match self {
+            Self::Unknown => None,
+            Self::Schedulable => Some(true),
+            Self::Cordoned { .. } => Some(false),
+        }
+    }
+
     pub fn is_cordoned(&self) -> bool {
         matches!(self, Self::Cordoned { .. })
     }

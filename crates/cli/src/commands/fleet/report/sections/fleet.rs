@@ -1,5 +1,6 @@
 //! Losses, reliability, repairs and drivers.
 
+use farrier_fleet::fleet::ledger::UNVERIFIED;
 use farrier_fleet::fleet::ledger::report::{Cause, FindingRecord, GpuRecord, Reliability};
 use farrier_fleet::health::Action;
 
@@ -83,14 +84,14 @@ impl ReportView {
             .iter()
             .take(detail.rows())
             .map(|line| {
-                let gpu =
-                    line.serial.clone().or_else(|| line.gpu.as_ref().map(|gpu| gpu.0.clone()));
+                let gpu = line.gpu.as_ref().map(|gpu| gpu.0.clone());
                 let mut row = vec![
                     hours(line.gpu_ms),
                     cause_name(line.cause).to_owned(),
                     line.node.to_string(),
                     with_detail(&line.code, &line.detail),
                     gpu.unwrap_or_default(),
+                    line.serial.clone().unwrap_or_default(),
                     or_unknown(line.driver.as_ref()),
                 ];
                 if !self.prices.is_empty() {
@@ -109,8 +110,15 @@ impl ReportView {
                 hours(rest.gpu_ms)
             ));
         }
-        let mut headings =
-            vec!["GPU-hours", "Cause", "Node", "Fault or reason", "GPU at fault", "Driver"];
+        let mut headings = vec![
+            "GPU-hours",
+            "Cause",
+            "Node",
+            "Fault or reason",
+            "GPU at fault",
+            "Serial",
+            "Driver",
+        ];
         headings.extend((!self.prices.is_empty()).then_some("Cost"));
         ReportSection { title: "Largest losses".to_owned(), notes, headings, rows }
     }
@@ -131,6 +139,10 @@ impl ReportView {
         ];
         if rows.is_empty() {
             notes = vec!["No fault was open while its node took work.".to_owned()];
+        }
+        if lines.iter().any(|line| line.code == UNVERIFIED) {
+            let meaning = "`unverified`: time in which a node that had joined, but was not verified yet, could take work. No fault was known.";
+            notes.push(meaning.to_owned());
         }
         notes.extend(omitted(lines.len(), rows.len()));
         let headings = vec!["GPU-hours", "Fault", "Pool", "Nodes"];
