@@ -13,6 +13,7 @@
 //!
 //! No error, log line or `Debug` output has a secret in it.
 
+mod bounded_file;
 mod check;
 mod error;
 mod hex;

@@ -55,7 +55,7 @@ pub(crate) async fn deliver(
     receiver: &AlertmanagerReceiver,
     notification: &Notification,
 ) -> Result<(), DeliveryError> {
-    let token = receiver.bearer_token.as_ref().map(secret::read).transpose()?;
+    let token = secret::load_any(receiver.bearer_token.as_ref()).await?;
     let url = url(receiver)?;
     let active = active_alerts(receiver, &url, token.as_ref(), notification).await?;
     let alerts = serde_json::to_vec(&alerts(notification, active));

@@ -103,7 +103,7 @@ pub(crate) async fn deliver(
 ) -> Result<(), DeliveryError> {
     let envelope = Envelope::new(receiver)?;
     let message = message(receiver, &envelope, notification)?.formatted();
-    let password = receiver.password.as_ref().map(secret::read).transpose()?;
+    let password = secret::load_any(receiver.password.as_ref()).await?;
     let login = receiver
         .user
         .as_ref()

@@ -25,7 +25,7 @@ pub(crate) async fn deliver(
     notification: &Notification,
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
-    let routing_key = secret::read(&receiver.routing_key)?;
+    let routing_key = secret::load(&receiver.routing_key).await?;
     let body = event(&routing_key, notification).to_string().into_bytes();
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     post.hide(routing_key.expose());

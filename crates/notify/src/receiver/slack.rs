@@ -17,7 +17,7 @@ pub(crate) async fn deliver(
     notification: &Notification,
 ) -> Result<(), DeliveryError> {
     let body = body(receiver, notification)?.to_string().into_bytes();
-    let url = HttpUrl::parse_confidential(secret::read(&receiver.url)?.expose())?;
+    let url = HttpUrl::parse_confidential(secret::load(&receiver.url).await?.expose())?;
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     let path = post.url.path_and_query().to_owned();
     post.hide(&path);

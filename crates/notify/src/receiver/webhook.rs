@@ -30,7 +30,7 @@ pub(crate) async fn deliver(
     let url = url(receiver)?;
     let content_type = content_type(receiver);
     let body = body(receiver, notification)?.into_bytes();
-    let key = receiver.hmac_key.as_ref().map(secret::read).transpose()?;
+    let key = secret::load_any(receiver.hmac_key.as_ref()).await?;
     let signature = key.map(|key| {
         let timestamp = Timestamp::now().as_second();
         (timestamp, signature(&key, timestamp, &body))
@@ -43,7 +43,7 @@ pub(crate) async fn deliver(
         post.header(SIGNATURE, &signature, "the signature")?;
     }
     if let Some(file) = &receiver.bearer_token {
-        post.bearer(&secret::read(file)?)?;
+        post.bearer(&secret::load(file).await?)?;
     }
     post.send().await?;
     Ok(())

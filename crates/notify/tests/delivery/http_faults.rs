@@ -208,6 +208,17 @@ async fn no_error_shows_a_secret_even_if_the_receiver_repeats_it() {
     }
 }
 
+#[test]
+fn a_pipe_as_a_file_of_certificates_does_not_block_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("ca.pem");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let receiver = WebhookReceiver { ca: Some(pipe), ..webhook("https://localhost/".to_owned()) };
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["ca"]);
+    assert!(problems[0].to_string().contains("not a regular file"), "{}", problems[0]);
+}
+
 #[tokio::test]
 async fn a_secret_that_others_can_read_is_refused() {
     use std::os::unix::fs::PermissionsExt;

@@ -98,7 +98,7 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     caller.check_fleet_wide()?;
     let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
     policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
-    notify::check_receivers(&policy.notifications)?;
+    notify::check_receivers(policy.notifications.clone()).await?;
     let outcome = call.app.controller.submit(caller.actor(), Event::PolicySet { policy }).await?;
     Reply::json(&Done { changed: outcome.is_logged() })
 }
