@@ -132,6 +132,7 @@ fn alert(
         ("runbook_url", one_line(&notification.runbook_url)),
         ("nodes", Some(names.collect::<Vec<_>>().join(", "))),
         ("nodes_total", Some(notification.nodes_total.to_string())),
+        ("idempotency_key", Some(notification.key.clone())),
     ];
     let annotations = annotations.into_iter().filter_map(|(name, text)| Some((name, text?)));
     // Alertmanager rejects the request if the alert ends before it starts, or if its link is not a
