@@ -21,6 +21,7 @@ mod hex;
 mod hostile_tests;
 mod http;
 mod receiver;
+mod receiver_answer;
 mod secret;
 mod sender;
 mod smtp_stream;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::word;
 use crate::error::{CommandError, DeliveryError, DeliveryStep};
-use crate::http::SHOWN_CHARS_MAX;
+use crate::receiver_answer::SHOWN_CHARS_MAX;
 use crate::text;
 
 /// Bytes of output that are kept for an error message.
@@ -56,6 +56,9 @@ pub(crate) async fn deliver(
 }
 
 pub(crate) fn program(receiver: &CommandReceiver) -> Result<PathBuf, CommandError> {
+    if receiver.argv.iter().any(|argument| argument.contains('\0')) {
+        return Err(CommandError::Nul);
+    }
     let program = receiver.argv.first().map(PathBuf::from).filter(|path| path.is_absolute());
     program.ok_or(CommandError::NotAbsolute)
 }

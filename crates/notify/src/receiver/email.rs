@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::{Duration, SystemTime};
 
-use farrier_fleet::notify::{EmailReceiver, SmtpTls};
+use farrier_fleet::notify::{EmailReceiver, Notification, SmtpTls};
 use lettre::address::AddressError;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
@@ -23,7 +23,7 @@ use crate::receiver_answer::AnswerSecrets;
 use crate::secret;
 use crate::smtp_stream::SmtpStream;
 use crate::template::{self, Markup, TemplateError};
-use crate::text::{self, CleanNotification};
+use crate::text;
 use crate::tls;
 use crate::url::is_loopback;
 
@@ -103,12 +103,10 @@ fn mailbox(text: &str) -> Result<Mailbox, EmailError> {
 
 pub(crate) async fn deliver(
     receiver: &EmailReceiver,
-    notification: &CleanNotification,
+    notification: &Notification,
 ) -> Result<(), DeliveryError> {
     let envelope = Envelope::new(receiver)?;
-    let rendered = (receiver.clone(), notification.clone());
-    let rendered = template::on_blocking_thread(move || formatted(&rendered.0, &rendered.1)).await;
-    let message = rendered?;
+    let message = formatted(receiver, notification)?;
     let password = secret::load_any(receiver.password.as_ref()).await?;
     let mut secrets = AnswerSecrets::default();
     if let Some(password) = &password {
@@ -209,7 +207,7 @@ async fn converse(
 
 pub(crate) fn formatted(
     receiver: &EmailReceiver,
-    notification: &CleanNotification,
+    notification: &Notification,
 ) -> Result<Vec<u8>, DeliveryError> {
     Ok(message(receiver, &Envelope::new(receiver)?, notification)?.formatted())
 }
@@ -218,7 +216,7 @@ pub(crate) fn formatted(
 fn message(
     receiver: &EmailReceiver,
     envelope: &Envelope,
-    notification: &CleanNotification,
+    notification: &Notification,
 ) -> Result<Message, DeliveryError> {
     let domain = envelope.from.email.domain();
     let id = |key: &str| format!("<{}@{domain}>", key_digest(key));
@@ -245,7 +243,7 @@ fn message(
 
 pub(crate) fn body(
     receiver: &EmailReceiver,
-    notification: &CleanNotification,
+    notification: &Notification,
 ) -> Result<String, TemplateError> {
     match &receiver.template {
         Some(source) => template::render(source, Markup::Plain, notification),
