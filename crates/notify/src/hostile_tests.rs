@@ -3,20 +3,20 @@
 
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
-    AffectedNode, EmailReceiver, Notification, NotificationKind, NotificationStatus, SmtpTls,
-    WebhookReceiver,
+    AffectedNode, EmailReceiver, Notification, NotificationKind, NotificationStatus, SecretFile,
+    SlackReceiver, SmtpTls, WebhookReceiver,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::receiver::{email, webhook};
+use crate::receiver::{email, pagerduty, slack, webhook};
 use crate::template::{Markup, render};
-use crate::text;
+use crate::text::{self, CleanNotification};
 
-fn notification(texts: &[String]) -> Notification {
+fn notification(texts: &[String]) -> CleanNotification {
     let text = |index: usize| texts[index % texts.len()].clone();
-    Notification {
+    CleanNotification::new(&Notification {
         key: text(0),
         group: text(1),
         status: NotificationStatus::Firing,
@@ -37,6 +37,31 @@ fn notification(texts: &[String]) -> Notification {
         runbook_url: Some(text(7)),
         started: Timestamp::UNIX_EPOCH,
         at: Timestamp::UNIX_EPOCH,
+    })
+}
+
+fn webhook(template: Option<String>) -> WebhookReceiver {
+    WebhookReceiver {
+        url: "http://localhost/".to_owned(),
+        template,
+        content_type: None,
+        hmac_key: None,
+        bearer_token: None,
+        ca: None,
+    }
+}
+
+fn is_hostile(char: char) -> bool {
+    char.is_control() || matches!(char, '\u{202e}' | '\u{200b}' | '\u{ad}' | '\u{e0041}')
+}
+
+/// Adds all texts in a JSON value.
+fn add_texts(json: &Value, texts: &mut Vec<String>) {
+    match json {
+        Value::String(text) => texts.push(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| add_texts(item, texts)),
+        Value::Object(map) => map.values().for_each(|value| add_texts(value, texts)),
+        _ => {}
     }
 }
 
@@ -44,7 +69,7 @@ fn notification(texts: &[String]) -> Notification {
 fn hostile() -> impl Strategy<Value = Vec<String>> {
     let text = prop_oneof![
         any::<String>(),
-        "[\\x00-\\x1f\"\\\\<>&{}%|*_`@:\r\n\u{202e}\u{200b}\u{1f525}a-c .]{0,400}",
+        "[\\x00-\\x1f\"\\\\<>&{}%|*_`@:\r\n\u{202e}\u{200b}\u{ad}\u{e0041}\u{1f525}a-c .]{0,400}",
         Just("x\r\nBcc: evil@example.org\r\n\r\n.\r\n".to_owned()),
         Just("<!channel> <https://evil.example|here>".to_owned()),
         Just("{{ key }}{% for x in range(9) %}".to_owned()),
@@ -71,6 +96,23 @@ proptest! {
         prop_assert_eq!(json.as_object().unwrap().len(), 4);
         prop_assert_eq!(json["d"].as_str().unwrap(), notification.key.as_str());
         prop_assert_eq!(json["b"].as_str().unwrap(), text::text(&notification));
+    }
+
+    #[test]
+    fn no_payload_has_a_hidden_character(texts in hostile()) {
+        let notification = notification(&texts);
+        let template = "{{ nodes[0].part }}{{ code }}{{ cause }}{{ key }}{{ group }}{{ action_taken }}x";
+        let url = SecretFile("/slack.url".into());
+        let slack = SlackReceiver { url, template: None, ca: None };
+        let mut sent = vec![render(template, Markup::Plain, &notification).unwrap()];
+        let json = webhook::body(&webhook(None), &notification).unwrap();
+        let slack = slack::body(&slack, &notification).unwrap();
+        for json in [slack, pagerduty::event("key", &notification), json.parse().unwrap()] {
+            add_texts(&json, &mut sent);
+        }
+        for text in sent {
+            prop_assert!(!text.chars().any(is_hostile), "{text:?}");
+        }
     }
 
     #[test]
@@ -120,15 +162,7 @@ proptest! {
         for markup in [Markup::Json, Markup::Slack, Markup::Plain] {
             let _ = render(&template, markup, &notification);
         }
-        let receiver = WebhookReceiver {
-            url: "http://localhost/".to_owned(),
-            template: Some(template),
-            content_type: None,
-            hmac_key: None,
-            bearer_token: None,
-            ca: None,
-        };
-        let _ = webhook::body(&receiver, &notification);
+        let _ = webhook::body(&webhook(Some(template)), &notification);
     }
 }
 
@@ -154,4 +188,18 @@ fn a_template_cannot_read_files_run_forever_or_render_too_much() {
     assert!(render(&long, Markup::Plain, &notification).is_err());
     // A value in quotation marks is a value twice.
     assert!(render("{\"a\": \"{{ text }}\"}", Markup::Json, &notification).is_err());
+}
+
+#[test]
+fn texts_that_hide_characters_are_cleaned() {
+    let hidden =
+        "a\u{61c}\u{ad}\u{180e}\u{115f}\u{3164}\u{fff9}\u{e0041}\u{e0020}\u{2800}\u{fe0f}b";
+    let notification = notification(&[format!("{hidden}\n\x1b[31m\u{202e}c")]);
+    let part = notification.nodes[0].part.as_deref();
+    for text in [notification.code.as_str(), &notification.cause, part.unwrap()] {
+        assert_eq!(text, "ab [31mc");
+    }
+    // Two keys must not become one.
+    assert_eq!(notification.key.len(), 64);
+    assert_ne!(notification.key, self::notification(&["ab [31mc".to_owned()]).key);
 }

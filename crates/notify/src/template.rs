@@ -3,12 +3,11 @@
 
 use std::io::{self, Write};
 
-use farrier_fleet::notify::Notification;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, UndefinedBehavior};
 use serde::Serialize;
 
-use crate::text;
+use crate::text::{self, CleanNotification};
 
 /// Longest source of a template.
 const SOURCE_BYTES_MAX: usize = 16 << 10;
@@ -68,7 +67,7 @@ struct Variables<'n> {
 }
 
 impl<'n> Variables<'n> {
-    fn new(notification: &'n Notification) -> Self {
+    fn new(notification: &'n CleanNotification) -> Self {
         let clean = |text: &Option<String>| text.as_deref().map(text::one_line);
         Self {
             key: &notification.key,
@@ -95,7 +94,7 @@ impl<'n> Variables<'n> {
 pub(crate) fn render(
     source: &str,
     markup: Markup,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<String, TemplateError> {
     if source.len() > SOURCE_BYTES_MAX {
         return Err(TemplateError::TooLong);

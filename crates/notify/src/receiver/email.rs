@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::{Duration, SystemTime};
 
-use farrier_fleet::notify::{EmailReceiver, Notification, SmtpTls};
+use farrier_fleet::notify::{EmailReceiver, SmtpTls};
 use lettre::address::AddressError;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
@@ -23,7 +23,7 @@ use crate::receiver_answer::AnswerSecrets;
 use crate::secret;
 use crate::smtp_stream::SmtpStream;
 use crate::template::{self, Markup, TemplateError};
-use crate::text;
+use crate::text::{self, CleanNotification};
 use crate::tls;
 use crate::url::is_loopback;
 
@@ -103,7 +103,7 @@ fn mailbox(text: &str) -> Result<Mailbox, EmailError> {
 
 pub(crate) async fn deliver(
     receiver: &EmailReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let envelope = Envelope::new(receiver)?;
     let message = formatted(receiver, notification)?;
@@ -207,7 +207,7 @@ async fn converse(
 
 pub(crate) fn formatted(
     receiver: &EmailReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Vec<u8>, DeliveryError> {
     Ok(message(receiver, &Envelope::new(receiver)?, notification)?.formatted())
 }
@@ -216,7 +216,7 @@ pub(crate) fn formatted(
 fn message(
     receiver: &EmailReceiver,
     envelope: &Envelope,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Message, DeliveryError> {
     let domain = envelope.from.email.domain();
     let id = |key: &str| format!("<{}@{domain}>", key_digest(key));
@@ -243,7 +243,7 @@ fn message(
 
 pub(crate) fn body(
     receiver: &EmailReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<String, TemplateError> {
     match &receiver.template {
         Some(source) => template::render(source, Markup::Plain, notification),

@@ -1,6 +1,6 @@
 //! Slack's incoming webhooks, which other chats accept too.
 
-use farrier_fleet::notify::{Notification, SlackReceiver};
+use farrier_fleet::notify::SlackReceiver;
 use serde_json::{Value, json};
 
 use super::portable_key;
@@ -9,12 +9,12 @@ use crate::error::DeliveryError;
 use crate::http::HttpRequest;
 use crate::secret;
 use crate::template::{self, Markup, TemplateError};
-use crate::text;
+use crate::text::{self, CleanNotification};
 use crate::url::HttpUrl;
 
 pub(crate) async fn deliver(
     receiver: &SlackReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let body = body(receiver, notification)?.to_string().into_bytes();
     let url = HttpUrl::parse_confidential(secret::load(&receiver.url).await?.expose())?;
@@ -29,7 +29,7 @@ pub(crate) async fn deliver(
 /// Without a template, the text has no markup: an asterisk in a cause must not become bold.
 pub(crate) fn body(
     receiver: &SlackReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Value, TemplateError> {
     Ok(match &receiver.template {
         Some(source) => {

@@ -1,6 +1,6 @@
 //! A webhook: the notification as JSON, or a template, in a `POST` request that can be signed.
 
-use farrier_fleet::notify::{Notification, WebhookReceiver};
+use farrier_fleet::notify::WebhookReceiver;
 use hyper::header::HeaderName;
 use jiff::Timestamp;
 use ring::hmac;
@@ -11,6 +11,7 @@ use crate::hex::hexadecimal;
 use crate::http::HttpRequest;
 use crate::secret::{self, SecretText};
 use crate::template::{self, Markup, TemplateError};
+use crate::text::CleanNotification;
 use crate::url::{HttpUrl, ReceiverUrlError};
 
 const JSON: &str = "application/json";
@@ -25,7 +26,7 @@ const KEY_CHARS_MAX: usize = 255;
 
 pub(crate) async fn deliver(
     receiver: &WebhookReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
     let content_type = content_type(receiver);
@@ -60,7 +61,7 @@ pub(crate) fn url(receiver: &WebhookReceiver) -> Result<HttpUrl, ReceiverUrlErro
 /// The body of the request.
 pub(crate) fn body(
     receiver: &WebhookReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<String, TemplateError> {
     let Some(source) = &receiver.template else {
         return serde_json::to_string(notification).map_err(TemplateError::NotJson);
