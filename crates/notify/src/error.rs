@@ -171,7 +171,8 @@ impl DeliveryError {
             | Self::Response { .. }
             | Self::NoStarttls { .. }
             | Self::NoAuth { .. } => true,
-            Self::Url(_) | Self::Template(_) | Self::Email(_) | Self::Invalid { .. } => false,
+            Self::Url(_) | Self::Email(_) | Self::Invalid { .. } => false,
+            Self::Template(err) => matches!(err, TemplateError::Thread(_)),
             Self::Command(err) => {
                 matches!(err, CommandError::Failed { .. } | CommandError::Wait { .. })
             }

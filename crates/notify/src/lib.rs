@@ -34,6 +34,6 @@ pub use check::{ReceiverProblem, check};
 pub use error::{CommandError, DeliveryError, DeliveryStep, RootsError, SecretError};
 pub use receiver::email::EmailError;
 pub use sender::Sender;
-pub use template::TemplateError;
+pub use template::{RefusedSyntax, TemplateError};
 pub use text::{body, subject, text};
 pub use url::ReceiverUrlError;

@@ -106,7 +106,9 @@ pub(crate) async fn deliver(
     notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let envelope = Envelope::new(receiver)?;
-    let message = formatted(receiver, notification)?;
+    let rendered = (receiver.clone(), notification.clone());
+    let rendered = template::on_blocking_thread(move || formatted(&rendered.0, &rendered.1)).await;
+    let message = rendered?;
     let password = secret::load_any(receiver.password.as_ref()).await?;
     let mut secrets = AnswerSecrets::default();
     if let Some(password) = &password {

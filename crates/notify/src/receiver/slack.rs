@@ -16,7 +16,9 @@ pub(crate) async fn deliver(
     receiver: &SlackReceiver,
     notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
-    let body = body(receiver, notification)?.to_string().into_bytes();
+    let rendered = (receiver.clone(), notification.clone());
+    let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
+    let body = rendered?.to_string().into_bytes();
     let url = HttpUrl::parse_confidential(secret::load(&receiver.url).await?.expose())?;
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     let path = post.url.path_and_query().to_owned();

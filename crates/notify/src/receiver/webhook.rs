@@ -30,7 +30,9 @@ pub(crate) async fn deliver(
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
     let content_type = content_type(receiver);
-    let body = body(receiver, notification)?.into_bytes();
+    let rendered = (receiver.clone(), notification.clone());
+    let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
+    let body = rendered?.into_bytes();
     let key = secret::load_any(receiver.hmac_key.as_ref()).await?;
     let signature = key.map(|key| {
         let timestamp = Timestamp::now().as_second();
