@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use crate::error::{CommandError, DeliveryError};
 use crate::receiver::{alertmanager, command, email, pagerduty, slack, webhook};
 use crate::secret;
+use crate::text::CleanNotification;
 use crate::tls;
 use crate::url::HttpUrl;
 
@@ -160,7 +161,7 @@ fn check_command(receiver: &CommandReceiver, problems: &mut Problems) {
 
 /// Notifications with all optional fields and with none, so that a template fails here if it needs
 /// a field that may be missing.
-fn samples() -> [Notification; 2] {
+fn samples() -> [CleanNotification; 2] {
     let node = AffectedNode {
         node: NodeId::try_from("gpu-7".to_owned()).expect("a valid name"),
         pool: None,
@@ -193,5 +194,5 @@ fn samples() -> [Notification; 2] {
         runbook_url: None,
         ..full.clone()
     };
-    [full, bare]
+    [full, bare].map(|sample| CleanNotification::new(&sample))
 }

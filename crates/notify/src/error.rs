@@ -84,6 +84,8 @@ pub enum RootsError {
 pub enum CommandError {
     #[error("the program is not an absolute path")]
     NotAbsolute,
+    #[error("an argument has a NUL character, which no program can get")]
+    Nul,
     #[error("failed to start `{}`", program.display())]
     Start {
         program: PathBuf,
@@ -147,6 +149,8 @@ pub enum DeliveryError {
     Status { host: String, status: u16, retry_after: Option<Duration>, body: String },
     #[error("`{host}` does not offer STARTTLS")]
     NoStarttls { host: String },
+    #[error("`{host}` offers no AUTH with PLAIN or LOGIN, which `user` and `password` need")]
+    NoAuth { host: String },
     /// `code` is the reply code of the server, if it sent one.
     #[error("the SMTP server `{host}` failed{}{}", code_text(*code), said(reply))]
     Smtp { host: String, code: Option<u16>, is_permanent: bool, reply: String },
@@ -165,8 +169,10 @@ impl DeliveryError {
             | Self::TimedOut { .. }
             | Self::Http { .. }
             | Self::Response { .. }
-            | Self::NoStarttls { .. } => true,
-            Self::Url(_) | Self::Template(_) | Self::Email(_) | Self::Invalid { .. } => false,
+            | Self::NoStarttls { .. }
+            | Self::NoAuth { .. } => true,
+            Self::Url(_) | Self::Email(_) | Self::Invalid { .. } => false,
+            Self::Template(err) => matches!(err, TemplateError::Thread(_)),
             Self::Command(err) => {
                 matches!(err, CommandError::Failed { .. } | CommandError::Wait { .. })
             }

@@ -22,8 +22,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::error::{DeliveryError, DeliveryStep};
+use crate::receiver_answer::AnswerSecrets;
 use crate::secret::SecretText;
-use crate::text;
 use crate::tls;
 use crate::url::HttpUrl;
 
@@ -37,8 +37,6 @@ pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Bytes of an error response that are read.
 const BODY_BYTES_MAX: usize = 4 << 10;
-/// Characters of a response that an error shows.
-pub(crate) const SHOWN_CHARS_MAX: usize = 200;
 
 /// A request.
 pub(crate) struct HttpRequest<'r> {
@@ -50,7 +48,7 @@ pub(crate) struct HttpRequest<'r> {
     /// Bytes of a successful response that are read. A longer one is an error.
     response_bytes_max: usize,
     /// What an error must not show, even if the response repeats it.
-    secrets: Vec<String>,
+    secrets: AnswerSecrets,
 }
 
 impl<'r> HttpRequest<'r> {
@@ -71,9 +69,11 @@ impl<'r> HttpRequest<'r> {
     }
 
     fn new(method: Method, url: HttpUrl, body: Vec<u8>, ca: Option<&'r Path>) -> Self {
+        let mut secrets = AnswerSecrets::default();
+        secrets.add_url(url.path_and_query());
         let headers =
             HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static(USER_AGENT_TEXT))]);
-        Self { method, url, headers, body, ca, response_bytes_max: 0, secrets: Vec::new() }
+        Self { method, url, headers, body, ca, response_bytes_max: 0, secrets }
     }
 
     pub(crate) fn header(
@@ -88,7 +88,7 @@ impl<'r> HttpRequest<'r> {
     }
 
     pub(crate) fn hide(&mut self, secret: &str) {
-        self.secrets.push(secret.to_owned());
+        self.secrets.add(secret);
     }
 
     pub(crate) fn bearer(&mut self, token: &SecretText) -> Result<(), DeliveryError> {
@@ -212,18 +212,14 @@ async fn read_body(
 }
 
 /// The start of a response, for an error message. Empty if it cannot be read.
-async fn read_start(response: Response<Incoming>, secrets: &[String]) -> String {
+async fn read_start(response: Response<Incoming>, secrets: &AnswerSecrets) -> String {
     let mut body = response.into_body();
     let mut bytes = Vec::new();
     while bytes.len() < BODY_BYTES_MAX {
         let Some(Ok(frame)) = body.frame().await else { break };
         bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
     }
-    let mut body = String::from_utf8_lossy(&bytes).into_owned();
-    for secret in secrets {
-        body = body.replace(secret.as_str(), "[secret]");
-    }
-    text::clean(&body, SHOWN_CHARS_MAX)
+    secrets.shown(&String::from_utf8_lossy(&bytes))
 }
 
 /// The wait in `Retry-After`: seconds or a date (RFC 9110, section 10.2.3).

@@ -13,6 +13,7 @@
 //!
 //! No error, log line or `Debug` output has a secret in it.
 
+mod bounded_file;
 mod check;
 mod error;
 mod hex;
@@ -20,6 +21,7 @@ mod hex;
 mod hostile_tests;
 mod http;
 mod receiver;
+mod receiver_answer;
 mod secret;
 mod sender;
 mod smtp_stream;
@@ -32,6 +34,6 @@ pub use check::{ReceiverProblem, check};
 pub use error::{CommandError, DeliveryError, DeliveryStep, RootsError, SecretError};
 pub use receiver::email::EmailError;
 pub use sender::Sender;
-pub use template::TemplateError;
+pub use template::{RefusedSyntax, TemplateError};
 pub use text::{body, subject, text};
 pub use url::ReceiverUrlError;

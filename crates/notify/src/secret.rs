@@ -1,12 +1,12 @@
 //! Secrets, which are read from their files for each delivery.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use farrier_fleet::notify::SecretFile;
 use farrier_wire::file_mode::{self, FileKind};
 
+use crate::bounded_file;
 use crate::error::SecretError;
 
 /// Tokens and webhook URLs are far smaller.
@@ -28,7 +28,7 @@ pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
     if !path.is_absolute() {
         return Err(SecretError::NotAbsolute);
     }
-    let text = read_bounded(path, SECRET_BYTES_MAX).map_err(unreadable)?;
+    let text = bounded_file::read(path, SECRET_BYTES_MAX).map_err(unreadable)?;
     // A group may read it: a daemon often gets its secrets through one, and the files that systemd
     // passes to a service with an access list look like that.
     file_mode::check([(path, FileKind::Store)])
@@ -48,13 +48,17 @@ pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
     Ok(SecretText(text.to_owned()))
 }
 
-/// Reads a file of at most `max` bytes. `None` if it is larger.
-pub(crate) fn read_bounded(path: &Path, max: u64) -> std::io::Result<Option<Vec<u8>>> {
-    // Opening a pipe would block.
-    if !path.metadata()?.is_file() {
-        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
+/// Reads a secret without blocking the runtime.
+pub(crate) async fn load(file: &SecretFile) -> Result<SecretText, SecretError> {
+    let unreadable = |err| SecretError::Unreadable { path: file.0.clone(), err };
+    let file = file.clone();
+    bounded_file::on_blocking_thread(move || read(&file)).await.map_err(unreadable)?
+}
+
+/// Reads a secret if the receiver has one.
+pub(crate) async fn load_any(file: Option<&SecretFile>) -> Result<Option<SecretText>, SecretError> {
+    match file {
+        Some(file) => load(file).await.map(Some),
+        None => Ok(None),
     }
-    let mut bytes = Vec::new();
-    File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= max).then_some(bytes))
 }

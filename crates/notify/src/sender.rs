@@ -4,6 +4,7 @@ use farrier_fleet::notify::{Notification, Receiver};
 
 use crate::error::DeliveryError;
 use crate::receiver::{alertmanager, command, email, pagerduty, slack, webhook};
+use crate::text::CleanNotification;
 
 /// Delivers notifications. It keeps no state and no connections: secrets, root certificates and
 /// names are read again for each delivery.
@@ -22,6 +23,7 @@ impl Sender {
         receiver: &Receiver,
         notification: &Notification,
     ) -> Result<(), DeliveryError> {
+        let notification = &CleanNotification::new(notification);
         match receiver {
             Receiver::Alertmanager(receiver) => alertmanager::deliver(receiver, notification).await,
             Receiver::Webhook(receiver) => webhook::deliver(receiver, notification).await,

@@ -7,14 +7,62 @@
 //! ```
 
 use std::fmt::Write as _;
+use std::ops::Deref;
 
 use farrier_fleet::notify::{AffectedNode, Notification, NotificationKind, NotificationStatus};
+use serde::Serialize;
+
+use crate::receiver::key_digest;
 
 /// Nodes that the subject names. `Notification::nodes` may have more.
 const NAMED_NODES_MAX: usize = 3;
 
 /// A longer part is cut to this many characters.
 const PART_CHARS_MAX: usize = 300;
+
+/// A longer text of a notification is cut to this many characters before it is sent.
+const TEXT_CHARS_MAX: usize = 1024;
+
+/// A notification whose texts are safe to send: each is one line without control characters and
+/// characters that hide or reorder text. Causes and parts may come from a kernel log.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
+pub(crate) struct CleanNotification(Notification);
+
+impl CleanNotification {
+    pub(crate) fn new(notification: &Notification) -> Self {
+        let text = |text: &str| clean(text, TEXT_CHARS_MAX);
+        let optional = |value: &Option<String>| value.as_deref().map(text);
+        let nodes = notification.nodes.iter();
+        Self(Notification {
+            key: clean_key(&notification.key),
+            group: clean_key(&notification.group),
+            code: text(&notification.code),
+            cause: text(&notification.cause),
+            nodes: nodes
+                .map(|node| AffectedNode { part: optional(&node.part), ..node.clone() })
+                .collect(),
+            action_taken: optional(&notification.action_taken),
+            action_needed: optional(&notification.action_needed),
+            runbook_url: optional(&notification.runbook_url),
+            ..notification.clone()
+        })
+    }
+}
+
+impl Deref for CleanNotification {
+    type Target = Notification;
+
+    fn deref(&self) -> &Notification {
+        &self.0
+    }
+}
+
+/// The key itself, or its SHA-256 if it has characters that are not sent: two keys must not become
+/// the same.
+fn clean_key(key: &str) -> String {
+    if clean(key, PART_CHARS_MAX) == key { key.to_owned() } else { key_digest(key) }
+}
 
 /// Severity or status, nodes and cause, in one line.
 pub fn subject(notification: &Notification) -> String {
@@ -138,8 +186,29 @@ pub(crate) fn clean(text: &str, chars_max: usize) -> String {
     cleaned
 }
 
-/// Characters with which a hostile text could hide or reorder what people read: zero-width
-/// characters, and the controls of the Unicode bidirectional algorithm (UAX 9).
+/// Characters with which a hostile text could hide or reorder what people read: the controls of the
+/// Unicode bidirectional algorithm (UAX 9), the characters with the property
+/// `Default_Ignorable_Code_Point`, interlinear annotations and blanks that are no white space.
 fn is_invisible(char: char) -> bool {
-    matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(
+        char,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{2800}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }

@@ -8,8 +8,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::bounded_file;
 use crate::error::{DeliveryError, RootsError};
-use crate::secret::read_bounded;
 
 /// A bundle with all public authorities is a quarter of this.
 const CA_BYTES_MAX: u64 = 1 << 20;
@@ -21,7 +21,7 @@ pub(crate) fn read_ca(path: &Path) -> Result<Vec<CertificateDer<'static>>, Roots
         let why = "expected an absolute path";
         return Err(unreadable(std::io::Error::new(std::io::ErrorKind::InvalidInput, why)));
     }
-    let text = read_bounded(path, CA_BYTES_MAX).map_err(unreadable)?;
+    let text = bounded_file::read(path, CA_BYTES_MAX).map_err(unreadable)?;
     let text = text.ok_or_else(|| unreadable(std::io::ErrorKind::FileTooLarge.into()))?;
     let invalid = || RootsError::NoCertificate { path: path.to_owned() };
     let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
@@ -64,6 +64,8 @@ pub(crate) async fn load_roots(
     ca: Option<&Path>,
 ) -> Result<Vec<CertificateDer<'static>>, DeliveryError> {
     let ca = ca.map(Path::to_owned);
-    let loaded = tokio::task::spawn_blocking(move || roots(ca.as_deref())).await;
-    Ok(loaded.map_err(|_| RootsError::NoneInstalled)??)
+    let path = ca.clone().unwrap_or_default();
+    let unreadable = |err| RootsError::Unreadable { path, err };
+    let loaded = bounded_file::on_blocking_thread(move || roots(ca.as_deref())).await;
+    Ok(loaded.map_err(unreadable)??)
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use farrier_fleet::fleet::identity::{Pool, Tenant, Unit};
-use farrier_fleet::notify::{AffectedNode, AlertmanagerReceiver, Notification, NotificationStatus};
+use farrier_fleet::notify::{AffectedNode, AlertmanagerReceiver, NotificationStatus};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use super::{portable_key, word};
 use crate::error::DeliveryError;
 use crate::http::HttpRequest;
 use crate::secret::{self, SecretText};
-use crate::text;
+use crate::text::{self, CleanNotification};
 use crate::url::{HttpUrl, ReceiverUrlError};
 
 /// How long Alertmanager keeps a firing alert of which it hears nothing more. Without an end, it
@@ -53,9 +53,9 @@ struct Alert {
 
 pub(crate) async fn deliver(
     receiver: &AlertmanagerReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
-    let token = receiver.bearer_token.as_ref().map(secret::read).transpose()?;
+    let token = secret::load_any(receiver.bearer_token.as_ref()).await?;
     let url = url(receiver)?;
     let active = active_alerts(receiver, &url, token.as_ref(), notification).await?;
     let alerts = serde_json::to_vec(&alerts(notification, active));
@@ -81,7 +81,7 @@ async fn active_alerts(
     receiver: &AlertmanagerReceiver,
     url: &HttpUrl,
     token: Option<&SecretText>,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Vec<ActiveAlert>, DeliveryError> {
     let group = group(notification).replace('\\', "\\\\").replace('"', "\\\"");
     let filter = percent_encode(&format!("{GROUP}=\"{group}\""));
@@ -96,7 +96,7 @@ async fn active_alerts(
 }
 
 /// The alert of the group, and the end of its alerts with other labels.
-fn alerts(notification: &Notification, active: Vec<ActiveAlert>) -> Vec<Alert> {
+fn alerts(notification: &CleanNotification, active: Vec<ActiveAlert>) -> Vec<Alert> {
     let current = labels(notification);
     let end = match notification.status {
         NotificationStatus::Firing => notification.at.saturating_add(FIRING_FOR),
@@ -117,7 +117,7 @@ fn alerts(notification: &Notification, active: Vec<ActiveAlert>) -> Vec<Alert> {
 }
 
 fn alert(
-    notification: &Notification,
+    notification: &CleanNotification,
     labels: Labels,
     starts_at: Timestamp,
     ends_at: Timestamp,
@@ -133,6 +133,7 @@ fn alert(
         ("runbook_url", one_line(&notification.runbook_url)),
         ("nodes", Some(names.collect::<Vec<_>>().join(", "))),
         ("nodes_total", Some(notification.nodes_total.to_string())),
+        ("idempotency_key", Some(notification.key.clone())),
     ];
     let annotations = annotations.into_iter().filter_map(|(name, text)| Some((name, text?)));
     // Alertmanager rejects the request if the alert ends before it starts, or if its link is not a
@@ -147,7 +148,7 @@ fn alert(
 }
 
 /// The labels by which Alertmanager routes.
-fn labels(notification: &Notification) -> Labels {
+fn labels(notification: &CleanNotification) -> Labels {
     let nodes = &notification.nodes;
     let common = |field: fn(&AffectedNode) -> Option<&str>| {
         let first = field(nodes.first()?)?;
@@ -170,7 +171,7 @@ fn labels(notification: &Notification) -> Labels {
     labels.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-fn group(notification: &Notification) -> String {
+fn group(notification: &CleanNotification) -> String {
     portable_key(&notification.group, GROUP_CHARS_MAX)
 }
 

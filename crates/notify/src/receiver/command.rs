@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use farrier_fleet::notify::{CommandReceiver, Notification};
+use farrier_fleet::notify::CommandReceiver;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::word;
 use crate::error::{CommandError, DeliveryError, DeliveryStep};
-use crate::http::SHOWN_CHARS_MAX;
-use crate::text;
+use crate::receiver_answer::SHOWN_CHARS_MAX;
+use crate::text::{self, CleanNotification};
 
 /// Bytes of output that are kept for an error message.
 const OUTPUT_BYTES_MAX: usize = 4 << 10;
@@ -28,7 +28,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 pub(crate) async fn deliver(
     receiver: &CommandReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let program = program(receiver)?;
     let mut command = Command::new(&program);
@@ -56,6 +56,9 @@ pub(crate) async fn deliver(
 }
 
 pub(crate) fn program(receiver: &CommandReceiver) -> Result<PathBuf, CommandError> {
+    if receiver.argv.iter().any(|argument| argument.contains('\0')) {
+        return Err(CommandError::Nul);
+    }
     let program = receiver.argv.first().map(PathBuf::from).filter(|path| path.is_absolute());
     program.ok_or(CommandError::NotAbsolute)
 }
@@ -115,7 +118,7 @@ async fn read(output: Option<impl AsyncRead + Unpin>, keep: Option<&Mutex<Vec<u8
 }
 
 /// The main fields. No value has a NUL or another control character.
-fn environment(notification: &Notification) -> Vec<(&'static str, String)> {
+fn environment(notification: &CleanNotification) -> Vec<(&'static str, String)> {
     let optional = |text: &Option<String>| text.as_deref().map(text::one_line).unwrap_or_default();
     let names = notification.nodes.iter().map(|node| node.node.as_str());
     vec![

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::{Duration, SystemTime};
 
-use farrier_fleet::notify::{EmailReceiver, Notification, SmtpTls};
+use farrier_fleet::notify::{EmailReceiver, SmtpTls};
 use lettre::address::AddressError;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
@@ -18,16 +18,20 @@ use tokio::time::timeout;
 
 use super::key_digest;
 use crate::error::{DeliveryError, DeliveryStep};
-use crate::http::{self, SHOWN_CHARS_MAX};
+use crate::http;
+use crate::receiver_answer::AnswerSecrets;
 use crate::secret;
 use crate::smtp_stream::SmtpStream;
 use crate::template::{self, Markup, TemplateError};
-use crate::text;
+use crate::text::{self, CleanNotification};
 use crate::tls;
 use crate::url::is_loopback;
 
 /// Deadline of the conversation after the connection is open.
 const SMTP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Deadline of the end of the conversation, after the server has accepted the message.
+const QUIT_DEADLINE: Duration = Duration::from_secs(2);
 
 const MECHANISMS: [Mechanism; 2] = [Mechanism::Plain, Mechanism::Login];
 
@@ -99,11 +103,17 @@ fn mailbox(text: &str) -> Result<Mailbox, EmailError> {
 
 pub(crate) async fn deliver(
     receiver: &EmailReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let envelope = Envelope::new(receiver)?;
-    let message = message(receiver, &envelope, notification)?.formatted();
-    let password = receiver.password.as_ref().map(secret::read).transpose()?;
+    let rendered = (receiver.clone(), notification.clone());
+    let rendered = template::on_blocking_thread(move || formatted(&rendered.0, &rendered.1)).await;
+    let message = rendered?;
+    let password = secret::load_any(receiver.password.as_ref()).await?;
+    let mut secrets = AnswerSecrets::default();
+    if let Some(password) = &password {
+        secrets.add(password.expose());
+    }
     let login = receiver
         .user
         .as_ref()
@@ -111,16 +121,15 @@ pub(crate) async fn deliver(
         .map(|(user, password)| Credentials::new(user.clone(), password.expose().to_owned()));
     let tcp = http::connect(&envelope.host, envelope.port).await?;
     let conversation = async {
-        let mut connection = open(receiver, &envelope, tcp).await?;
-        let result = converse(&mut connection, &envelope, login.as_ref(), &message).await;
-        if result.is_ok() {
-            // The message is delivered, whatever the server answers now.
-            let _ = connection.quit().await;
-        }
-        result
+        let mut connection = open(receiver, &envelope, tcp, &secrets).await?;
+        converse(&mut connection, &envelope, login.as_ref(), &secrets, &message).await?;
+        Ok::<_, DeliveryError>(connection)
     };
     let slow = |_| DeliveryError::TimedOut { step: DeliveryStep::Smtp, limit: SMTP_DEADLINE };
-    timeout(SMTP_DEADLINE, conversation).await.map_err(slow)?
+    let mut connection = timeout(SMTP_DEADLINE, conversation).await.map_err(slow)??;
+    // The message is delivered, whatever the server answers now, and whether it does.
+    let _ = timeout(QUIT_DEADLINE, connection.quit()).await;
+    Ok(())
 }
 
 /// Opens the connection, which is encrypted unless `tls` is `none`.
@@ -128,10 +137,11 @@ async fn open(
     receiver: &EmailReceiver,
     envelope: &Envelope,
     tcp: tokio::net::TcpStream,
+    secrets: &AnswerSecrets,
 ) -> Result<AsyncSmtpConnection, DeliveryError> {
     let host = &envelope.host;
     let name = hello_name();
-    let failed = |err| failure(host, &err, Reply::Show);
+    let failed = |err| failure(host, &err, Some(secrets));
     let stream: Box<dyn AsyncTokioStream> = match receiver.tls {
         SmtpTls::Starttls | SmtpTls::None => Box::new(SmtpStream::new(tcp)),
         SmtpTls::Implicit => {
@@ -163,15 +173,19 @@ async fn converse(
     connection: &mut AsyncSmtpConnection,
     envelope: &Envelope,
     login: Option<&Credentials>,
+    secrets: &AnswerSecrets,
     message: &[u8],
 ) -> Result<(), DeliveryError> {
     let host = &envelope.host;
     if let Some(login) = login {
-        // A server could repeat the password in its reply.
-        let refused = |err| failure(host, &err, Reply::Hide);
+        if connection.server_info().get_auth_mechanism(&MECHANISMS).is_none() {
+            return Err(DeliveryError::NoAuth { host: host.clone() });
+        }
+        // A server could repeat the password in its reply, in whatever encoding it was sent.
+        let refused = |err| failure(host, &err, None);
         connection.auth(&MECHANISMS, login).await.map_err(refused)?;
     }
-    let failed = |err| failure(host, &err, Reply::Show);
+    let failed = |err| failure(host, &err, Some(secrets));
     let from = Some(envelope.from.email.clone());
     connection.command(Mail::new(from, Vec::new())).await.map_err(failed)?;
     let mut rejected = None;
@@ -193,10 +207,9 @@ async fn converse(
     rejected.map_or(Ok(()), Err)
 }
 
-#[cfg(test)]
 pub(crate) fn formatted(
     receiver: &EmailReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Vec<u8>, DeliveryError> {
     Ok(message(receiver, &Envelope::new(receiver)?, notification)?.formatted())
 }
@@ -205,7 +218,7 @@ pub(crate) fn formatted(
 fn message(
     receiver: &EmailReceiver,
     envelope: &Envelope,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Message, DeliveryError> {
     let domain = envelope.from.email.domain();
     let id = |key: &str| format!("<{}@{domain}>", key_digest(key));
@@ -232,7 +245,7 @@ fn message(
 
 pub(crate) fn body(
     receiver: &EmailReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<String, TemplateError> {
     match &receiver.template {
         Some(source) => template::render(source, Markup::Plain, notification),
@@ -251,13 +264,6 @@ fn hello_name() -> ClientId {
     ClientId::Domain(name.to_owned())
 }
 
-/// Whether an error may show the reply of the server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reply {
-    Show,
-    Hide,
-}
-
 /// The error of rustls, which `lettre` wraps in an error of the connection.
 fn tls_error(err: &smtp::Error) -> Option<&rustls::Error> {
     let mut cause = err.source();
@@ -271,16 +277,17 @@ fn tls_error(err: &smtp::Error) -> Option<&rustls::Error> {
     None
 }
 
-fn failure(host: &str, err: &smtp::Error, reply: Reply) -> DeliveryError {
+/// The error shows the reply of the server if there are `secrets` to search it for.
+fn failure(host: &str, err: &smtp::Error, secrets: Option<&AnswerSecrets>) -> DeliveryError {
     if let Some(tls) = tls_error(err) {
         let err = std::io::Error::other(tls.clone());
         return DeliveryError::Tls { host: host.to_owned(), err };
     }
-    let shown = err.source().filter(|_| reply == Reply::Show).map(ToString::to_string);
+    let reply = secrets.zip(err.source()).map(|(secrets, err)| secrets.shown(&err.to_string()));
     DeliveryError::Smtp {
         host: host.to_owned(),
         code: err.status().map(u16::from),
         is_permanent: err.is_permanent() || err.is_client(),
-        reply: text::clean(&shown.unwrap_or_default(), SHOWN_CHARS_MAX),
+        reply: reply.unwrap_or_default(),
     }
 }

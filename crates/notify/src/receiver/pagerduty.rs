@@ -2,15 +2,15 @@
 //! and the resolution closes it.
 
 use farrier_fleet::health::Severity;
-use farrier_fleet::notify::{Notification, NotificationStatus, PagerdutyReceiver};
+use farrier_fleet::notify::{NotificationStatus, PagerdutyReceiver};
 use serde_json::{Value, json};
 
 use super::portable_key;
 use super::webhook::IDEMPOTENCY_KEY;
 use crate::error::DeliveryError;
 use crate::http::HttpRequest;
-use crate::secret::{self, SecretText};
-use crate::text;
+use crate::secret;
+use crate::text::{self, CleanNotification};
 use crate::url::{HttpUrl, ReceiverUrlError};
 
 const URL: &str = "https://events.pagerduty.com/v2/enqueue";
@@ -22,11 +22,11 @@ const KEY_CHARS_MAX: usize = 255;
 
 pub(crate) async fn deliver(
     receiver: &PagerdutyReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
-    let routing_key = secret::read(&receiver.routing_key)?;
-    let body = event(&routing_key, notification).to_string().into_bytes();
+    let routing_key = secret::load(&receiver.routing_key).await?;
+    let body = event(routing_key.expose(), notification).to_string().into_bytes();
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     post.hide(routing_key.expose());
     let key = portable_key(&notification.key, KEY_CHARS_MAX);
@@ -39,7 +39,7 @@ pub(crate) fn url(receiver: &PagerdutyReceiver) -> Result<HttpUrl, ReceiverUrlEr
     HttpUrl::parse_confidential(receiver.url.as_deref().unwrap_or(URL))
 }
 
-fn event(routing_key: &SecretText, notification: &Notification) -> Value {
+pub(crate) fn event(routing_key: &str, notification: &CleanNotification) -> Value {
     let dedup_key = portable_key(&notification.group, KEY_CHARS_MAX);
     let action = match notification.status {
         NotificationStatus::Firing => "trigger",
@@ -47,7 +47,7 @@ fn event(routing_key: &SecretText, notification: &Notification) -> Value {
     };
     let source = notification.nodes.first().map_or("farrier", |node| node.node.as_str());
     let mut event = json!({
-        "routing_key": routing_key.expose(),
+        "routing_key": routing_key,
         "event_action": action,
         "dedup_key": dedup_key,
         "client": "Farrier",

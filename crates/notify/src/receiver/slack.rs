@@ -1,6 +1,6 @@
 //! Slack's incoming webhooks, which other chats accept too.
 
-use farrier_fleet::notify::{Notification, SlackReceiver};
+use farrier_fleet::notify::SlackReceiver;
 use serde_json::{Value, json};
 
 use super::portable_key;
@@ -9,15 +9,17 @@ use crate::error::DeliveryError;
 use crate::http::HttpRequest;
 use crate::secret;
 use crate::template::{self, Markup, TemplateError};
-use crate::text;
+use crate::text::{self, CleanNotification};
 use crate::url::HttpUrl;
 
 pub(crate) async fn deliver(
     receiver: &SlackReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
-    let body = body(receiver, notification)?.to_string().into_bytes();
-    let url = HttpUrl::parse_confidential(secret::read(&receiver.url)?.expose())?;
+    let rendered = (receiver.clone(), notification.clone());
+    let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
+    let body = rendered?.to_string().into_bytes();
+    let url = HttpUrl::parse_confidential(secret::load(&receiver.url).await?.expose())?;
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     let path = post.url.path_and_query().to_owned();
     post.hide(&path);
@@ -29,7 +31,7 @@ pub(crate) async fn deliver(
 /// Without a template, the text has no markup: an asterisk in a cause must not become bold.
 pub(crate) fn body(
     receiver: &SlackReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<Value, TemplateError> {
     Ok(match &receiver.template {
         Some(source) => {

@@ -1,6 +1,6 @@
 //! A webhook: the notification as JSON, or a template, in a `POST` request that can be signed.
 
-use farrier_fleet::notify::{Notification, WebhookReceiver};
+use farrier_fleet::notify::WebhookReceiver;
 use hyper::header::HeaderName;
 use jiff::Timestamp;
 use ring::hmac;
@@ -11,6 +11,7 @@ use crate::hex::hexadecimal;
 use crate::http::HttpRequest;
 use crate::secret::{self, SecretText};
 use crate::template::{self, Markup, TemplateError};
+use crate::text::CleanNotification;
 use crate::url::{HttpUrl, ReceiverUrlError};
 
 const JSON: &str = "application/json";
@@ -25,12 +26,14 @@ const KEY_CHARS_MAX: usize = 255;
 
 pub(crate) async fn deliver(
     receiver: &WebhookReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
     let content_type = content_type(receiver);
-    let body = body(receiver, notification)?.into_bytes();
-    let key = receiver.hmac_key.as_ref().map(secret::read).transpose()?;
+    let rendered = (receiver.clone(), notification.clone());
+    let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
+    let body = rendered?.into_bytes();
+    let key = secret::load_any(receiver.hmac_key.as_ref()).await?;
     let signature = key.map(|key| {
         let timestamp = Timestamp::now().as_second();
         (timestamp, signature(&key, timestamp, &body))
@@ -43,7 +46,7 @@ pub(crate) async fn deliver(
         post.header(SIGNATURE, &signature, "the signature")?;
     }
     if let Some(file) = &receiver.bearer_token {
-        post.bearer(&secret::read(file)?)?;
+        post.bearer(&secret::load(file).await?)?;
     }
     post.send().await?;
     Ok(())
@@ -60,7 +63,7 @@ pub(crate) fn url(receiver: &WebhookReceiver) -> Result<HttpUrl, ReceiverUrlErro
 /// The body of the request.
 pub(crate) fn body(
     receiver: &WebhookReceiver,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<String, TemplateError> {
     let Some(source) = &receiver.template else {
         return serde_json::to_string(notification).map_err(TemplateError::NotJson);

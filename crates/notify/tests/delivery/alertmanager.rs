@@ -106,6 +106,7 @@ async fn alertmanager_keeps_one_alert_of_a_group_until_it_is_resolved() {
         "CRITICAL gpu-7 GPU 3: Xid 79: the GPU is not reachable over PCIe"
     );
     assert_eq!(annotations["action_needed"], "power-cycle the node");
+    assert_eq!(annotations["idempotency_key"], "gpu-7/gpu.xid/1");
     assert_eq!(alerts[0]["generatorURL"], "https://runbooks.example/xid.79");
 
     // A repeat, also one with another text and another time, is the same alert.

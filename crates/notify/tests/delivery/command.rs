@@ -118,3 +118,13 @@ async fn a_program_that_cannot_start_is_not_retried() {
         assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
     }
 }
+
+#[tokio::test]
+async fn an_argument_with_nul_is_refused() {
+    let argv = vec!["/bin/true".to_owned(), "a\0b".to_owned()];
+    let receiver = Receiver::Command(CommandReceiver { argv, timeout_s: 30 });
+    let err = deliver(&receiver).await.unwrap_err();
+    assert!(matches!(err, DeliveryError::Command(CommandError::Nul)) && !err.is_retryable());
+    let problems = farrier_notify::check(&receiver);
+    assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
+}

@@ -258,3 +258,65 @@ async fn a_remote_server_without_tls_is_refused() {
     let problems = farrier_notify::check(&Receiver::Email(receiver));
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["tls"]);
 }
+
+#[tokio::test]
+async fn a_server_without_auth_is_named_if_there_is_a_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = peer(vec![b"220 smtp.test\r\n", b"250 smtp.test\r\n"]).await;
+    let receiver = EmailReceiver {
+        user: Some("farrier".to_owned()),
+        password: Some(secret(folder.path(), "password", "s3cret-password")),
+        ..email(port, SmtpTls::None)
+    };
+    let err = deliver(&receiver, &notification()).await.unwrap_err();
+    assert!(matches!(err, DeliveryError::NoAuth { .. }), "{err}");
+    assert!(err.to_string().contains("offers no AUTH"), "{err}");
+}
+
+/// A conversation up to the reply to the message. The peer does not answer `QUIT`.
+#[tokio::test]
+async fn a_mail_is_delivered_even_if_the_server_does_not_answer_quit() {
+    let replies: Vec<&'static [u8]> =
+        vec![b"220 smtp.test\r\n", b"250 smtp.test\r\n", b"250 sender\r\n", b"250 recipient\r\n"];
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        for reply in replies {
+            let _ = tcp.write_all(reply).await;
+            let _ = tcp.read(&mut [0; 1024]).await;
+        }
+        let _ = tcp.write_all(b"354 go ahead\r\n").await;
+        let mut message = Vec::new();
+        while !message.ends_with(b"\r\n.\r\n") {
+            let mut part = [0; 4096];
+            let length = tcp.read(&mut part).await.unwrap();
+            message.extend_from_slice(&part[..length]);
+        }
+        let _ = tcp.write_all(b"250 accepted\r\n").await;
+        std::future::pending::<()>().await;
+    });
+    deliver(&email(port, SmtpTls::None), &notification()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reply_that_repeats_the_password_is_not_in_the_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for refused in [&b"550 no s3c\xc2\xadret-pass/w0rd\r\n"[..], b"550 S3CRET%2DPASS%2FW0RD\r\n"] {
+        let replies: Vec<&'static [u8]> = vec![
+            b"220 smtp.test\r\n",
+            b"250-smtp.test\r\n250 AUTH PLAIN\r\n",
+            b"235 hello\r\n",
+            refused,
+        ];
+        let receiver = EmailReceiver {
+            user: Some("farrier".to_owned()),
+            password: Some(secret(folder.path(), "password", "s3cret-pass/w0rd")),
+            ..email(peer(replies).await, SmtpTls::None)
+        };
+        let err = deliver(&receiver, &notification()).await.unwrap_err();
+        let text = chain(&err).to_lowercase();
+        assert!(matches!(err, DeliveryError::Smtp { code: Some(550), .. }), "{text}");
+        assert!(text.contains("withheld") && !text.contains("w0rd"), "{text}");
+    }
+}

@@ -209,8 +209,47 @@ async fn no_error_shows_a_secret_even_if_the_receiver_repeats_it() {
     for (receiver, own) in receivers.iter().zip(own) {
         let err = Sender::new().deliver(receiver, &notification()).await.unwrap_err();
         let text = chain(&err);
-        assert!(text.contains("[secret]") && !text.contains(own), "{text}");
+        assert!(text.contains("withheld") && !text.contains(own), "{text}");
     }
+}
+
+#[tokio::test]
+async fn no_error_shows_a_secret_that_the_receiver_has_escaped_or_split() {
+    let folder = tempfile::tempdir().unwrap();
+    for body in [
+        r#"{"token":"s3cret\/token-0123"}"#,
+        "s3c\u{200b}ret/tok\u{ad}en-0123",
+        "s3cret%2Ftoken%2D0123",
+        r"s3cret\u002ftoken\u002d0123",
+        "S3CRET/TOKEN-0123",
+        "no /services/s3cret/token-0123",
+    ] {
+        let answer = Answer { body: body.as_bytes().to_vec(), ..Answer::status(403) };
+        let server = HttpServer::plain(vec![answer]).await;
+        let err = delivery_error(WebhookReceiver {
+            bearer_token: Some(secret(folder.path(), "token", "s3cret/token-0123")),
+            ..webhook(server.url("/"))
+        })
+        .await;
+        let text = chain(&err).to_lowercase();
+        assert!(text.contains("withheld") && !text.contains("0123"), "{text}");
+    }
+    // A token in the URL.
+    let body = b"POST /hooks/xyz0123456789".to_vec();
+    let server = HttpServer::plain(vec![Answer { body, ..Answer::status(404) }]).await;
+    let err = delivery_error(webhook(server.url("/hooks/xyz0123456789"))).await;
+    assert!(!chain(&err).contains("xyz0"), "{}", chain(&err));
+}
+
+#[test]
+fn a_pipe_as_a_file_of_certificates_does_not_block_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("ca.pem");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let receiver = WebhookReceiver { ca: Some(pipe), ..webhook("https://localhost/".to_owned()) };
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["ca"]);
+    assert!(problems[0].to_string().contains("not a regular file"), "{}", problems[0]);
 }
 
 #[tokio::test]

@@ -89,6 +89,7 @@ fn code(err: &DeliveryError) -> &'static str {
         DeliveryError::Http { .. } => "http",
         DeliveryError::Status { .. } => "status",
         DeliveryError::NoStarttls { .. } => "no-starttls",
+        DeliveryError::NoAuth { .. } => "no-auth",
         DeliveryError::Smtp { .. } => "smtp",
     }
 }

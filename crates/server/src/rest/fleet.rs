@@ -149,7 +149,7 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     caller.check_fleet_wide()?;
     let policy: Box<Policy> = call.body()?;
     policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
-    notify::check_receivers(&policy.notifications)?;
+    notify::check_receivers(policy.notifications.clone()).await?;
     let keys = &call.app.policy_keys;
     if !keys.is_empty() {
         verify(&policy, keys).map_err(|err| Failure::bad_request(err.to_string()))?;

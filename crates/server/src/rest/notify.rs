@@ -27,6 +27,8 @@ use crate::notify::{NotifyStore, NotifyStoreError, QueuedMessage};
 
 /// Maximum number of notifications in an answer.
 const MESSAGES_MAX: usize = 500;
+/// How long the check of a policy's receivers may take. Below the limit for answers.
+const CHECK_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long a test may take. Below the limit for answers.
 const TEST_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
@@ -107,8 +109,20 @@ fn row(message: QueuedMessage) -> QueuedNotification {
 }
 
 /// Refuses receivers to which nothing can ever be delivered, such as one with an invalid template.
-/// A missing file of a secret may still be added.
-pub(super) fn check_receivers(policy: &NotificationPolicy) -> Result<(), Failure> {
+/// A missing file of a secret may still be added. The paths in a policy may be on a file system that
+/// does not answer, so the check must not block the runtime.
+pub(super) async fn check_receivers(policy: NotificationPolicy) -> Result<(), Failure> {
+    let check = tokio::task::spawn_blocking(move || check_blocking(&policy));
+    match tokio::time::timeout(CHECK_MAX, check).await {
+        Ok(result) => result.map_err(|_| Failure::internal_error())?,
+        Err(_) => Err(Failure::bad_request(format!(
+            "notifications.receivers: the files could not be checked within {} s; expected files that the server can read",
+            CHECK_MAX.as_secs()
+        ))),
+    }
+}
+
+fn check_blocking(policy: &NotificationPolicy) -> Result<(), Failure> {
     for (name, receiver) in &policy.receivers {
         let problems = farrier_notify::check(receiver);
         if let Some(problem) = problems.iter().find(|problem| !problem.err.is_retryable()) {

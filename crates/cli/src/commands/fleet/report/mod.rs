@@ -96,6 +96,11 @@ impl Moment {
     }
 }
 
+/// Whether something can have happened between these times.
+fn is_period(from: Option<Timestamp>, to: Option<Timestamp>, now: Timestamp) -> bool {
+    from.is_none_or(|from| from < now && from < to.unwrap_or(now))
+}
+
 impl Args {
     /// Whether the report needs no server.
     pub(super) fn is_offline(&self) -> bool {
@@ -105,9 +110,9 @@ impl Args {
     fn period(&self, now: Timestamp) -> anyhow::Result<(Option<Timestamp>, Option<Timestamp>)> {
         let from = self.from.map(|moment| moment.timestamp(now)).transpose()?;
         let to = self.to.map(|moment| moment.timestamp(now)).transpose()?;
-        if from.is_some_and(|from| to.unwrap_or(now) <= from) {
+        if !is_period(from, to, now) {
             return Err(Hinted::error(
-                "the period ends before it begins".to_owned(),
+                "the period ends before it begins, or begins in the future".to_owned(),
                 "`--from` must be before `--to`, and not in the future",
             ));
         }
@@ -206,5 +211,16 @@ mod tests {
         assert_eq!(moment("2026-11-01T00:00:00Z"), Ok(Moment::At(at)));
         assert_eq!(moment("7d"), Ok(Moment::Ago(SignedDuration::from_hours(168))));
         assert!(moment("yesterday").unwrap_err().contains("2026-11-01"));
+    }
+
+    #[test]
+    fn a_period_begins_in_the_past_and_before_its_end() {
+        let at = |second| Some(Timestamp::from_second(second).unwrap());
+        let now = Timestamp::from_second(100).unwrap();
+        assert!(is_period(None, None, now) && is_period(at(99), None, now));
+        assert!(is_period(at(10), at(11), now) && is_period(at(10), at(900), now));
+        for (from, to) in [(at(100), None), (at(200), at(300)), (at(20), at(10)), (at(9), at(9))] {
+            assert!(!is_period(from, to, now), "{from:?} {to:?}");
+        }
     }
 }

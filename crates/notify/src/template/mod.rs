@@ -1,14 +1,20 @@
-//! Templates of a receiver, in Jinja syntax. They cannot include files, and their run time and
-//! output are limited.
+//! Templates of a receiver, in Jinja syntax. They cannot include files, and their run time, memory
+//! and output are limited.
+
+mod filters;
+mod rules;
 
 use std::io::{self, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
-use farrier_fleet::notify::Notification;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, UndefinedBehavior};
 use serde::Serialize;
 
-use crate::text;
+pub use self::rules::RefusedSyntax;
+use crate::text::{self, CleanNotification};
 
 /// Longest source of a template.
 const SOURCE_BYTES_MAX: usize = 16 << 10;
@@ -16,6 +22,13 @@ const SOURCE_BYTES_MAX: usize = 16 << 10;
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// Limit of instructions. A loop over all nodes of a notification takes a few thousand.
 const FUEL: u64 = 50_000;
+
+/// Steps and filters are limited, so that only a very slow machine meets this deadline.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The parser, the compiler and the destructor of a template recurse into its operators, of which
+/// the longest source has some thousands. Only touched pages take memory.
+const STACK_BYTES: usize = 64 << 20;
 
 /// The name of Slack's escaping.
 const SLACK: &str = "slack";
@@ -44,6 +57,15 @@ pub enum TemplateError {
     NotJson(#[source] serde_json::Error),
     #[error("the template renders an empty text")]
     Empty,
+    #[error("a template may not use {0}")]
+    Refused(RefusedSyntax),
+    #[error("rendering the template took longer than {} s", DEADLINE.as_secs())]
+    TimedOut,
+    #[error("failed to start a thread for the template")]
+    Thread(#[source] io::Error),
+    /// The interpreter failed.
+    #[error("the template cannot be rendered")]
+    Interpreter,
 }
 
 /// The variables of a template.
@@ -68,7 +90,7 @@ struct Variables<'n> {
 }
 
 impl<'n> Variables<'n> {
-    fn new(notification: &'n Notification) -> Self {
+    fn new(notification: &'n CleanNotification) -> Self {
         let clean = |text: &Option<String>| text.as_deref().map(text::one_line);
         Self {
             key: &notification.key,
@@ -91,16 +113,47 @@ impl<'n> Variables<'n> {
     }
 }
 
-/// Renders a template.
+/// Renders a template. Blocks until it is rendered: async code calls it on a blocking thread.
 pub(crate) fn render(
     source: &str,
     markup: Markup,
-    notification: &Notification,
+    notification: &CleanNotification,
 ) -> Result<String, TemplateError> {
     if source.len() > SOURCE_BYTES_MAX {
         return Err(TemplateError::TooLong);
     }
-    let mut environment = Environment::new();
+    let variables = Value::from(Serde(Variables::new(notification)));
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let source = source.to_owned();
+    let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
+    let spawned = thread.spawn(move || {
+        let _ = sender.send(render_here(&source, markup, variables));
+    });
+    spawned.map_err(TemplateError::Thread)?;
+    receiver.recv_timeout(DEADLINE).unwrap_or_else(|err| {
+        Err(match err {
+            RecvTimeoutError::Timeout => TemplateError::TimedOut,
+            RecvTimeoutError::Disconnected => TemplateError::Interpreter,
+        })
+    })
+}
+
+/// Calls a function that renders, without blocking the runtime.
+pub(crate) async fn on_blocking_thread<T, E>(
+    render: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<TemplateError> + Send + 'static,
+{
+    let rendered = tokio::task::spawn_blocking(render).await;
+    rendered.unwrap_or_else(|_| Err(TemplateError::Interpreter.into()))
+}
+
+fn render_here(source: &str, markup: Markup, variables: Value) -> Result<String, TemplateError> {
+    rules::check(source)?;
+    let mut environment = Environment::empty();
+    filters::add(&mut environment);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(32);
@@ -112,7 +165,6 @@ pub(crate) fn render(
     environment.set_formatter(write_value);
     let template = environment.template_from_str(source).map_err(TemplateError::Render)?;
     let mut output = LimitedOutput::default();
-    let variables = Value::from(Serde(Variables::new(notification)));
     let rendered = template.render_captured_to(variables, &mut output);
     if output.is_full {
         return Err(TemplateError::OutputTooLong);
