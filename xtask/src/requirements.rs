@@ -61,8 +61,7 @@ pub(crate) fn ensure_debootstrap() -> anyhow::Result<()> {
     if install(&["--no-install-recommends", "debootstrap"]) && has() {
         return Ok(());
     }
-    let advice =
-        "debootstrap could not be installed; run `apt-get install debootstrap` as root";
+    let advice = "debootstrap could not be installed; run `apt-get install debootstrap` as root";
     continue_without(advice, "tests of driver changes with real packages will be skipped")
 }
 
