@@ -129,8 +129,8 @@ fn done_repairs(node: &Node) -> Vec<DoneRepair> {
 
 /// The remedy of the finding that caused the phase.
 fn remedy(node: &Node, cause: &Reason) -> Option<String> {
-    let findings = cause.findings().iter().filter_map(|id| node.findings().get(id));
-    findings.filter_map(|finding| finding.remedy.clone()).next()
+    let mut findings = cause.findings().iter().filter_map(|id| node.findings().get(id));
+    findings.find_map(|finding| finding.remedy.clone())
 }
 
 fn by_hand(node: &Node, order: &OrderKind) -> String {

@@ -227,7 +227,7 @@ impl Run {
                 }
             }
             Some(Fault::Cancel) => {
-                self.write(&ChangeEntry::CancelRequested { by: "ann".to_owned() })
+                self.write(&ChangeEntry::CancelRequested { by: "ann".to_owned() });
             }
             Some(Fault::RollBack) => {
                 self.write(&ChangeEntry::RollbackRequested { by: "ann".to_owned() });

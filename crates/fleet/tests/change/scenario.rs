@@ -40,6 +40,7 @@ fn holder() -> GpuHolder {
 }
 
 /// Every path through the machine without an injected fault.
+#[expect(clippy::too_many_lines, reason = "a list of scenarios")]
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let reload = || TestNode::new(request(ReloadMethod::ReloadModules));
     let reboot = || TestNode::new(request(ReloadMethod::Reboot));
@@ -47,7 +48,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         let mut request = request(ReloadMethod::ReloadModules);
         request.class = ChangeClass::Settings;
         for bundle in [&mut request.to, &mut request.rollback, &mut request.from] {
-            bundle.driver = "580.95.05".to_owned();
+            "580.95.05".clone_into(&mut bundle.driver);
         }
         TestNode::new(request)
     };

@@ -41,6 +41,7 @@ pub(crate) enum Effect {
 }
 
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a node")]
 pub(crate) struct TestNode {
     pub(crate) request: ChangeRequest,
     pub(crate) closure: InstalledClosure,
@@ -243,7 +244,6 @@ impl TestNode {
             }
             Effect::Uncordon => self.cordon = CordonMark::None,
             Effect::EndWork if self.drains => self.workloads.clear(),
-            Effect::EndWork | Effect::Arm => {}
             Effect::PauseUpgrades => self.upgrades_paused = true,
             Effect::ResumeUpgrades => self.upgrades_paused = false,
             Effect::StopUnit(unit) => self.running.retain(|running| running != unit),
@@ -253,7 +253,7 @@ impl TestNode {
                 }
             }
             Effect::KillHolders if !self.holders_stay => self.holders.clear(),
-            Effect::KillHolders => {}
+            Effect::EndWork | Effect::KillHolders | Effect::Arm => {}
             Effect::UnloadUvm => self.uvm_loaded = false,
             Effect::UnloadDriver => {
                 assert!(self.running.is_empty(), "the driver is unloaded under a service");

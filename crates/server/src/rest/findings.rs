@@ -56,14 +56,14 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
                 });
             if is_later && is_selected {
                 let step = step.as_ref().filter(|step| step.replaces_action_of(&finding));
-                found.push(Row::Finding(FindingRow {
+                found.push(Row::Finding(Box::new(FindingRow {
                     node: id.clone(),
                     subject: Some(node.describe_subject(&finding.subject)),
                     component: Some(component_view(node, &node.component(&finding.subject))),
                     runbook: None,
                     first_step: step.map(NextStep::text),
                     finding: finding.into_owned(),
-                }));
+                })));
             }
         }
         let is_later = after.as_ref().is_none_or(|(at, last)| id != at || *last < UNKNOWN_ROW);
@@ -83,7 +83,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
             Row::Finding(mut row) => {
                 // This is not done in the visit, because the visit runs on the controller's thread.
                 row.runbook = Some(runbook(&row.finding));
-                findings.push(row);
+                findings.push(*row);
             }
             Row::Unknown(row) => unknown.push(row),
         }
@@ -93,7 +93,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
 
 /// An item of a page: a finding, or a node whose findings are unknown.
 enum Row {
-    Finding(FindingRow),
+    Finding(Box<FindingRow>),
     Unknown(UnknownFindingsRow),
 }
 

@@ -141,9 +141,8 @@ fn ranges(numbers: &[u32]) -> String {
             _ => ranges.push((number, number)),
         }
     }
-    let text = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let text = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
     ranges.iter().map(text).collect::<Vec<_>>().join(",")
 }

@@ -115,7 +115,9 @@ fn check_names(session: &mut FleetSession, args: &Args) -> anyhow::Result<()> {
     let domains: Vec<Domain> = domains.filter_map(|domain| domain.parse().ok()).collect();
     let mut unknown = unknown_domains(session, &domains)?;
     unknown.extend(unknown_codes(args.code.iter().map(String::as_str))?);
-    unknown.into_iter().for_each(|text| failure::warn(&anyhow::Error::msg(text)));
+    for text in unknown {
+        failure::warn(&anyhow::Error::msg(text));
+    }
     Ok(())
 }
 

@@ -350,10 +350,10 @@ impl Reason {
         let mut brief = self.clone();
         match &mut brief {
             Self::OpenFindings { worst, .. } => {
-                worst.gpu = worst.gpu.take().map(GpuLocation::without_address)
+                worst.gpu = worst.gpu.take().map(GpuLocation::without_address);
             }
             Self::CoverageGap { gap, .. } => {
-                gap.gpu = gap.gpu.take().map(GpuLocation::without_address)
+                gap.gpu = gap.gpu.take().map(GpuLocation::without_address);
             }
             Self::QuarantineNotAllowed { cause }
             | Self::FailureDomainFault { cause: Some(cause), .. } => {
