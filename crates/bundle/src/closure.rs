@@ -37,12 +37,12 @@ pub struct Constraint {
 
 /// A package, or something that packages provide, with a constraint on its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Relation {
+pub struct PackageRelation {
     pub name: String,
     pub constraint: Option<Constraint>,
 }
 
-impl fmt::Display for Relation {
+impl fmt::Display for PackageRelation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.name)?;
         let Some(Constraint { comparison, version }) = &self.constraint else { return Ok(()) };
@@ -89,8 +89,8 @@ pub struct PackageCandidate {
     pub architecture: String,
     pub provides: Vec<Provide>,
     /// Each inner list has alternatives, of which one is needed.
-    pub depends: Vec<Vec<Relation>>,
-    pub conflicts: Vec<Relation>,
+    pub depends: Vec<Vec<PackageRelation>>,
+    pub conflicts: Vec<PackageRelation>,
     pub file: PackageFile,
 }
 
@@ -198,7 +198,7 @@ impl<'c> Index<'c> {
     /// Packages that satisfy a relation: first those of the name, then those that provide it.
     fn matching<'i>(
         &'i self,
-        relation: &'i Relation,
+        relation: &'i PackageRelation,
     ) -> impl Iterator<Item = &'c PackageCandidate> + 'i {
         let list = |map: &'i BTreeMap<&str, Vec<&'c PackageCandidate>>| {
             map.get(relation.name.as_str()).map(Vec::as_slice).unwrap_or_default()
@@ -212,7 +212,11 @@ impl<'c> Index<'c> {
 }
 
 /// Whether a package, or something that it provides, satisfies a relation.
-fn is_satisfied_by(format: PackageFormat, relation: &Relation, package: &PackageCandidate) -> bool {
+fn is_satisfied_by(
+    format: PackageFormat,
+    relation: &PackageRelation,
+    package: &PackageCandidate,
+) -> bool {
     let meets = |version: Option<&str>| match (&relation.constraint, version) {
         (None, _) => true,
         (Some(_), None) => false,
@@ -274,10 +278,10 @@ impl<'c> Resolver<'_, 'c> {
     fn satisfy(
         &mut self,
         package: &PackageCandidate,
-        group: &[Relation],
+        group: &[PackageRelation],
     ) -> Result<(), ClosureError> {
         let format = self.request.format;
-        let is_selected = |relation: &Relation| {
+        let is_selected = |relation: &PackageRelation| {
             self.selected.values().any(|package| is_satisfied_by(format, relation, package))
         };
         if group.iter().any(is_selected) {

@@ -1,6 +1,6 @@
 //! Dependencies such as `libc6 (>= 2.34), libnvidia-ml1 | libnvidia-ml.so.1 (>= 319)`.
 
-use crate::closure::{Constraint, Relation, VersionComparison};
+use crate::closure::{Constraint, PackageRelation, VersionComparison};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no dependency")]
@@ -9,7 +9,10 @@ pub struct RelationError {
 }
 
 /// Parses a dependency field: every inner list has alternatives, of which one is needed.
-pub fn dependencies(text: &str, architecture: &str) -> Result<Vec<Vec<Relation>>, RelationError> {
+pub fn dependencies(
+    text: &str,
+    architecture: &str,
+) -> Result<Vec<Vec<PackageRelation>>, RelationError> {
     let groups = text.split(',').map(str::trim).filter(|group| !group.is_empty());
     let mut found = Vec::new();
     for group in groups {
@@ -25,7 +28,7 @@ pub fn dependencies(text: &str, architecture: &str) -> Result<Vec<Vec<Relation>>
 }
 
 /// One relation. `None` if it is about another architecture.
-fn relation(text: &str, architecture: &str) -> Result<Option<Relation>, RelationError> {
+fn relation(text: &str, architecture: &str) -> Result<Option<PackageRelation>, RelationError> {
     let error = || RelationError { text: text.chars().take(120).collect() };
     let end = text.find([' ', '(', '[', '<']).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
@@ -49,7 +52,7 @@ fn relation(text: &str, architecture: &str) -> Result<Option<Relation>, Relation
     if suffix.is_some_and(|suffix| !["any", "native", "all", architecture].contains(&suffix)) {
         return Ok(None);
     }
-    Ok(Some(Relation { name: name.to_owned(), constraint }))
+    Ok(Some(PackageRelation { name: name.to_owned(), constraint }))
 }
 
 fn constraint(text: &str) -> Option<Constraint> {

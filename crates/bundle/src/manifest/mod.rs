@@ -98,12 +98,18 @@ pub struct BundleManifest {
     pub way_back: WayBack,
 }
 
-/// Open or proprietary kernel modules.
+/// NVIDIA's open or proprietary kernel modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModuleFlavour {
     Open,
     Proprietary,
+}
+
+impl fmt::Display for ModuleFlavour {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
 }
 
 impl ModuleFlavour {

@@ -2,7 +2,7 @@
 
 use super::header::{RpmError, RpmHeader};
 use crate::closure::{
-    Constraint, PackageCandidate, PackageFile, Provide, Relation, VersionComparison,
+    Constraint, PackageCandidate, PackageFile, PackageRelation, Provide, VersionComparison,
 };
 
 const NAME: u32 = 1000;
@@ -52,7 +52,7 @@ pub(super) fn full_version(epoch: u32, version: &str, release: &str) -> String {
     }
 }
 
-fn relations(header: &RpmHeader, [names, flags, versions]: [u32; 3]) -> Vec<Relation> {
+fn relations(header: &RpmHeader, [names, flags, versions]: [u32; 3]) -> Vec<PackageRelation> {
     let (flags, versions) = (header.numbers(flags), header.texts(versions));
     let all = header.texts(names).iter().enumerate();
     let all = all.filter(|(at, _)| flags.get(*at).is_none_or(|flags| flags & RPMLIB == 0));
@@ -62,7 +62,7 @@ fn relations(header: &RpmHeader, [names, flags, versions]: [u32; 3]) -> Vec<Rela
         let constraint = comparison
             .zip(version)
             .map(|(comparison, version)| Constraint { comparison, version: version.clone() });
-        Relation { name: name.clone(), constraint }
+        PackageRelation { name: name.clone(), constraint }
     })
     .collect()
 }

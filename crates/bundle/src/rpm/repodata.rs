@@ -6,7 +6,7 @@ use quick_xml::events::{BytesStart, Event};
 use super::package::full_version;
 use crate::Sha256Digest;
 use crate::closure::{
-    Constraint, PackageCandidate, PackageFile, Provide, Relation, VersionComparison,
+    Constraint, PackageCandidate, PackageFile, PackageRelation, Provide, VersionComparison,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -78,9 +78,9 @@ struct Entry {
     checksum: String,
     path: Option<String>,
     bytes: Option<u64>,
-    provides: Vec<Relation>,
-    requires: Vec<Relation>,
-    conflicts: Vec<Relation>,
+    provides: Vec<PackageRelation>,
+    requires: Vec<PackageRelation>,
+    conflicts: Vec<PackageRelation>,
 }
 
 /// The packages in `primary.xml`, without source packages.
@@ -88,7 +88,7 @@ pub fn packages(primary: &[u8], repository: usize) -> Result<Vec<PackageCandidat
     let mut reader = Reader::from_reader(primary);
     let (mut found, mut entry, mut text) = (Vec::new(), None::<Entry>, String::new());
     // The list that `rpm:entry` elements belong to.
-    let mut list: Option<fn(&mut Entry) -> &mut Vec<Relation>> = None;
+    let mut list: Option<fn(&mut Entry) -> &mut Vec<PackageRelation>> = None;
     let mut buffer = Vec::new();
     loop {
         match reader.read_event_into(&mut buffer).map_err(RepodataError::Xml)? {
@@ -182,7 +182,7 @@ impl Entry {
 }
 
 /// An `rpm:entry`. `None` for a feature of rpm itself.
-fn relation(tag: &BytesStart<'_>) -> Option<Relation> {
+fn relation(tag: &BytesStart<'_>) -> Option<PackageRelation> {
     let name = attribute(tag, "name")?;
     if name.starts_with("rpmlib(") {
         return None;
@@ -203,7 +203,7 @@ fn relation(tag: &BytesStart<'_>) -> Option<Relation> {
     });
     let constraint = comparison.zip(version);
     let constraint = constraint.map(|(comparison, version)| Constraint { comparison, version });
-    Some(Relation { name, constraint })
+    Some(PackageRelation { name, constraint })
 }
 
 fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {

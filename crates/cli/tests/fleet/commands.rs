@@ -104,7 +104,7 @@ fn findings_matrix_freezes_policy_and_export() {
     let frozen =
         fleet.run_ok(&["fleet", "freeze", "rack:r2", "--for", "2h", "--reason", "a deadline"]);
     assert_eq!(frozen, "repairs in rack r2 are frozen for 2h\n");
-    let domains = fleet.run_ok(&["fleet", "domains"]);
+    let domains = fleet.run_ok(&["fleet", "domains", "--all"]);
     assert!(domains.contains("rack r2 by root until"), "{domains}");
     assert_eq!(fleet.run_ok(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is no longer frozen\n");
 
@@ -151,7 +151,7 @@ fn set_location_sets_the_given_parts_of_a_location_and_keeps_the_others() {
     );
     let in_rack = fleet.run_ok(&["fleet", "nodes", "--rack", "r9"]);
     assert!(in_rack.contains("gpu-1") && !in_rack.contains("gpu-2"), "{in_rack}");
-    let domains = fleet.run_ok(&["fleet", "domains"]);
+    let domains = fleet.run_ok(&["fleet", "domains", "--all"]);
     assert!(domains.contains("tenant lab") && !domains.contains("rack r1"), "{domains}");
     let changed = set_location(&["--pool", "serve", "--clear", "leaf,tenant", "--nvlink", "n1"]);
     assert_eq!(changed, "gpu-1 is now in pool serve, rack r9, NVLink domain n1\n");

@@ -69,7 +69,7 @@ fn no_command_prints_names_or_counts_of_another_pool() {
         &["fleet", "node", "gpu-1"],
         &["fleet", "findings"],
         &["fleet", "events", "--limit", "500"],
-        &["fleet", "domains"],
+        &["fleet", "domains", "--all"],
         &["fleet", "matrix"],
         &["top", "--server", "--once"],
     ] {

@@ -35,6 +35,6 @@ pub use observation::{
 pub use reason::{ChangeFact, ChangeReason};
 pub use record::{CHANGE_JOURNAL_VERSION, ChangeEntry, ChangeHistory, ChangeRecord, StateVisit};
 pub use request::{
-    BundleRef, ChangeClass, ChangeId, ChangePolicy, ChangeRequest, ReloadMethod, StepDeadlines,
+    BundleRef, ChangeClass, ChangeId, ChangeLimits, ChangeRequest, ReloadMethod, StepDeadlines,
 };
 pub use state::{ChangeDirection, ChangeState};

@@ -50,7 +50,7 @@ pub struct BundleRef {
 #[expect(clippy::struct_excessive_bools, reason = "the switches are independent")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct ChangePolicy {
+pub struct ChangeLimits {
     pub drain_timeout_s: u64,
     /// Whether the node may reboot.
     pub allow_reboot: bool,
@@ -69,7 +69,7 @@ pub struct ChangePolicy {
     pub verify_interval_s: u64,
 }
 
-impl Default for ChangePolicy {
+impl Default for ChangeLimits {
     fn default() -> Self {
         Self {
             drain_timeout_s: 4 * 3600,
@@ -86,7 +86,7 @@ impl Default for ChangePolicy {
 }
 
 /// How long each state may last, in seconds. Draining and probation have their limits in
-/// [`ChangePolicy`].
+/// [`ChangeLimits`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StepDeadlines {
@@ -144,7 +144,7 @@ pub struct ChangeRequest {
     #[serde(default)]
     pub deadlines: StepDeadlines,
     #[serde(default)]
-    pub policy: ChangePolicy,
+    pub policy: ChangeLimits,
 }
 
 impl ChangeRequest {

@@ -131,9 +131,9 @@ impl Condition {
     }
 
     /// How it relates to a fault of a failure domain that its node is in.
-    pub(super) fn relation(&self, fault: Symptom) -> Relation {
+    pub(super) fn relation(&self, fault: Symptom) -> FaultRelation {
         let of_symptom = |is_of_symptom: bool| {
-            if is_of_symptom { Relation::Explained } else { Relation::Independent }
+            if is_of_symptom { FaultRelation::Explained } else { FaultRelation::Independent }
         };
         match self {
             Self::Finding { summary, .. } => {
@@ -149,9 +149,9 @@ impl Condition {
                 if matches!(**reason, Reason::OrderExpired { .. })
                     && matches!(fault, Symptom::HeartbeatLost | Symptom::Network) =>
             {
-                Relation::Consequence
+                FaultRelation::Consequence
             }
-            Self::OrderFailed { .. } | Self::DomainFault { .. } => Relation::Independent,
+            Self::OrderFailed { .. } | Self::DomainFault { .. } => FaultRelation::Independent,
         }
     }
 
@@ -200,7 +200,7 @@ impl Condition {
 
 /// How a condition of a node relates to a fault of a failure domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Relation {
+pub(super) enum FaultRelation {
     /// The fault is its cause.
     Explained,
     /// The node is on its way back into service.
@@ -211,15 +211,15 @@ pub(super) enum Relation {
     Independent,
 }
 
-fn relation_of_reason(reason: &Reason, fault: Symptom) -> Relation {
+fn relation_of_reason(reason: &Reason, fault: Symptom) -> FaultRelation {
     let follows = |is_of_symptom: bool| {
-        if is_of_symptom { Relation::Consequence } else { Relation::Independent }
+        if is_of_symptom { FaultRelation::Consequence } else { FaultRelation::Independent }
     };
     match reason {
         Reason::FailureDomainFault { symptom, .. } | Reason::DomainRecovering { symptom, .. }
             if *symptom == fault =>
         {
-            Relation::Explained
+            FaultRelation::Explained
         }
         Reason::OpenFindings { worst, .. } => {
             follows(Symptom::from_code(&worst.code) == Some(fault))
@@ -232,7 +232,7 @@ fn relation_of_reason(reason: &Reason, fault: Symptom) -> Relation {
         | Reason::Repaired
         | Reason::HoldEnded
         | Reason::FindingsCleared { .. }
-        | Reason::Verified { .. } => Relation::Returning,
+        | Reason::Verified { .. } => FaultRelation::Returning,
         // These say what the next step for the node waits for.
         Reason::OperatorHold { .. }
         | Reason::ExternalCordon { .. }
@@ -243,8 +243,8 @@ fn relation_of_reason(reason: &Reason, fault: Symptom) -> Relation {
         | Reason::Frozen { .. }
         | Reason::NeedsApproval { .. }
         | Reason::OutsideWindow { .. }
-        | Reason::OperatorRequest { .. } => Relation::Consequence,
-        _ => Relation::Independent,
+        | Reason::OperatorRequest { .. } => FaultRelation::Consequence,
+        _ => FaultRelation::Independent,
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::condition::{Condition, IncidentKey, Relation};
+use super::condition::{Condition, FaultRelation, IncidentKey};
 use super::group::{AlertGroup, GroupId};
 use super::mute::Mute;
 use super::notification::NotificationKind;
@@ -198,8 +198,8 @@ impl Incident {
     pub(super) fn is_explained_by(&self, domain: &Domain, symptom: Symptom) -> bool {
         let relations = || self.conditions.iter().map(|condition| condition.relation(symptom));
         self.nodes.iter().all(|(_, location)| is_within(location, domain))
-            && relations().all(|relation| relation != Relation::Independent)
-            && (relations().any(|relation| relation == Relation::Explained)
-                || relations().all(|relation| relation == Relation::Returning))
+            && relations().all(|relation| relation != FaultRelation::Independent)
+            && (relations().any(|relation| relation == FaultRelation::Explained)
+                || relations().all(|relation| relation == FaultRelation::Returning))
     }
 }

@@ -2,7 +2,7 @@
 
 use farrier_bundle::BundleId;
 use farrier_fleet::change::{
-    BundleRef, ChangeClass, ChangeId, ChangePolicy, ChangeRequest, CordonMark, GpuHolder,
+    BundleRef, ChangeClass, ChangeId, ChangeLimits, ChangeRequest, CordonMark, GpuHolder,
     ReloadMethod, StepDeadlines,
 };
 
@@ -31,7 +31,7 @@ pub(crate) fn request(method: ReloadMethod) -> ChangeRequest {
         to: bundle("b", "580.95.05"),
         rollback: bundle("a", "535.216.01"),
         deadlines: StepDeadlines::default(),
-        policy: ChangePolicy::default(),
+        policy: ChangeLimits::default(),
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) enum Effect {
     ReplaceModule(BundleId),
     Configure(BundleId),
     Complete(BundleId),
+    /// Pins and holds, after the transaction.
+    Pin(BundleId),
     Arm,
     Reboot,
     Restore,
@@ -206,11 +208,17 @@ impl TestNode {
             ChangeAction::KillHolders { .. } => vec![Effect::KillHolders],
             ChangeAction::UnloadModules => vec![Effect::UnloadUvm, Effect::UnloadDriver],
             ChangeAction::LoadModules => vec![Effect::LoadDriver, Effect::LoadUvm],
+            ChangeAction::Install { bundle }
+                if self.closure == InstalledClosure::Unpinned(*bundle) =>
+            {
+                vec![Effect::Pin(*bundle)]
+            }
             ChangeAction::Install { bundle } => vec![
                 Effect::Unpack(*bundle),
                 Effect::ReplaceModule(*bundle),
                 Effect::Configure(*bundle),
                 Effect::Complete(*bundle),
+                Effect::Pin(*bundle),
             ],
             ChangeAction::RecoverPackages => match &self.unpacked {
                 Some((bundle, true)) => vec![Effect::Complete(*bundle)],
@@ -276,9 +284,10 @@ impl TestNode {
                 self.unpacked = Some((*id, true));
             }
             Effect::Complete(id) => {
-                self.closure = InstalledClosure::Equals(*id);
+                self.closure = InstalledClosure::Unpinned(*id);
                 self.unpacked = None;
             }
+            Effect::Pin(id) => self.closure = InstalledClosure::Equals(*id),
             Effect::Reboot => self.reboot(),
             Effect::Restore => self.settings_restored = true,
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use farrier_bundle::{Bundle, PackageRole};
 use farrier_fleet::change::{
-    ActionFailure, BundleRef, ChangeAction, ChangeClass, ChangeEntry, ChangeId, ChangePolicy,
+    ActionFailure, BundleRef, ChangeAction, ChangeClass, ChangeEntry, ChangeId, ChangeLimits,
     ChangeReason, ChangeRecord, ChangeRequest, ChangeState, ReloadMethod, StepDeadlines,
 };
 use farrier_hardware::change::{
@@ -118,7 +118,7 @@ impl AptNode {
             to: reference(to),
             rollback: reference(from),
             deadlines: StepDeadlines::default(),
-            policy: ChangePolicy::default(),
+            policy: ChangeLimits::default(),
         }
     }
 

@@ -47,6 +47,8 @@ impl DomainImpacts {
                 DomainImpact::new(state, domain, symptom, |node| self.caller.sees(&node.location))
             })
         };
-        next_step(state, node, deferred, impact)
+        // A reason that names what the caller may not see gives no step.
+        let deferred = deferred.map(|deferred| deferred.redacted(self.caller.scope()));
+        next_step(state, node, deferred.as_ref(), impact)
     }
 }

@@ -1,7 +1,7 @@
 //! `farrier change apply`, `rollback`, `resume` and `release`.
 
 use farrier_fleet::change::{
-    ChangeClass, ChangeEntry, ChangeId, ChangePolicy, ChangeRecord, ChangeRequest, ChangeState,
+    ChangeClass, ChangeEntry, ChangeId, ChangeLimits, ChangeRecord, ChangeRequest, ChangeState,
     LastChange, StepDeadlines, admit,
 };
 use farrier_hardware::Root;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::node::{ChangeNodeArgs, name, reference, require_root};
 use super::plan::ChangePlan;
-use super::progress::{StepLines, WallClock};
+use super::progress::{LocalClock, StepLines};
 use crate::commands::Outcome;
 use crate::confirmation;
 use crate::failure::Hinted;
@@ -53,14 +53,14 @@ struct LimitArgs {
 }
 
 impl LimitArgs {
-    fn policy(&self) -> ChangePolicy {
-        ChangePolicy {
+    fn policy(&self) -> ChangeLimits {
+        ChangeLimits {
             drain_timeout_s: self.drain_timeout,
             allow_reboot: !self.no_reboot,
             kill_holders: self.kill_holders,
             reboot_on_holders: self.reboot_on_holders,
             probation_s: self.probation,
-            ..ChangePolicy::default()
+            ..ChangeLimits::default()
         }
     }
 }
@@ -112,7 +112,7 @@ fn begin(
     node: &ChangeNodeArgs,
     from: &farrier_bundle::Bundle,
     to: &farrier_bundle::Bundle,
-    policy: ChangePolicy,
+    policy: ChangeLimits,
     yes: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -156,7 +156,7 @@ fn finish(
     journal: &mut ChangeJournal,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let state = execute(journal, &mut node.actuator(), &mut WallClock, &mut StepLines::default())?;
+    let state = execute(journal, &mut node.actuator(), &mut LocalClock, &mut StepLines::default())?;
     if let Some(record) = journal.history().last() {
         print_end(record, printer)?;
     }
@@ -242,7 +242,7 @@ pub(super) fn rollback(args: &RollbackArgs, printer: &mut Printer) -> anyhow::Re
     let state = execute(
         &mut journal,
         &mut args.node.actuator(),
-        &mut WallClock,
+        &mut LocalClock,
         &mut StepLines::default(),
     )?;
     if let Some(record) = journal.history().last() {

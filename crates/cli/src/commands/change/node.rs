@@ -59,7 +59,7 @@ impl ChangeNodeArgs {
     pub(super) fn bundle(&self, name: &str) -> anyhow::Result<Bundle> {
         let bundles = self.list()?;
         let found: Vec<&Bundle> =
-            bundles.iter().filter(|bundle| bundle.id().to_string().starts_with(name)).collect();
+            bundles.iter().filter(|bundle| bundle.id().begins_with(name)).collect();
         match found[..] {
             [bundle] => Ok(bundle.clone()),
             [] => Err(Hinted::error(

@@ -12,9 +12,9 @@ use jiff::Timestamp;
 const WAIT_MAX: Duration = Duration::from_secs(15);
 
 /// The system's clock.
-pub(super) struct WallClock;
+pub(super) struct LocalClock;
 
-impl ChangeClock for WallClock {
+impl ChangeClock for LocalClock {
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farrier_facts::diag::{Grade, Test};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Completed tests by GPU index.
 type Completed = BTreeMap<u32, Vec<(Test, Grade)>>;
@@ -35,14 +36,15 @@ impl DiagProgress {
         format!("{}; other tests were not run", each.join("; "))
     }
 
-    /// Prints the progress and exits when SIGINT, SIGTERM or SIGHUP arrives. Children exit with
-    /// this process.
+    /// From now on, prints the progress and exits when SIGINT, SIGTERM or SIGHUP arrives. Children
+    /// exit with this process.
     pub(super) fn print_on_signal(&self) {
         let progress = self.clone();
         // If signal handling cannot be set up, the default action ends the process without a
         // message.
+        let Ok(signals) = TerminatingSignals::handle() else { return };
         std::thread::spawn(move || {
-            let Ok(number) = wait_for_signal() else { return };
+            let number = signals.wait();
             let text = format!(
                 "\ninterrupted: {}. No verdict; no results were stored.\n",
                 progress.describe()
@@ -53,20 +55,38 @@ impl DiagProgress {
     }
 }
 
-/// Waits for a terminating signal and returns its number.
-fn wait_for_signal() -> std::io::Result<i32> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        let kind = tokio::select! {
-            _ = interrupt.recv() => SignalKind::interrupt(),
-            _ = terminate.recv() => SignalKind::terminate(),
-            _ = hangup.recv() => SignalKind::hangup(),
-        };
-        Ok(kind.as_raw_value())
-    })
+/// The signals that end a run. They are handled from [`Self::handle`] on, even before
+/// [`Self::wait`].
+struct TerminatingSignals {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl TerminatingSignals {
+    fn handle() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let guard = runtime.enter();
+        let interrupt = signal(SignalKind::interrupt())?;
+        let terminate = signal(SignalKind::terminate())?;
+        let hangup = signal(SignalKind::hangup())?;
+        drop(guard);
+        Ok(Self { runtime, interrupt, terminate, hangup })
+    }
+
+    /// Waits for a signal and returns its number.
+    fn wait(self) -> i32 {
+        let Self { runtime, mut interrupt, mut terminate, mut hangup } = self;
+        let kind = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => SignalKind::interrupt(),
+                _ = terminate.recv() => SignalKind::terminate(),
+                _ = hangup.recv() => SignalKind::hangup(),
+            }
+        });
+        kind.as_raw_value()
+    }
 }
 
 #[cfg(test)]

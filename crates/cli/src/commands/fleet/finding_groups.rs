@@ -76,12 +76,11 @@ fn is_alike(one: &FindingGroup, other: &FindingGroup) -> bool {
         let part = Some(subject.as_str()).filter(|subject| *subject != group.component.name);
         (*severity, code, detail, text, clears, part)
     }
-    let same_step = one.action == other.action
-        && one.text == other.text
-        && one.first_step == other.first_step
-        && one.findings.len() == other.findings.len();
+    let advice = |group: &FindingGroup| {
+        (group.action, group.text.clone(), group.first_step.clone(), group.findings.len())
+    };
     let mut pairs = one.findings.iter().zip(&other.findings);
-    same_step && pairs.all(|(left, right)| key(one, left) == key(other, right))
+    advice(one) == advice(other) && pairs.all(|(left, right)| key(one, left) == key(other, right))
 }
 
 impl<'g> Block<'g> {

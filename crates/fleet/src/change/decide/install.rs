@@ -62,8 +62,10 @@ impl Step<'_> {
         let has_failed = self.failure(ActionCode::Install).is_some()
             || self.record.visit.interrupted == Some(ActionCode::Install)
             || self.attempts(ActionCode::RecoverPackages) > 0;
+        // All packages are installed, and only pins and holds are missing.
+        let lacks_pins = *found == InstalledClosure::Unpinned(bundle.id);
         // Forward, an incomplete transaction is not tried again: the way back is known to work.
-        if is_forward && has_failed && self.attempts(ActionCode::Install) > 0 {
+        if is_forward && !lacks_pins && has_failed && self.attempts(ActionCode::Install) > 0 {
             let found = found.clone();
             let reason = match self.failure(ActionCode::Install) {
                 Some(_) => self.failed(ActionCode::Install),
@@ -71,7 +73,7 @@ impl Step<'_> {
             };
             return self.fail(reason);
         }
-        let tries = if is_forward { 1 } else { INSTALL_TRIES + 2 };
+        let tries = if is_forward && !lacks_pins { 1 } else { INSTALL_TRIES + 2 };
         self.attempt_or_fail(ChangeAction::Install { bundle: bundle.id }, tries)
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use farrier_bundle::ModuleFlavour;
 use farrier_facts::driver::Lifecycle;
 use farrier_facts::version::{Branch, DriverVersion};
 use jiff::Timestamp;
@@ -130,23 +131,6 @@ impl fmt::Display for DriverTrack {
             Self::NewFeature => formatter.write_str("new-feature"),
             Self::Branch(branch) => write!(formatter, "{branch}"),
         }
-    }
-}
-
-/// NVIDIA's open or proprietary kernel modules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModuleFlavour {
-    Open,
-    Proprietary,
-}
-
-impl fmt::Display for ModuleFlavour {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Open => "open",
-            Self::Proprietary => "proprietary",
-        })
     }
 }
 

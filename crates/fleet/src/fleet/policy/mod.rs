@@ -31,7 +31,7 @@ use crate::notify::NotificationPolicy;
 pub use canonical::PolicySignature;
 pub use changes::{
     AgeGate, ApprovalPolicy, ChangeFreeze, ChangePolicy, ChangeRule, DriverTrack, FreezeAllowance,
-    MaxSkew, ModuleFlavour, PolicyException, SiteOverlay, TenantPin, Waiver,
+    MaxSkew, PolicyException, SiteOverlay, TenantPin, Waiver,
 };
 pub use check::PolicyError;
 pub use conflict::{PolicyConflict, PolicyContext};

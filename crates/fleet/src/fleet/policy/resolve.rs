@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use farrier_bundle::ModuleFlavour;
 use farrier_facts::FactSet;
 use farrier_facts::version::DriverVersion;
 use jiff::Timestamp;
@@ -14,8 +15,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::changes::{
-    AgeGate, ChangeFreeze, ChangePolicy, ChangeRule, DriverTrack, FreezeAllowance, MaxSkew,
-    ModuleFlavour, Waiver,
+    AgeGate, ChangeFreeze, ChangePolicy, ChangeRule, DriverTrack, FreezeAllowance, MaxSkew, Waiver,
 };
 use super::rule_value::{RuleField, RuleValue};
 use super::selector::{NodeAttributes, NodeSelector, PolicyNode, SelectorKey, SelectorMatch};

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use farrier_bundle::ModuleFlavour;
 use farrier_facts::version::DriverVersion;
 use serde::Serialize;
 
-use super::changes::{AgeGate, ApprovalPolicy, ChangeRule, DriverTrack, MaxSkew, ModuleFlavour};
+use super::changes::{AgeGate, ApprovalPolicy, ChangeRule, DriverTrack, MaxSkew};
 use crate::fleet::window::Window;
 
 /// A field of a rule that has one value for a node. Forbidden versions are not among them, because
