@@ -96,16 +96,20 @@ pub(crate) fn ensure_lab() -> anyhow::Result<()> {
         ("/usr/bin/setpriv", "util-linux"),
         ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
     ];
-    let has_all = || programs.iter().all(|(path, _)| Path::new(path).exists());
-    if has_all() {
-        return Ok(());
+    // Twice, because the installation of qemu-system-x86 removes a qemu-utils of another release.
+    for _ in 0..2 {
+        let is_missing = |(path, _): &&(&str, &str)| !Path::new(path).exists();
+        let packages: Vec<&str> =
+            programs.iter().filter(is_missing).map(|(_, package)| *package).collect();
+        if packages.is_empty() {
+            return Ok(());
+        }
+        print_status(&format!("--- installing what the lab needs: {}", packages.join(" ")));
+        if !install(&[&["--no-install-recommends"], &packages[..]].concat()) {
+            break;
+        }
     }
-    // All of them, because a newer qemu-utils is removed if qemu-system-x86 alone is installed.
     let packages = programs.map(|(_, package)| package);
-    print_status(&format!("--- installing what the lab needs: {}", packages.join(" ")));
-    if install(&[&["--no-install-recommends"], &packages[..]].concat()) && has_all() {
-        return Ok(());
-    }
     bail!(
         "the lab's programs could not be installed; run `apt-get install {}` as root",
         packages.join(" ")
@@ -117,7 +121,9 @@ fn install(packages: &[&str]) -> bool {
     for (program, args) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
         let run = |step: &[&str]| {
             let mut apt = command(program);
-            apt.args(args).args(step).env("DEBIAN_FRONTEND", "noninteractive");
+            // The lock may be held by a timer that has just started.
+            apt.args(args).args(["-o", "DPkg::Lock::Timeout=300"]).args(step);
+            apt.env("DEBIAN_FRONTEND", "noninteractive");
             apt.stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status()

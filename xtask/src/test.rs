@@ -16,7 +16,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     if has_cargo_command("nextest") {
         cargo(&["nextest", "run", "--workspace", "--locked"])?;
     } else {
-        cargo(&["test", "--workspace", "--all-targets", "--locked"])?;
+        cargo(&["test", "--workspace", "--all-targets", "--locked", "--no-fail-fast"])?;
     }
     python()
 }

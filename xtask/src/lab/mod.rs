@@ -16,6 +16,7 @@ mod fingerprint;
 mod folder;
 mod image;
 mod machine;
+mod node;
 mod qemu;
 mod scenarios;
 mod stand_in;

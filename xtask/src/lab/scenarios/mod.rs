@@ -2,6 +2,7 @@
 //! first check that does not hold.
 
 mod boot;
+mod change;
 mod disk;
 mod dkms;
 mod kernel;
@@ -62,6 +63,18 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a driver change by hand and back leaves the node as it was",
         quick: false,
         run: upgrade::run,
+    },
+    Scenario {
+        name: "change",
+        shows: "`farrier change` is rolled back without a trace, and committed at the next try",
+        quick: false,
+        run: change::run,
+    },
+    Scenario {
+        name: "change-power-cut",
+        shows: "power cuts at 20 random moments: each change ends by itself, with one driver",
+        quick: false,
+        run: change::power_cuts,
     },
     Scenario {
         name: "full-disk",

@@ -50,7 +50,7 @@ pub(crate) fn there_and_back(
 }
 
 /// An empty part would compare as equal for ever.
-fn check_is_complete(fingerprint: &NodeFingerprint) -> anyhow::Result<()> {
+pub(super) fn check_is_complete(fingerprint: &NodeFingerprint) -> anyhow::Result<()> {
     for (part, at_least) in [
         (Part::Packages, 200),
         (Part::AutomaticallyInstalled, 10),
@@ -68,7 +68,7 @@ fn check_is_complete(fingerprint: &NodeFingerprint) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) fn lines(differences: &[Difference]) -> String {
+pub(super) fn lines(differences: &[Difference]) -> String {
     let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
     lines.join("\n")
 }
