@@ -26,7 +26,7 @@ pub use nodes::{
 };
 pub use notify::{
     AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
-    NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
+    NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
     QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
     UnmuteRequest,
 };
