@@ -101,7 +101,9 @@ pub(super) async fn run(
                         }
                     }
                 }
-                if handle.database_failure().is_some() && !is_writable(&handle, &store, &user, &message).await {
+                if handle.database_failure().is_some()
+                    && !is_writable(&handle, &store, &user, &message).await
+                {
                     signals.pause().await;
                     continue;
                 }

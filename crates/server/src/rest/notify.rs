@@ -13,9 +13,9 @@ use farrier_fleet::notify::{
 };
 use farrier_wire::rest::{
     AcknowledgeRequest, DeliveryErrorView, Done, HintCode, MuteList, MuteRequest, MuteRow,
-    NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
-    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
-    UnmuteRequest,
+    NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest,
+    NotificationTestResult, QueuedNotification, QueuedNotificationsChanged,
+    QueuedNotificationsRequest, ReceiverQueue, UnmuteRequest,
 };
 
 use super::Call;
@@ -278,6 +278,7 @@ fn mute_row(number: u64, mute: &Mute) -> MuteRow {
         node: mute.matches.node.clone(),
         domain: mute.matches.domain.clone(),
         code: mute.matches.code.as_ref().map(|code| code.0.clone()),
+        scope: mute.scope.clone(),
         since: mute.since,
         until: mute.until,
         by: mute.by.to_string(),
@@ -307,7 +308,8 @@ pub(super) async fn mute(call: Call) -> Result<Reply, Failure> {
         check_exists(&call, domain).await?;
     }
     let reason = reason.into_text();
-    submit_request(&call, OperatorRequest::Mute { matches, until, reason }).await
+    let scope = call.caller()?.scope().clone();
+    submit_request(&call, OperatorRequest::Mute { matches, scope, until, reason }).await
 }
 
 pub(super) async fn unmute(call: Call) -> Result<Reply, Failure> {
@@ -318,7 +320,9 @@ pub(super) async fn unmute(call: Call) -> Result<Reply, Failure> {
         Failure::not_found(detail, HintCode::ListMutes)
     };
     let found = found.await?.ok_or_else(unknown)?;
-    if call.caller()?.check_fleet_wide().is_err() {
+    // Nodes of others may have come to the domain since, and the mute does not apply to them.
+    let caller = call.caller()?;
+    if !caller.is_fleet_wide() && found.scope != *caller.scope() {
         check_scope(&call, &found.matches).await.map_err(|_| unknown())?;
     }
     submit_request(&call, OperatorRequest::Unmute { mute }).await

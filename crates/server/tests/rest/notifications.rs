@@ -50,7 +50,10 @@ async fn the_queue_has_pages() {
     }
     let queue = "/api/v1/notifications";
     let all = fleet.wait_for(queue, &token, |queue, _| codes(queue).len() == 5).await;
-    assert_eq!((&all["next"], &all["more"], &all["database"]), (&Value::Null, &json!(0), &Value::Null));
+    assert_eq!(
+        (&all["next"], &all["more"], &all["database"]),
+        (&Value::Null, &json!(0), &Value::Null)
+    );
     let (mut found, mut path) = (Vec::new(), format!("{queue}?limit=2"));
     loop {
         let page = fleet.get(&path, &token).await;
@@ -115,7 +118,8 @@ async fn while_the_database_is_full_nothing_is_delivered_again_and_the_queue_say
     // The notifier cannot store anything either, and starts again every few seconds.
     fill(&dir, &["UPDATE ON router", "INSERT ON router"]);
     report(&fleet, 3).await;
-    let fails = |queue: &Value| !queue["database"].is_null() && queue["behind_s"].as_u64() > Some(7);
+    let fails =
+        |queue: &Value| !queue["database"].is_null() && queue["behind_s"].as_u64() > Some(7);
     let failing = fleet.wait_for(queue, &token, |queue, _| fails(queue)).await;
     let error = failing["database"]["error"].as_str().unwrap();
     assert!(error.contains("database or disk is full"), "{error}");
@@ -131,4 +135,33 @@ async fn while_the_database_is_full_nothing_is_delivered_again_and_the_queue_say
     assert_eq!(done["database"], Value::Null);
     let distinct: BTreeSet<String> = keys().into_iter().collect();
     assert_eq!((keys().len(), distinct.len()), (3, 3), "each is delivered once");
+}
+
+/// Rack `r2` has one node, of the pool `train`. Then a node of another pool comes there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mute_has_the_scope_of_its_operator_who_may_always_end_it() {
+    let fleet = TestFleet::open().await;
+    let own = fleet.token("olga", Role::Operator, "pool:train");
+    let all = fleet.token("ann", Role::Operator, "fleet");
+    let body = r#"{"domain":"rack:r2","duration_s":3600,"reason":"known"}"#;
+    assert_eq!(fleet.post("/api/v1/mutes", &own, body).await.status, 200);
+    let mutes = fleet.get("/api/v1/mutes", &all).await;
+    assert_eq!(mutes["mutes"][0]["scope"], "pool:train");
+    fleet.enrol("d", "serve", Some("shop"), Some("r2")).await;
+    assert_eq!(
+        fleet.post("/api/v1/mutes", &own, body).await.status,
+        403,
+        "not all of it is theirs"
+    );
+    let number = mutes["mutes"][0]["mute"].as_u64().unwrap();
+    let other = fleet.token("oscar", Role::Operator, "pool:serve");
+    let end = format!(r#"{{"mute":{number}}}"#);
+    fleet.post("/api/v1/unmutes", &other, &end).await.assert_problem(404);
+    assert_eq!(fleet.post("/api/v1/unmutes", &own, &end).await.status, 200);
+    assert_eq!(fleet.get("/api/v1/mutes", &all).await["mutes"], json!([]));
+    // A mute of an operator with the whole fleet is not ended by others.
+    assert_eq!(fleet.post("/api/v1/mutes", &all, body).await.status, 200);
+    let mutes = fleet.get("/api/v1/mutes", &all).await;
+    let end = format!(r#"{{"mute":{}}}"#, mutes["mutes"][0]["mute"]);
+    fleet.post("/api/v1/unmutes", &own, &end).await.assert_problem(404);
 }

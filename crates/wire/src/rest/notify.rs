@@ -225,6 +225,8 @@ view! { lenient
         node: Option<NodeId>,
         domain: Option<Domain>,
         code: Option<String>,
+        /// What the operator could see. The mute does not apply to other nodes.
+        scope: Domain,
         since: Timestamp,
         until: Timestamp,
         by: String,

@@ -221,9 +221,8 @@ fn what_waits_for_a_receiver_that_was_removed_is_given_up_with_the_policy() {
 
 #[test]
 fn pages_have_each_notification_once_and_in_order() {
-    let messages: Vec<Outgoing> = (0..7)
-        .map(|number| outgoing(["a/b", "a"][number % 2], &format!("key-{number}")))
-        .collect();
+    let messages: Vec<Outgoing> =
+        (0..7).map(|number| outgoing(["a/b", "a"][number % 2], &format!("key-{number}"))).collect();
     let (_folder, store) = store_with(&messages);
     store.delivered(2, Timestamp::UNIX_EPOCH).unwrap();
     for (all, total) in [(true, 7), (false, 6)] {
@@ -246,15 +245,10 @@ fn pages_have_each_notification_once_and_in_order() {
 fn each_gap_has_an_identity_until_it_is_recorded() {
     let (_folder, store) = store_with(&[]);
     let (_other, replaced) = store_with(&[]);
-    let gap = LogGap {
-        at: Timestamp::UNIX_EPOCH,
-        after_seq: None,
-        end_seq: 7,
-        cause: GapCause::Lost,
-    };
-    let key = |store: &NotifyStore| {
-        Notification::gap("hook", &store.next_gap().unwrap(), gap.at).key
-    };
+    let gap =
+        LogGap { at: Timestamp::UNIX_EPOCH, after_seq: None, end_seq: 7, cause: GapCause::Lost };
+    let key =
+        |store: &NotifyStore| Notification::gap("hook", &store.next_gap().unwrap(), gap.at).key;
     let first = key(&store);
     assert_eq!(first, key(&store), "the notifier may start again before it records the gap");
     store.save(7, &RouterChanges::default(), &[], Some(&gap), gap.at).unwrap();
@@ -265,8 +259,7 @@ fn each_gap_has_an_identity_until_it_is_recorded() {
 /// Limits the size of the database to what it has, like a full disk.
 fn fill(store: &NotifyStore) {
     let connection = store.connection();
-    let pages: i64 =
-        connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())).unwrap();
 }
 
