@@ -5,6 +5,7 @@ use farrier_facts::text::first_sentence;
 use super::access::AccessChange;
 use super::coverage::CoverageReport;
 use super::event::{Cordon, Event, OperatorRequest};
+use super::identity::Domain;
 use super::order::OrderStatus;
 use super::reason::Rationale;
 use super::state::{FaultKey, Node};
@@ -276,8 +277,11 @@ fn describe_request(request: &OperatorRequest) -> String {
         }
         OperatorRequest::Verify { level, .. } => format!("verify {level}"),
         OperatorRequest::RunOrder { order, .. } => format!("run {order}"),
-        OperatorRequest::Mute { matches, until, reason } => {
+        OperatorRequest::Mute { matches, scope: Domain::Fleet, until, reason } => {
             format!("mute {matches} until {until:.0}: {reason}")
+        }
+        OperatorRequest::Mute { matches, scope, until, reason } => {
+            format!("mute {matches} in {scope} until {until:.0}: {reason}")
         }
         OperatorRequest::Unmute { mute } => format!("end mute {mute}"),
         OperatorRequest::AcknowledgeAlerts { group } => {

@@ -374,6 +374,10 @@ pub enum OperatorRequest {
     Mute {
         #[serde(rename = "match")]
         matches: MuteMatch,
+        /// What the operator may see. Alerts of other nodes are not muted, even if they match.
+        /// Entries without it are from before this was recorded.
+        #[serde(default = "Domain::whole_fleet", skip_serializing_if = "Domain::is_fleet")]
+        scope: Domain,
         until: Timestamp,
         reason: String,
     },

@@ -249,6 +249,17 @@ pub enum DomainError {
     Name(#[from] NameError),
 }
 
+impl Domain {
+    /// For fields that are [`Domain::Fleet`] by default.
+    pub(crate) fn whole_fleet() -> Self {
+        Self::Fleet
+    }
+
+    pub(crate) fn is_fleet(&self) -> bool {
+        *self == Self::Fleet
+    }
+}
+
 impl FromStr for Domain {
     type Err = DomainError;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::notification::Notification;
-use super::policy::{GroupLabel, NotificationRoute};
+use super::policy::{GroupLabel, NotificationPolicy, NotificationRoute};
 use crate::fleet::identity::Actor;
 use crate::fleet::state::add_seconds;
 
@@ -79,7 +79,19 @@ pub struct Sent {
     pub at: Timestamp,
     /// Receivers that were told that the group fires. They are also told when it ends.
     pub receivers: BTreeSet<String>,
+    /// Those of `receivers` that a later policy did not have. What was queued for them was given
+    /// up, so they are told again when the route has them again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed: BTreeSet<String>,
     pub notification: Notification,
+}
+
+impl Sent {
+    /// Remembers which receivers this policy does not have.
+    pub(super) fn adopt(&mut self, policy: &NotificationPolicy) {
+        let gone = self.receivers.iter().filter(|name| !policy.receivers.contains_key(*name));
+        self.removed.extend(gone.cloned());
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,13 +143,31 @@ impl AlertGroup {
         }
     }
 
-    /// When the next notification is due. `None` if none is. `route` is `None` if the policy no
-    /// longer has it: then only the end of the group is notified.
+    /// The receivers of its route that do not know that it fires, although others were told: the
+    /// policy did not have them then, or not all the time since.
+    pub(super) fn untold(
+        &self,
+        route: &NotificationRoute,
+        policy: &NotificationPolicy,
+    ) -> BTreeSet<String> {
+        let Some(sent) = &self.sent else { return BTreeSet::new() };
+        let escalation = route.escalate.as_ref().filter(|_| self.is_escalated);
+        let escalation = escalation.into_iter().flat_map(|escalate| &escalate.receivers);
+        let is_untold = |name: &&String| {
+            policy.receivers.contains_key(*name)
+                && (!sent.receivers.contains(*name) || sent.removed.contains(*name))
+        };
+        route.receivers.iter().chain(escalation).filter(is_untold).cloned().collect()
+    }
+
+    /// When the next notification is due. `None` if none is. If the policy no longer has its route,
+    /// only the end of the group is notified.
     pub(super) fn due(
         &self,
-        route: Option<&NotificationRoute>,
+        policy: &NotificationPolicy,
         members: Membership,
     ) -> Option<Timestamp> {
+        let route = policy.route(&self.route);
         let Some(sent) = &self.sent else {
             let route = route.filter(|_| members.is_visible)?;
             return Some(add_seconds(self.opened, route.group_wait_s));
@@ -152,7 +182,8 @@ impl AlertGroup {
         let repeat = is_waiting.then(|| add_seconds(sent.at, route.repeat_interval_s));
         let escalation = route.escalate.as_ref().filter(|_| is_waiting && !self.is_escalated);
         let escalation = escalation.map(|escalate| add_seconds(sent.first_at, escalate.after_s));
-        [update, repeat, escalation].into_iter().flatten().min()
+        let untold = (!self.untold(route, policy).is_empty()).then_some(sent.at);
+        [update, repeat, escalation, untold].into_iter().flatten().min()
     }
 
     /// The idempotency key of its next notification to a receiver.

@@ -184,11 +184,13 @@ impl Incident {
         considered.into_iter().all(|condition| {
             let code = condition.code();
             mutes.clone().any(|mute| match key {
-                IncidentKey::DomainFault(domain) => mute.matches.matches_domain(domain, code),
-                IncidentKey::Service(_) | IncidentKey::Finding(..) => self
-                    .nodes
-                    .iter()
-                    .all(|(node, location)| mute.matches.matches_node(node, location, code)),
+                IncidentKey::DomainFault(domain) => {
+                    let locations = self.nodes.iter().map(|(_, location)| location);
+                    mute.mutes_domain(domain, locations, code)
+                }
+                IncidentKey::Service(_) | IncidentKey::Finding(..) => {
+                    self.nodes.iter().all(|(node, location)| mute.mutes_node(node, location, code))
+                }
             })
         })
     }

@@ -10,7 +10,7 @@ use super::condition::{self, Condition, IncidentKey};
 use super::group::{GroupId, IncidentEnd, digest};
 use super::incident::{ActionsTaken, Incident};
 use super::notification::{
-    AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
+    AffectedNode, GapId, NODES_MAX, Notification, NotificationKind, NotificationStatus,
 };
 use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
 use crate::fleet::identity::{Domain, Location, NodeId};
@@ -279,8 +279,9 @@ impl Notification {
     }
 
     /// Says that the server lost track of the log, so notifications may be missing.
-    pub fn gap(receiver: &str, seq: u64, at: Timestamp) -> Self {
-        let key = digest(["gap", receiver, &seq.to_string()].into_iter(), 32);
+    pub fn gap(receiver: &str, gap: &GapId, at: Timestamp) -> Self {
+        let parts = ["gap", receiver, &gap.database, &gap.number.to_string()];
+        let key = digest(parts.into_iter(), 32);
         let cause = "notifications may be missing: the server lost its record of what was notified"
             .to_owned();
         Self {

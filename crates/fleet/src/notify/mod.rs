@@ -26,7 +26,7 @@ pub use incident::{ActionsTaken, Incident};
 pub use index::RouterChanges;
 pub use mute::{Mute, MuteMatch};
 pub use notification::{
-    AffectedNode, NODES_MAX, Notification, NotificationKind, NotificationStatus,
+    AffectedNode, GapId, NODES_MAX, Notification, NotificationKind, NotificationStatus,
 };
 pub use policy::{
     AlertCodePattern, AlertMatch, Escalation, GroupLabel, NotificationPolicy, NotificationRoute,

@@ -23,22 +23,22 @@ pub struct MuteMatch {
 }
 
 impl MuteMatch {
-    /// Whether it mutes every alert.
+    /// Whether it matches every alert.
     pub fn is_everything(&self) -> bool {
         self.node.is_none()
             && self.code.is_none()
             && self.domain.as_ref().is_none_or(|domain| *domain == Domain::Fleet)
     }
 
-    /// Whether it mutes alerts with this code of a node.
-    pub(super) fn matches_node(&self, node: &NodeId, location: &Location, code: &str) -> bool {
+    /// Whether it matches alerts with this code of a node.
+    fn matches_node(&self, node: &NodeId, location: &Location, code: &str) -> bool {
         self.node.as_ref().is_none_or(|name| name == node)
             && self.domain.as_ref().is_none_or(|domain| is_within(location, domain))
             && self.matches_code(code)
     }
 
-    /// Whether it mutes alerts with this code of a failure domain.
-    pub(super) fn matches_domain(&self, fault: &Domain, code: &str) -> bool {
+    /// Whether it matches alerts with this code of a failure domain.
+    fn matches_domain(&self, fault: &Domain, code: &str) -> bool {
         self.node.is_none()
             && self.domain.as_ref().is_none_or(|domain| domain == fault || *domain == Domain::Fleet)
             && self.matches_code(code)
@@ -68,6 +68,10 @@ impl fmt::Display for MuteMatch {
 pub struct Mute {
     #[serde(rename = "match")]
     pub matches: MuteMatch,
+    /// What the operator may see. Nodes may come to a domain that is muted, and their owners did
+    /// not mute them.
+    #[serde(default = "Domain::whole_fleet", skip_serializing_if = "Domain::is_fleet")]
+    pub scope: Domain,
     pub since: Timestamp,
     pub until: Timestamp,
     pub by: Actor,
@@ -75,6 +79,23 @@ pub struct Mute {
 }
 
 impl Mute {
+    /// Whether it mutes alerts with this code of a node at this place.
+    pub(super) fn mutes_node(&self, node: &NodeId, location: &Location, code: &str) -> bool {
+        is_within(location, &self.scope) && self.matches.matches_node(node, location, code)
+    }
+
+    /// Whether it mutes alerts with this code of a failure domain that has faults on nodes at these
+    /// places.
+    pub(super) fn mutes_domain<'l>(
+        &self,
+        fault: &Domain,
+        mut nodes: impl Iterator<Item = &'l Location>,
+        code: &str,
+    ) -> bool {
+        nodes.all(|location| is_within(location, &self.scope))
+            && self.matches.matches_domain(fault, code)
+    }
+
     /// Keeps the length of the mute after a clock step.
     pub(crate) fn step(&mut self, from: Timestamp, to: Timestamp) {
         let moved = if to > from { to.duration_since(from) } else { to.duration_since(self.since) };

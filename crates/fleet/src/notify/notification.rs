@@ -55,6 +55,16 @@ pub struct AffectedNode {
     pub part: Option<String>,
 }
 
+/// Identifies a gap in the notifications. The position in the log does not: a database may be lost
+/// several times at the same position, and an older copy of a log has its positions again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapId {
+    /// Identity of the notification database. The one that replaces it after a loss has another.
+    pub database: String,
+    /// Number of the gap in this database.
+    pub number: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NotificationStatus {

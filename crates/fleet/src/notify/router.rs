@@ -138,6 +138,9 @@ impl Router {
         self.sync_domains(seq, at, fleet);
         let ids: Vec<GroupId> = self.groups.keys().cloned().collect();
         for id in &ids {
+            if let Some(sent) = self.groups.get_mut(id).and_then(|group| group.sent.as_mut()) {
+                sent.adopt(&self.head.policy);
+            }
             self.schedule(id);
         }
     }
@@ -479,7 +482,7 @@ impl Router {
             self.groups.remove(id);
             return self.index.set_due(id, None);
         }
-        let due = group.due(self.head.policy.route(&group.route), members);
+        let due = group.due(&self.head.policy, members);
         self.index.set_due(id, due);
     }
 
@@ -530,11 +533,15 @@ impl Router {
                     keys.filter_map(|key| self.incidents.get_key_value(key)).collect();
                 fire(id, &mut group, route, policy, &visible, now)
             }
-            None => Vec::new(),
+            None => {
+                group.is_changed = false;
+                Vec::new()
+            }
         };
-        group.is_changed = false;
+        // A group that still has to tell its news only told it to receivers that were added.
+        let has_told_all = !outgoing.is_empty() && !group.is_changed;
         self.groups.insert(id.clone(), group);
-        if !outgoing.is_empty() {
+        if has_told_all {
             // Everything visible is in the message, or in its count of nodes.
             for key in self.index.visible.get(id).into_iter().flatten() {
                 let incident = self.incidents.get_mut(key);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use farrier_fleet::fleet::event::JournalPosition;
+use farrier_fleet::fleet::event::{JournalPosition, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, Location, NodeId, NodePhase, OrderKind};
+use farrier_fleet::fleet::{Domain, Event, Location, NodeId, NodePhase, OrderKind};
 use farrier_fleet::health::{Action, Change, Severity};
 use farrier_fleet::notify::{
     Condition, FleetView, IncidentKey, MuteMatch, Notification, NotificationKind,
@@ -324,6 +324,74 @@ fn a_mute_of_a_node_ends_with_the_node() {
     fleet.request(mute(&fleet, matches, 86_400));
     fleet.act(&Act::Retire(4));
     assert_eq!(fleet.state.mutes.len(), 1, "a mute of a domain stays");
+}
+
+fn mute_by_a(fleet: &TestFleet, domain: &str) -> OperatorRequest {
+    let matches = MuteMatch { domain: domain.parse().ok(), ..MuteMatch::default() };
+    match mute(fleet, matches, 86_400) {
+        OperatorRequest::Mute { matches, until, reason, .. } => {
+            let scope = "tenant:a".parse().unwrap();
+            OperatorRequest::Mute { matches, scope, until, reason }
+        }
+        other => other,
+    }
+}
+
+/// An operator of a tenant mutes a rack while the tenant has all of its nodes.
+#[test]
+fn a_mute_does_not_hide_what_its_operator_may_not_see() {
+    let (mut fleet, mut follower) = fleet_with(all_to_ops());
+    (0..NODES).for_each(|index| place(&mut fleet, index, if index < 4 { "a" } else { "b" }));
+    let by_a = mute_by_a(&fleet, "rack:r0");
+    fleet.request(by_a);
+    warning(&mut fleet, 0, 1, "gpu.ecc-off");
+    warning(&mut fleet, 1, 1, "gpu.ecc-off");
+    follower.follow(&fleet.log, true);
+    follower.wait(&mut fleet, 60);
+    assert_eq!(follower.take(), [], "both are muted");
+    // One of the nodes, and one that fires already, go to another tenant.
+    place(&mut fleet, 2, "b");
+    warning(&mut fleet, 2, 1, "gpu.pages-many");
+    place(&mut fleet, 0, "b");
+    follower.follow(&fleet.log, true);
+    follower.wait(&mut fleet, 60);
+    let sent = follower.take();
+    let told: BTreeSet<NodeId> = sent.iter().flat_map(|one| names(&one.notification)).collect();
+    assert_eq!(told, BTreeSet::from([node(0), node(2)]), "{sent:#?}");
+    // The node comes back.
+    place(&mut fleet, 0, "a");
+    warning(&mut fleet, 0, 2, "gpu.clock-low");
+    follower.follow(&fleet.log, true);
+    follower.wait(&mut fleet, 60);
+    assert_eq!(follower.take(), []);
+}
+
+#[test]
+fn a_mute_of_a_failure_domain_does_not_hide_faults_of_others_there() {
+    for has_foreign_node in [false, true] {
+        let (mut fleet, mut follower) = fleet_with(all_to_ops());
+        (0..NODES).for_each(|index| place(&mut fleet, index, "a"));
+        let by_a = mute_by_a(&fleet, "leaf:l0");
+        fleet.request(by_a);
+        if has_foreign_node {
+            place(&mut fleet, 5, "b");
+        }
+        fleet.ports_down(0..NODES / 2);
+        follower.follow(&fleet.log, true);
+        follower.wait(&mut fleet, 60);
+        let sent = follower.take();
+        let is_fault = |one: &Outgoing| one.notification.kind == NotificationKind::DomainFault;
+        assert_eq!(sent.iter().any(is_fault), has_foreign_node, "{sent:#?}");
+    }
+}
+
+#[test]
+fn a_mute_that_was_logged_without_a_scope_is_read_and_written_as_it_was() {
+    let logged = r#"{"mute":{"match":{"domain":"rack:r0"},"until":"2026-11-20T00:00:00Z","reason":"known"}}"#;
+    let request: OperatorRequest = serde_json::from_str(logged).unwrap();
+    let OperatorRequest::Mute { scope, .. } = &request else { panic!("{request:?}") };
+    assert_eq!(*scope, Domain::Fleet);
+    assert_eq!(serde_json::to_string(&request).unwrap(), logged);
 }
 
 #[test]

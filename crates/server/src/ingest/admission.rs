@@ -196,9 +196,10 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
             new_if(!state.freezes.get(domain).is_some_and(is_same))
         }
         OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
-        OperatorRequest::Mute { matches, until, reason } => {
+        OperatorRequest::Mute { matches, scope, until, reason } => {
             let is_same = |mute: &Mute| {
                 mute.matches == *matches
+                    && mute.scope == *scope
                     && mute.by == *by
                     && mute.until == *until
                     && mute.reason == *reason

@@ -22,6 +22,19 @@ pub struct DeliveryFailure {
     pub retry_after: Option<Duration>,
 }
 
+impl DeliveryFailure {
+    /// The policy does not have the receiver.
+    pub(super) fn receiver_removed() -> Self {
+        Self {
+            code: "receiver-removed".to_owned(),
+            text: "the policy no longer has this receiver".to_owned(),
+            is_retryable: false,
+            reached_receiver: false,
+            retry_after: None,
+        }
+    }
+}
+
 /// The result of a delivery, later.
 pub type DeliveryFuture<'a> =
     Pin<Box<dyn Future<Output = Result<(), DeliveryFailure>> + Send + 'a>>;

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId};
 use farrier_fleet::notify::{
-    FleetView, Notification, NotificationPolicy, Outgoing, Router, concerned_node,
+    FleetView, Notification, NotificationPolicy, Outgoing, Router, RouterChanges, concerned_node,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::failpoint::NotifyFailpoint;
+use super::health::{DatabaseUser, WithCauses};
 use super::shared::NotifyHandle;
 use super::store::{GapCause, LogGap, NotifyStore, NotifyStoreError, OpenedStore};
 use super::worker::{self, Signals, blocking};
@@ -32,6 +33,9 @@ const CURSOR_INTERVAL: Duration = Duration::from_secs(30);
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait after a failure of the database.
 const RETRY_WAIT: Duration = Duration::from_secs(5);
+/// How long deliveries that were begun may take to end, when the notifier starts again. One that is
+/// cut off is repeated, although the receiver may have accepted it.
+const LAST_DELIVERIES_MAX: Duration = Duration::from_secs(150);
 
 #[derive(Debug, thiserror::Error)]
 enum FollowError {
@@ -65,6 +69,14 @@ impl Notifier {
             task.spawn(async move {
                 let mut workers = JoinSet::new();
                 let result = attempt.follow(&mut workers).await;
+                if let Err(FollowError::Store(err)) = &result {
+                    attempt.handle.database.has_failed(DatabaseUser::Follower, err);
+                }
+                if !matches!(result, Ok(()) | Err(FollowError::Controller(_))) {
+                    // The policy is dropped, so each worker ends after its delivery.
+                    let ended = async { while workers.join_next().await.is_some() {} };
+                    let _ = tokio::time::timeout(LAST_DELIVERIES_MAX, ended).await;
+                }
                 workers.shutdown().await;
                 result
             });
@@ -77,7 +89,6 @@ impl Notifier {
                     tracing::error!(%err, "the notifier panicked; it starts again");
                 }
             }
-            notifier.handle.set_store(None);
             tokio::time::sleep(RETRY_WAIT).await;
         }
     }
@@ -88,8 +99,18 @@ impl Notifier {
         let opened = tokio::task::spawn_blocking(move || NotifyStore::open(&dir)).await;
         let OpenedStore { store, missing } = opened.map_err(|_| NotifyStoreError::Unfinished)??;
         let store = Arc::new(store);
-        self.handle.set_store(Some(Arc::clone(&store)));
+        self.handle.set_store(Arc::clone(&store));
+        if missing.is_some() {
+            self.handle.database.forget_results();
+        }
         let router = blocking(&store, NotifyStore::router).await?;
+        if self.handle.database.fails_for(&DatabaseUser::Follower) {
+            // No worker starts before the database can be written again.
+            let (seq, now) = (router.seq(), Timestamp::now());
+            let unchanged = RouterChanges::default();
+            blocking(&store, move |store| store.save(seq, &unchanged, &[], None, now)).await?;
+            self.handle.database.works(&DatabaseUser::Follower);
+        }
         let mut follower = Follower {
             handle: &self.handle,
             controller: &self.controller,
@@ -103,21 +124,6 @@ impl Notifier {
         };
         follower.start(missing).await?;
         follower.run().await
-    }
-}
-
-/// An error with its causes, for the server's log.
-struct WithCauses<'e>(&'e dyn std::error::Error);
-
-impl std::fmt::Display for WithCauses<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(err) = cause {
-            write!(out, ": {err}")?;
-            cause = err.source();
-        }
-        Ok(())
     }
 }
 
@@ -296,16 +302,20 @@ impl Follower<'_> {
         // Without receivers, nothing was missed.
         if let Some(cause) = cause.filter(|_| !self.router.policy().is_empty()) {
             let after_seq = (before > 0).then_some(before);
+            let id = blocking(&self.store, NotifyStore::next_gap).await?;
             tracing::error!(cause = cause.code(), "notifications may be missing");
             self.handle.count_gap();
             gap = Some(LogGap { at: now, after_seq, end_seq: seq, cause });
             let receivers = self.router.policy().receivers.keys();
             outgoing.extend(receivers.map(|receiver| Outgoing {
                 receiver: receiver.clone(),
-                notification: Notification::gap(receiver, seq, now),
+                notification: Notification::gap(receiver, &id, now),
             }));
         }
         outgoing.extend(self.router.advance(now));
+        // Before the notifications of a receiver that was added: its task gives up what the policy
+        // has no receiver for.
+        self.policy.send_replace(Arc::new(self.router.policy().clone()));
         self.save(outgoing, gap).await
     }
 
@@ -332,13 +342,17 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Starts a worker for each receiver, and for each removed one that has notifications left.
+    /// Starts a worker for each receiver, and for each removed one that has something left to do.
     async fn use_policy(&mut self) -> Result<(), FollowError> {
         let policy = Arc::new(self.router.policy().clone());
         let waiting = blocking(&self.store, NotifyStore::waiting_receivers).await?;
         self.handle.forget(|name| policy.receivers.contains_key(name));
         self.policy.send_replace(Arc::clone(&policy));
-        for name in policy.receivers.keys().cloned().chain(waiting) {
+        let unrecorded = self.handle.database.unrecorded_receivers();
+        let names: BTreeSet<String> =
+            policy.receivers.keys().cloned().chain(waiting).chain(unrecorded).collect();
+        self.handle.database.forget(|name| names.contains(name));
+        for name in names {
             if self.running.values().any(|running| *running == name) {
                 continue;
             }

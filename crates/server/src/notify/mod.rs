@@ -15,6 +15,7 @@ mod backoff;
 mod delivery;
 mod failpoint;
 mod follow;
+mod health;
 mod shared;
 mod store;
 mod worker;
@@ -25,5 +26,6 @@ pub(crate) use follow::Notifier;
 pub(crate) use shared::NotifyHandle;
 pub use shared::ReceiverStats;
 pub(crate) use store::{
-    Depth, LogGap, NotifyStore, NotifyStoreError, QueuedMessage, prepare_store,
+    Depth, LogGap, NotifyStore, NotifyStoreError, QueuePage, QueuePlace, QueuedMessage,
+    prepare_store,
 };

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::delivery::{Deliver, SenderDelivery};
 use super::failpoint::{Failpoints, NotifyFailpoint};
+use super::health::{DatabaseFailure, DatabaseHealth};
 use super::store::{NotifyStore, NotifyStoreError};
 
 /// How long a request waits for the database of a server that has just started.
@@ -53,11 +54,13 @@ pub(crate) struct LogLag {
 #[derive(Debug)]
 pub(crate) struct NotifyHandle {
     pub(super) dir: PathBuf,
-    /// `None` until the notifier has opened its database, and while that fails.
+    /// `None` until the notifier has opened its database for the first time. If the database fails
+    /// later, what it has can often still be read.
     store: watch::Sender<Option<Arc<NotifyStore>>>,
     stats: Mutex<BTreeMap<String, ReceiverStats>>,
     gaps: AtomicU64,
     reading: Mutex<LogProgress>,
+    pub(super) database: DatabaseHealth,
     /// Increases when a notification is queued, or becomes due.
     pub(super) queued: watch::Sender<u64>,
     pub(crate) deliver: Arc<dyn Deliver>,
@@ -76,6 +79,7 @@ impl NotifyHandle {
             stats: Mutex::default(),
             gaps: AtomicU64::new(0),
             reading: Mutex::default(),
+            database: DatabaseHealth::default(),
             queued: watch::Sender::new(0),
             deliver: deliver.unwrap_or_else(|| Arc::new(SenderDelivery::default())),
             failpoints: Failpoints::new(failpoint),
@@ -86,8 +90,13 @@ impl NotifyHandle {
         self.failpoints.halted()
     }
 
-    pub(super) fn set_store(&self, store: Option<Arc<NotifyStore>>) {
-        self.store.send_replace(store);
+    pub(super) fn set_store(&self, store: Arc<NotifyStore>) {
+        self.store.send_replace(Some(store));
+    }
+
+    /// Why the notification database fails. `None` if it works.
+    pub(crate) fn database_failure(&self) -> Option<DatabaseFailure> {
+        self.database.failure()
     }
 
     pub(super) fn count(&self, receiver: &str, count: impl FnOnce(&mut ReceiverStats)) {

@@ -9,9 +9,10 @@ use std::time::Duration;
 use farrier_fleet::fleet::FleetState;
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
-    AlertGroup, Incident, IncidentKey, Notification, Outgoing, Router, RouterChanges, RouterHead,
+    AlertGroup, GapId, Incident, IncidentKey, Notification, NotificationPolicy, Outgoing, Router,
+    RouterChanges, RouterHead,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
@@ -21,9 +22,11 @@ use serde::de::DeserializeOwned;
 use super::delivery::DeliveryFailure;
 use crate::log::sqlite::open_private;
 
-/// Version of the tables. Version 1 has no `queue.reached_ms`.
-const FORMAT: i64 = 2;
+/// Version of the tables. Version 1 has no `queue.reached_ms`. Version 2 has no `queue.wait_ms`, and
+/// not the tables of [`ADDED_IN_3`].
+const FORMAT: i64 = 3;
 const UPGRADE_FROM_1: &str = "ALTER TABLE queue ADD COLUMN reached_ms INTEGER";
+const UPGRADE_FROM_2: &str = "ALTER TABLE queue ADD COLUMN wait_ms INTEGER";
 /// `fstn`: tells the database apart from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_746e;
 
@@ -36,17 +39,25 @@ CREATE TABLE queue (
     message TEXT NOT NULL, queued_ms INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'waiting',
     attempts INTEGER NOT NULL DEFAULT 0, next_ms INTEGER, ended_ms INTEGER,
     error_code TEXT, error_text TEXT, summarised INTEGER NOT NULL DEFAULT 0,
-    reached_ms INTEGER);
+    reached_ms INTEGER, wait_ms INTEGER);
 CREATE INDEX queue_order ON queue (receiver, state, id);
 CREATE TABLE gaps (id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, after_seq INTEGER, end_seq INTEGER NOT NULL, cause TEXT NOT NULL);
+";
+
+/// The identity tells this database apart from the one that replaces it after a loss.
+const ADDED_IN_3: &str = "
+CREATE TABLE identity (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
+INSERT INTO identity VALUES (1, lower(hex(randomblob(16))));
+CREATE TABLE dropped (receiver TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
 ";
 
 /// Maximum number of waiting notifications per receiver. Further ones are counted in one summary.
 pub(crate) const WAITING_MAX: u32 = 1000;
 /// Delivered notifications that are kept for `farrier notify queue --all`.
 const DELIVERED_MAX: u32 = 200;
-/// Undeliverable notifications that are kept per receiver.
-const UNDELIVERABLE_MAX: u32 = 1000;
+/// Undeliverable notifications that are kept per receiver. The oldest make room for further ones,
+/// and are counted.
+pub(crate) const UNDELIVERABLE_MAX: u32 = 1000;
 /// Recorded gaps that are kept.
 const GAPS_MAX: u32 = 100;
 
@@ -162,6 +173,8 @@ pub(crate) struct QueuedMessage {
     pub(crate) next: Option<Timestamp>,
     /// Code and text of the last failure.
     pub(crate) error: Option<(String, String)>,
+    /// How long the next attempt waits after the last one. `None` before the first failure.
+    pub(crate) wait: Option<Duration>,
     /// How many notifications it replaces.
     pub(crate) summarised: u64,
     /// When the receiver was first reached and failed.
@@ -174,6 +187,19 @@ pub(crate) struct Depth {
     pub(crate) waiting: u64,
     pub(crate) oldest: Option<Timestamp>,
     pub(crate) undeliverable: u64,
+    /// Undeliverable notifications that made room for further ones, ever.
+    pub(crate) dropped: u64,
+}
+
+/// A notification's place in the order of [`NotifyStore::page`]: its receiver and number.
+pub(crate) type QueuePlace = (String, i64);
+
+/// A part of the queue.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueuePage {
+    pub(crate) messages: Vec<QueuedMessage>,
+    /// The number of notifications after them.
+    pub(crate) more: u64,
 }
 
 #[derive(Debug)]
@@ -258,6 +284,12 @@ impl NotifyStore {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs any statements, so that a test can make the database fail.
+    #[cfg(test)]
+    pub(super) fn execute(&self, statements: &str) {
+        self.connection().execute_batch(statements).expect("the statements of a test");
+    }
+
     /// The router as it was saved last.
     pub(crate) fn router(&self) -> Result<Router, NotifyStoreError> {
         let what = failed("read the router's state");
@@ -306,7 +338,37 @@ impl NotifyStore {
         if let Some(gap) = gap {
             record_gap(&transaction, gap).map_err(&what)?;
         }
-        transaction.commit().map_err(&what)
+        let given_up = match &changes.head {
+            Some(head) => give_up_removed(&transaction, &head.policy, now).map_err(&what)?,
+            None => Vec::new(),
+        };
+        transaction.commit().map_err(&what)?;
+        for (receiver, count) in given_up {
+            tracing::error!(
+                receiver,
+                count,
+                "the policy no longer has this receiver; its notifications cannot be delivered"
+            );
+        }
+        Ok(())
+    }
+
+    /// Fails if the database cannot record anything about a notification, for example because it is
+    /// full. Writes what is there already.
+    pub(crate) fn probe(&self, id: i64) -> Result<(), NotifyStoreError> {
+        let update = "UPDATE queue SET attempts = attempts WHERE id = ?1";
+        let connection = self.connection();
+        connection.execute(update, [id]).map(drop).map_err(failed("update the queue"))
+    }
+
+    /// Identifies the gap that is recorded next.
+    pub(crate) fn next_gap(&self) -> Result<GapId, NotifyStoreError> {
+        let query = "SELECT id, 1 + coalesce(
+            (SELECT seq FROM sqlite_sequence WHERE name = 'gaps'), 0) FROM identity";
+        let connection = self.connection();
+        let gap = connection
+            .query_row(query, [], |row| Ok(GapId { database: row.get(0)?, number: row.get(1)? }));
+        gap.map_err(failed("read the gaps"))
     }
 
     /// The first waiting notification of a receiver.
@@ -327,6 +389,31 @@ impl NotifyStore {
             connection.prepare(&query)?.query_map([], message)?.collect()
         };
         read().map_err(failed("read the queue"))?.into_iter().collect()
+    }
+
+    /// The notifications after `after`, by receiver and in their order. Without `all`, only those
+    /// that wait or cannot be delivered.
+    pub(crate) fn page(
+        &self,
+        all: bool,
+        after: Option<&QueuePlace>,
+        limit: usize,
+    ) -> Result<QueuePage, NotifyStoreError> {
+        let selected = "(?1 OR state != 'delivered') AND (receiver, id) > (?2, ?3)";
+        let query = format!("{SELECT} WHERE {selected} ORDER BY receiver, id LIMIT ?4");
+        let count = format!("SELECT count(*) FROM queue WHERE {selected}");
+        let (receiver, id) = after.map_or(("", 0), |(receiver, id)| (receiver.as_str(), *id));
+        let connection = self.connection();
+        let read = || -> rusqlite::Result<(Vec<_>, u64)> {
+            let mut select = connection.prepare(&query)?;
+            let rows = select.query_map(params![all, receiver, id, limit as u64], message)?;
+            let rows: Vec<_> = rows.collect::<Result<_, _>>()?;
+            let total = params![all, receiver, id];
+            Ok((rows, connection.query_row(&count, total, |row| row.get(0))?))
+        };
+        let (rows, total) = read().map_err(failed("read the queue"))?;
+        let messages: Vec<QueuedMessage> = rows.into_iter().collect::<Result<_, _>>()?;
+        Ok(QueuePage { more: total.saturating_sub(messages.len() as u64), messages })
     }
 
     pub(crate) fn gaps(&self) -> Result<Vec<LogGap>, NotifyStoreError> {
@@ -358,10 +445,18 @@ impl NotifyStore {
                     waiting: row.get(1)?,
                     oldest: row.get::<_, Option<i64>>(2)?.map(time),
                     undeliverable: row.get(3)?,
+                    dropped: 0,
                 };
                 Ok((row.get(0)?, depth))
             })?;
-            rows.collect()
+            let mut depths: BTreeMap<String, Depth> = rows.collect::<Result<_, _>>()?;
+            let mut select = connection.prepare("SELECT receiver, count FROM dropped")?;
+            let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            for row in rows {
+                let (receiver, count): (String, u64) = row?;
+                depths.entry(receiver).or_default().dropped = count;
+            }
+            Ok(depths)
         };
         read().map_err(failed("read the queue"))
     }
@@ -405,38 +500,40 @@ impl NotifyStore {
     ) -> Result<(), NotifyStoreError> {
         let update = "UPDATE queue SET state = ?2, attempts = attempts + 1, ended_ms = ?3,
             next_ms = NULL, error_code = ?4, error_text = ?5 WHERE id = ?1";
-        // By receiver, so that one receiver does not push out the notifications of another.
-        let prune = "DELETE FROM queue WHERE state = ?1
-            AND receiver = (SELECT receiver FROM queue WHERE id = ?3)
-            AND id NOT IN (SELECT id FROM queue WHERE state = ?1
-                AND receiver = (SELECT receiver FROM queue WHERE id = ?3)
-                ORDER BY id DESC LIMIT ?2)";
         let (code, text) = error_columns(failure);
         let mut connection = self.connection();
         let run = |connection: &mut Connection| -> rusqlite::Result<()> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             transaction.execute(update, params![id, state, now.as_millisecond(), code, text])?;
-            transaction.execute(prune, params![state, most, id])?;
+            let receiver = "SELECT receiver FROM queue WHERE id = ?1";
+            let receiver = transaction.query_row(receiver, [id], |row| row.get(0)).optional()?;
+            if let Some(receiver) = receiver {
+                prune(&transaction, state, most, receiver)?;
+            }
             transaction.commit()
         };
         run(&mut connection).map_err(failed("update the queue"))
     }
 
-    /// Records a failed attempt.
+    /// Records a failed attempt, and how long the next one waits.
     pub(crate) fn retry(
         &self,
         id: i64,
         failure: &DeliveryFailure,
         now: Timestamp,
-        next: Timestamp,
+        wait: Duration,
     ) -> Result<(), NotifyStoreError> {
         let update = "UPDATE queue SET attempts = attempts + 1, next_ms = ?2, error_code = ?3,
-            error_text = ?4, reached_ms = coalesce(reached_ms, ?5) WHERE id = ?1";
+            error_text = ?4, reached_ms = coalesce(reached_ms, ?5), wait_ms = ?6
+            WHERE id = ?1 AND state = 'waiting'";
+        let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+        let next = now.checked_add(wait).unwrap_or(Timestamp::MAX);
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
         let (code, text) = error_columns(Some(failure));
         let reached_ms = failure.reached_receiver.then(|| now.as_millisecond());
         let connection = self.connection();
-        let row = params![id, next.as_millisecond(), code, text, reached_ms];
+        let row = params![id, next.as_millisecond(), code, text, reached_ms, wait_ms];
         connection.execute(update, row).map(drop).map_err(failed("update the queue"))
     }
 
@@ -461,7 +558,7 @@ impl NotifyStore {
     ) -> Result<u64, NotifyStoreError> {
         let update = format!(
             "UPDATE queue SET state = 'waiting', next_ms = NULL, ended_ms = NULL,
-                reached_ms = NULL {OPEN}"
+                reached_ms = NULL, wait_ms = NULL {OPEN}"
         );
         self.change_open(&update, receiver, key)
     }
@@ -495,7 +592,7 @@ fn error_columns(failure: Option<&DeliveryFailure>) -> (Option<&str>, Option<&st
 /// unless it is null.
 const OPEN: &str = "WHERE receiver = ?1 AND state != 'delivered' AND (?2 IS NULL OR key = ?2)";
 
-const SELECT: &str = "SELECT id, receiver, message, queued_ms, state, attempts, next_ms, error_code, error_text, summarised, reached_ms FROM queue";
+const SELECT: &str = "SELECT id, receiver, message, queued_ms, state, attempts, next_ms, error_code, error_text, summarised, reached_ms, wait_ms FROM queue";
 
 fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, NotifyStoreError>> {
     let (text, state): (String, String) = (row.get(2)?, row.get(4)?);
@@ -503,6 +600,7 @@ fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, NotifyStoreE
     let (attempts, next_ms): (u32, Option<i64>) = (row.get(5)?, row.get(6)?);
     let (code, error): (Option<String>, Option<String>) = (row.get(7)?, row.get(8)?);
     let (summarised, reached_ms): (u64, Option<i64>) = (row.get(9)?, row.get(10)?);
+    let wait_ms: Option<u64> = row.get(11)?;
     let decoded = || {
         Ok(QueuedMessage {
             id,
@@ -513,6 +611,7 @@ fn message(row: &Row<'_>) -> rusqlite::Result<Result<QueuedMessage, NotifyStoreE
             attempts,
             next: next_ms.map(time),
             error: code.map(|code| (code, error.unwrap_or_default())),
+            wait: wait_ms.map(Duration::from_millis),
             summarised,
             reached: reached_ms.map(time),
         })
@@ -638,6 +737,48 @@ fn summarise(
     transaction.execute(insert, row).map(drop).map_err(what)
 }
 
+/// Gives up what waits for receivers that the policy does not have. Returns how many of each.
+fn give_up_removed(
+    transaction: &Transaction<'_>,
+    policy: &NotificationPolicy,
+    now: Timestamp,
+) -> rusqlite::Result<Vec<(String, usize)>> {
+    let query = "SELECT DISTINCT receiver FROM queue WHERE state = 'waiting'";
+    let mut select = transaction.prepare(query)?;
+    let waiting: Vec<String> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let update = "UPDATE queue SET state = 'undeliverable', ended_ms = ?2, next_ms = NULL,
+        error_code = ?3, error_text = ?4 WHERE receiver = ?1 AND state = 'waiting'";
+    let removed = DeliveryFailure::receiver_removed();
+    let mut given_up = Vec::new();
+    for name in waiting.into_iter().filter(|name| !policy.receivers.contains_key(name)) {
+        let row = params![name, now.as_millisecond(), removed.code, removed.text];
+        let count = transaction.execute(update, row)?;
+        prune(transaction, "undeliverable", UNDELIVERABLE_MAX, name.clone())?;
+        given_up.push((name, count));
+    }
+    Ok(given_up)
+}
+
+/// Removes the oldest notifications that ended like this. By receiver, so that one receiver does not
+/// push out the notifications of another.
+fn prune(
+    transaction: &Transaction<'_>,
+    state: &str,
+    most: u32,
+    receiver: String,
+) -> rusqlite::Result<()> {
+    let prune = "DELETE FROM queue WHERE state = ?1 AND receiver = ?3
+        AND id NOT IN (SELECT id FROM queue WHERE state = ?1 AND receiver = ?3
+            ORDER BY id DESC LIMIT ?2)";
+    let count = transaction.execute(prune, params![state, most, receiver])?;
+    if count > 0 && state == "undeliverable" {
+        let add = "INSERT INTO dropped VALUES (?1, ?2)
+            ON CONFLICT (receiver) DO UPDATE SET count = count + excluded.count";
+        transaction.execute(add, params![receiver, count as u64])?;
+    }
+    Ok(())
+}
+
 fn record_gap(transaction: &Transaction<'_>, gap: &LogGap) -> rusqlite::Result<()> {
     let insert = "INSERT INTO gaps (at_ms, after_seq, end_seq, cause) VALUES (?1, ?2, ?3, ?4)";
     let row = params![gap.at.as_millisecond(), gap.after_seq, gap.end_seq, gap.cause.code()];
@@ -655,10 +796,15 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
         transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if tables == 0 {
         transaction.execute_batch(TABLES)?;
+        transaction.execute_batch(ADDED_IN_3)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
-    } else if pragmas(&transaction)? == (APPLICATION_ID, 1) {
-        transaction.execute_batch(UPGRADE_FROM_1)?;
+    } else if let (APPLICATION_ID, format @ (1 | 2)) = pragmas(&transaction)? {
+        if format == 1 {
+            transaction.execute_batch(UPGRADE_FROM_1)?;
+        }
+        transaction.execute_batch(UPGRADE_FROM_2)?;
+        transaction.execute_batch(ADDED_IN_3)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
     }
     transaction.commit()?;

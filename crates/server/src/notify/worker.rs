@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::backoff;
 use super::delivery::{DeliveryFailure, DeliveryFuture};
 use super::failpoint::NotifyFailpoint;
+use super::health::{AttemptResult, Attempted, DatabaseUser, WithCauses};
 use super::shared::NotifyHandle;
 use super::store::{NotifyStore, NotifyStoreError, QueuedMessage};
 
@@ -25,6 +26,9 @@ const COMMAND_MARGIN: Duration = Duration::from_secs(30);
 /// would hold up all others. As long as the hooks of the agent try.
 const GIVE_UP_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
+/// How long a worker waits for a database that fails. It delivers nothing meanwhile.
+const DATABASE_WAIT: Duration = Duration::from_secs(5);
+
 /// What a worker follows.
 #[derive(Debug, Clone)]
 pub(super) struct Signals {
@@ -33,8 +37,9 @@ pub(super) struct Signals {
     pub(super) queued: watch::Receiver<u64>,
 }
 
-/// Runs until the notifier ends. While the policy has no such receiver, its notifications are
-/// undeliverable.
+/// Runs until the notifier ends: it then has dropped the policy. While the policy has no such
+/// receiver, its notifications are undeliverable. Nothing is delivered while the database cannot
+/// record it, because the same notification would be delivered again and again.
 pub(super) async fn run(
     name: String,
     handle: Arc<NotifyHandle>,
@@ -43,36 +48,38 @@ pub(super) async fn run(
 ) {
     let mut failures = 0;
     let mut last: Option<Receiver> = None;
-    loop {
-        // Marks both as seen before the queue is read, so that no change is missed.
+    let user = DatabaseUser::Worker(name.clone());
+    while signals.policy.has_changed().is_ok() {
+        if !record(&handle, &store, &name).await {
+            signals.pause().await;
+            continue;
+        }
+        // Is marked as seen before the queue is read, so that no notification is missed.
         signals.queued.mark_unchanged();
+        let message = match next(&store, &name).await {
+            Ok(message) => message,
+            Err(err) => {
+                tracing::error!(err = %WithCauses(&err), receiver = name, "failed to read the notification queue");
+                handle.database.has_failed(user.clone(), &err);
+                signals.pause().await;
+                continue;
+            }
+        };
+        // Is read after the queue: the policy that a notification follows from is there before it.
         let receiver = signals.policy.borrow_and_update().receivers.get(&name).cloned();
         // A change of the receiver may be what the next attempt waited for.
         let has_changed = last.is_some() && last != receiver;
         last.clone_from(&receiver);
-        let message = match next(&store, &name).await {
-            Ok(message) => message,
-            Err(err) => {
-                tracing::error!(%err, receiver = name, "failed to read the notification queue");
-                tokio::time::sleep(backoff::LONGEST).await;
-                continue;
-            }
-        };
         match (message, receiver) {
             (None, _) => {
+                handle.database.works(&user);
                 tokio::select! {
                     changed = signals.queued.changed() => if changed.is_err() { return },
                     changed = signals.policy.changed() => if changed.is_err() { return },
                 }
             }
             (Some(message), None) => {
-                let removed = DeliveryFailure {
-                    code: "receiver-removed".to_owned(),
-                    text: "the policy no longer has this receiver".to_owned(),
-                    is_retryable: false,
-                    reached_receiver: false,
-                    retry_after: None,
-                };
+                let removed = DeliveryFailure::receiver_removed();
                 mark(&handle, &store, &name, &message, Err(removed), 0).await;
             }
             (Some(message), Some(receiver)) => {
@@ -94,17 +101,78 @@ pub(super) async fn run(
                         }
                     }
                 }
+                if handle.database_failure().is_some()
+                    && !is_writable(&handle, &store, &user, &message).await
+                {
+                    signals.pause().await;
+                    continue;
+                }
                 failures = attempt(&handle, &store, &name, &receiver, &message, failures).await;
             }
         }
     }
 }
 
-/// How long the next attempt has to wait. After a step of the clock, not longer than any back-off.
+impl Signals {
+    /// Waits for a database that fails.
+    async fn pause(&mut self) {
+        let closed = async { while self.policy.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(DATABASE_WAIT, closed).await;
+    }
+}
+
+/// How long the next attempt has to wait. If the clock was set back, not longer than the last
+/// attempt said.
 fn remaining_wait(message: &QueuedMessage) -> Option<Duration> {
     let wait = message.next?.duration_since(Timestamp::now());
     let wait = Duration::try_from(wait).ok()?;
-    Some(wait.min(Duration::from_secs(3600))).filter(|wait| !wait.is_zero())
+    let longest = message.wait.unwrap_or(backoff::LONGEST);
+    Some(wait.min(longest)).filter(|wait| !wait.is_zero())
+}
+
+/// Whether the database can record the result of an attempt.
+async fn is_writable(
+    handle: &NotifyHandle,
+    store: &Arc<NotifyStore>,
+    user: &DatabaseUser,
+    message: &QueuedMessage,
+) -> bool {
+    let id = message.id;
+    match blocking(store, move |store| store.probe(id)).await {
+        Ok(()) => {
+            handle.database.works(user);
+            true
+        }
+        Err(err) => {
+            handle.database.has_failed(user.clone(), &err);
+            false
+        }
+    }
+}
+
+/// Records the result of the last attempt, if that is not done yet. Returns whether it is done.
+async fn record(handle: &NotifyHandle, store: &Arc<NotifyStore>, name: &str) -> bool {
+    let Some(attempted) = handle.database.unrecorded(name) else { return true };
+    let user = DatabaseUser::Worker(name.to_owned());
+    match blocking(store, move |store| attempted.record(store)).await {
+        Ok(()) => {
+            handle.database.is_recorded(name);
+            handle.database.works(&user);
+            true
+        }
+        Err(err) => {
+            // Once per failure: the attempt to record it is repeated every few seconds.
+            if !handle.database.fails_for(&user) {
+                tracing::error!(
+                    err = %WithCauses(&err),
+                    receiver = name,
+                    "failed to record a delivery; nothing is delivered until the notification database works"
+                );
+            }
+            handle.database.has_failed(user, &err);
+            false
+        }
+    }
 }
 
 /// Delivers once. Returns the number of failures in a row.
@@ -172,7 +240,8 @@ fn is_hopeless(failure: &DeliveryFailure, message: &QueuedMessage, now: Timestam
     !failure.is_retryable || failure.reached_receiver && message.reached.is_some_and(lasts)
 }
 
-/// Records the result of an attempt. If that fails, the notification is delivered again.
+/// Records the result of an attempt. If that fails, or the task is stopped, the result is kept, and
+/// is recorded before the next attempt.
 async fn mark(
     handle: &NotifyHandle,
     store: &Arc<NotifyStore>,
@@ -183,10 +252,10 @@ async fn mark(
 ) {
     let (id, key) = (message.id, &message.notification.key);
     let now = Timestamp::now();
-    let marked = match result {
+    let result = match result {
         Ok(()) => {
             handle.count(name, |stats| stats.delivered += 1);
-            blocking(store, move |store| store.delivered(id, now)).await
+            AttemptResult::Delivered
         }
         Err(failure) if !is_hopeless(&failure, message, now) => {
             let wait = backoff::wait(failures, jitter());
@@ -200,9 +269,7 @@ async fn mark(
                 );
             }
             handle.count(name, |stats| stats.retries += 1);
-            let wait = SignedDuration::try_from(wait).unwrap_or_default();
-            let next = now.checked_add(wait).unwrap_or(now);
-            blocking(store, move |store| store.retry(id, &failure, now, next)).await
+            AttemptResult::Failed(failure, wait)
         }
         Err(failure) => {
             tracing::error!(
@@ -212,15 +279,11 @@ async fn mark(
                 "a notification cannot be delivered"
             );
             handle.count(name, |stats| stats.failed += 1);
-            blocking(store, move |store| store.undeliverable(id, &failure, now)).await
+            AttemptResult::Undeliverable(failure)
         }
     };
-    if let Err(err) = marked {
-        tracing::error!(%err, receiver = name, "failed to update the notification queue");
-        // The database may be full or damaged. Without a pause, the same notification would be
-        // delivered again and again.
-        tokio::time::sleep(backoff::LONGEST).await;
-    }
+    handle.database.keep(name, Attempted { id, at: now, result });
+    record(handle, store, name).await;
 }
 
 async fn next(

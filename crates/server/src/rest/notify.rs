@@ -13,9 +13,9 @@ use farrier_fleet::notify::{
 };
 use farrier_wire::rest::{
     AcknowledgeRequest, DeliveryErrorView, Done, HintCode, MuteList, MuteRequest, MuteRow,
-    NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
-    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
-    UnmuteRequest,
+    NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest,
+    NotificationTestResult, QueuedNotification, QueuedNotificationsChanged,
+    QueuedNotificationsRequest, ReceiverQueue, UnmuteRequest,
 };
 
 use super::Call;
@@ -23,10 +23,12 @@ use super::extent::Extent;
 use super::failure::{Failure, internal_error};
 use super::reply::Reply;
 use super::requests::{check_exists, check_owned, end_time, submit_request, visible_node};
-use crate::notify::{NotifyStore, NotifyStoreError, QueuedMessage};
+use crate::notify::{
+    Depth, LogGap, NotifyStore, NotifyStoreError, QueuePage, QueuePlace, QueuedMessage,
+};
 
-/// Maximum number of notifications in an answer.
-const MESSAGES_MAX: usize = 500;
+/// Notifications per page. The most that a request may ask for, because most callers want all.
+const PAGE: usize = 500;
 /// How long the check of a policy's receivers may take. Below the limit for answers.
 const CHECK_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long a test may take. Below the limit for answers.
@@ -45,9 +47,11 @@ async fn with_store<T: Send + 'static>(
 pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let all = call.query.text("state") == Some("all");
-    let (messages, gaps, depths) =
-        with_store(&call, move |store| Ok((store.messages(all)?, store.gaps()?, store.depths()?)))
-            .await?;
+    let after = call.query.text("cursor").map(place).transpose()?;
+    let limit = call.query.limit(PAGE);
+    let StoredQueue { page, gaps, depths } = stored_queue(&call, all, after, limit).await?;
+    let next = page.messages.last().filter(|_| page.more > 0);
+    let next = next.map(|last| format!("{}/{}", last.receiver, last.id));
     let configured = call.app.controller.read(|state| {
         state.policy.notifications.receivers.keys().cloned().collect::<Vec<String>>()
     });
@@ -60,13 +64,14 @@ pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
             receiver: name.clone(),
             waiting: depth.waiting,
             undeliverable: depth.undeliverable,
+            dropped: depth.dropped,
             oldest: depth.oldest,
             delivered: counts.delivered,
             retries: counts.retries,
         };
         receivers.insert(name, row);
     }
-    let gap = |gap: crate::notify::LogGap| NotificationGap {
+    let gap = |gap: LogGap| NotificationGap {
         at: gap.at,
         after: gap.after_seq,
         end: gap.end_seq,
@@ -76,13 +81,51 @@ pub(super) async fn queue(call: Call) -> Result<Reply, Failure> {
     let lag = call.app.notify.log_lag(end);
     Reply::json(&NotificationQueue {
         receivers: receivers.into_values().collect(),
-        more: messages.len().saturating_sub(MESSAGES_MAX) as u64,
-        messages: messages.into_iter().take(MESSAGES_MAX).map(row).collect(),
+        more: page.more,
+        next,
+        messages: page.messages.into_iter().map(row).collect(),
+        database: call.app.notify.database_failure().map(|failure| NotificationDatabaseFailure {
+            error: failure.error,
+            since: failure.since,
+        }),
         gaps: gaps.into_iter().map(gap).collect(),
         cursor: lag.cursor,
         end,
         behind_s: lag.behind_s,
     })
+}
+
+/// Parses `RECEIVER/NUMBER`.
+fn place(cursor: &str) -> Result<QueuePlace, Failure> {
+    let parts = cursor.rsplit_once('/');
+    let place = parts.and_then(|(receiver, id)| Some((receiver.to_owned(), id.parse().ok()?)));
+    place.ok_or_else(|| Failure::bad_request("`cursor` is not a `next` value of an earlier page"))
+}
+
+/// What the database has for an answer.
+#[derive(Default)]
+struct StoredQueue {
+    page: QueuePage,
+    gaps: Vec<LogGap>,
+    depths: BTreeMap<String, Depth>,
+}
+
+/// Reads a page of the queue. If the database is known to fail and cannot be read, the queue is
+/// empty: the answer then says that the database fails.
+async fn stored_queue(
+    call: &Call,
+    all: bool,
+    after: Option<QueuePlace>,
+    limit: usize,
+) -> Result<StoredQueue, Failure> {
+    let read = with_store(call, move |store| {
+        let page = store.page(all, after.as_ref(), limit)?;
+        Ok(StoredQueue { page, gaps: store.gaps()?, depths: store.depths()? })
+    });
+    match read.await {
+        Err(_) if call.app.notify.database_failure().is_some() => Ok(StoredQueue::default()),
+        read => read,
+    }
 }
 
 fn row(message: QueuedMessage) -> QueuedNotification {
@@ -235,6 +278,7 @@ fn mute_row(number: u64, mute: &Mute) -> MuteRow {
         node: mute.matches.node.clone(),
         domain: mute.matches.domain.clone(),
         code: mute.matches.code.as_ref().map(|code| code.0.clone()),
+        scope: mute.scope.clone(),
         since: mute.since,
         until: mute.until,
         by: mute.by.to_string(),
@@ -264,7 +308,8 @@ pub(super) async fn mute(call: Call) -> Result<Reply, Failure> {
         check_exists(&call, domain).await?;
     }
     let reason = reason.into_text();
-    submit_request(&call, OperatorRequest::Mute { matches, until, reason }).await
+    let scope = call.caller()?.scope().clone();
+    submit_request(&call, OperatorRequest::Mute { matches, scope, until, reason }).await
 }
 
 pub(super) async fn unmute(call: Call) -> Result<Reply, Failure> {
@@ -275,7 +320,9 @@ pub(super) async fn unmute(call: Call) -> Result<Reply, Failure> {
         Failure::not_found(detail, HintCode::ListMutes)
     };
     let found = found.await?.ok_or_else(unknown)?;
-    if call.caller()?.check_fleet_wide().is_err() {
+    // Nodes of others may have come to the domain since, and the mute does not apply to them.
+    let caller = call.caller()?;
+    if !caller.is_fleet_wide() && found.scope != *caller.scope() {
         check_scope(&call, &found.matches).await.map_err(|_| unknown())?;
     }
     submit_request(&call, OperatorRequest::Unmute { mute }).await

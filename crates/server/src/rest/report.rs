@@ -23,6 +23,12 @@ pub(super) async fn report(mut call: Call) -> Result<Reply, Failure> {
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(Failure::bad_request("`from` must be before `to`"));
     }
+    let now = call.app.controller.now();
+    if let Some(from) = from.filter(|from| *from > now) {
+        return Err(Failure::bad_request(format!(
+            "`from` is {from}, which is in the future: it is {now:.0} on the server; expected an earlier time, or no `from` for the begin of the log"
+        )));
+    }
     let hours = call.query.number("window_h").and_then(|hours| u32::try_from(hours).ok());
     let spec = LedgerSpec {
         from,

@@ -133,11 +133,15 @@ const FINDINGS: &[Parameter] = &[
 ];
 const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, EVENT_SEVERITY, LIMIT];
 const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY, EVENT_SEVERITY];
-const QUEUE: &[Parameter] = &[parameter(
-    "state",
-    ParameterKind::OneOf(&["open", "all"]),
-    "`all` includes delivered notifications; default `open`",
-)];
+const QUEUE: &[Parameter] = &[
+    parameter(
+        "state",
+        ParameterKind::OneOf(&["open", "all"]),
+        "`all` includes delivered notifications; default `open`",
+    ),
+    CURSOR,
+    LIMIT,
+];
 const EXPORT: &[Parameter] = &[
     parameter("data", ParameterKind::OneOf(&["state", "log"]), "the nodes, or the log"),
     AFTER,
@@ -150,7 +154,7 @@ const REPORT: &[Parameter] = &[
     parameter(
         "from",
         ParameterKind::Text,
-        "begin of the period, as RFC 3339; default: the begin of the log",
+        "begin of the period, as RFC 3339, not in the future; default: the begin of the log",
     ),
     parameter("to", ParameterKind::Text, "end of the period, as RFC 3339; default: now"),
     parameter(

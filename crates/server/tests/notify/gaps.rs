@@ -1,5 +1,6 @@
 //! A lost or damaged notification database, and a log that was archived too early.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use farrier_fleet::notify::NotificationKind;
@@ -53,6 +54,26 @@ async fn a_lost_database_is_replaced_and_receivers_are_told() {
         let _ = fs::remove_file(server.dir().join(format!("notify{suffix}")));
     }
     assert_gap_is_told(&mut server, &recorder).await;
+}
+
+/// Nothing is logged between the losses.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_loss_of_the_database_has_a_notice_of_its_own() {
+    let recorder = Recorder::new();
+    let mut server = server_with_an_alert(&recorder).await;
+    for losses in 1..=3 {
+        server.stop().await;
+        for suffix in ["", "-wal", "-shm"] {
+            let _ = fs::remove_file(server.dir().join(format!("notify{suffix}")));
+        }
+        server.start(None).await;
+        until("the loss is told", || gaps(&recorder) == losses).await;
+    }
+    let delivered = recorder.delivered().into_iter().map(|outgoing| outgoing.notification);
+    let notices = delivered.filter(|one| one.kind == NotificationKind::Notifier);
+    let keys: BTreeSet<String> = notices.map(|one| one.key).collect();
+    assert_eq!(keys.len(), 3, "a receiver would drop a notice with a known key: {keys:?}");
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

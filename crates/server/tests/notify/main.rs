@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod gaps;
+mod receivers;
 mod test_server;
 
 use std::collections::{BTreeMap, BTreeSet};

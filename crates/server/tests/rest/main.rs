@@ -5,6 +5,7 @@ mod access;
 mod malformed;
 mod matrix;
 mod metrics;
+mod notifications;
 mod pagination;
 mod policy;
 mod protocol;

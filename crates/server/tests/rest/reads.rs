@@ -463,3 +463,25 @@ async fn a_scoped_reader_sees_nothing_of_an_earlier_node_of_that_name() {
     let events = fleet.send("GET", "/api/v1/events?node=a&limit=500", Some(&all), None).await;
     assert!(events.body.contains("hidden"), "a fleet-wide reader sees all of it");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_cannot_begin_in_the_future() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("vic", Role::Viewer, "fleet");
+    for query in ["from=2100-01-01T00:00:00Z", "from=2100-01-01T00:00:00Z&to=2101-01-01T00:00:00Z"]
+    {
+        let answer =
+            fleet.send("GET", &format!("/api/v1/report?{query}"), Some(&token), None).await;
+        answer.assert_problem(400);
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(
+            detail.starts_with("`from` is 2100-01-01T00:00:00Z, which is in the future"),
+            "{detail}"
+        );
+        assert!(
+            detail.ends_with("expected an earlier time, or no `from` for the begin of the log")
+        );
+    }
+    let past = fleet.send("GET", "/api/v1/report?from=2020-01-01T00:00:00Z", Some(&token), None);
+    assert_eq!(past.await.status, 200);
+}

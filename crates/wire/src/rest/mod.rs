@@ -26,9 +26,9 @@ pub use nodes::{
 };
 pub use notify::{
     AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
-    NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
-    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
-    UnmuteRequest,
+    NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest,
+    NotificationTestResult, QueuedNotification, QueuedNotificationsChanged,
+    QueuedNotificationsRequest, ReceiverQueue, UnmuteRequest,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};

@@ -96,7 +96,10 @@ view! { lenient
     ReceiverQueue {
         receiver: String,
         waiting: u64,
+        /// Those that are kept, at most 1000.
         undeliverable: u64,
+        /// Undeliverable ones that are not kept any more: the oldest make room for further ones.
+        dropped: u64,
         /// When the oldest waiting notification was queued.
         oldest: Option<Timestamp>,
         /// Delivered since the server started.
@@ -120,13 +123,27 @@ view! { lenient
 }
 
 view! { lenient
+    /// The notification database fails: the server delivers nothing until it can record that.
+    NotificationDatabaseFailure {
+        /// The last error.
+        error: String,
+        since: Timestamp,
+    }
+}
+
+view! { lenient
     /// The notification queue.
     NotificationQueue {
         receivers: Vec<ReceiverQueue>,
         /// Oldest first, by receiver.
         messages: Vec<QueuedNotification>,
-        /// Number of further notifications that this answer leaves out.
+        /// Number of notifications on later pages.
         more: u64,
+        /// `cursor` of the next page; null if this is the last.
+        next: Option<String>,
+        /// Null if the notification database works. If it fails, `messages` may be empty although
+        /// notifications wait.
+        database: Option<NotificationDatabaseFailure>,
         gaps: Vec<NotificationGap>,
         /// The last entry of the log that the notifier has read.
         cursor: u64,
@@ -208,6 +225,8 @@ view! { lenient
         node: Option<NodeId>,
         domain: Option<Domain>,
         code: Option<String>,
+        /// What the operator could see. The mute does not apply to other nodes.
+        scope: Domain,
         since: Timestamp,
         until: Timestamp,
         by: String,

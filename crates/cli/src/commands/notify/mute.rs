@@ -109,7 +109,10 @@ pub(super) fn list(
 fn row(mute: &MuteRow) -> Vec<String> {
     let node = mute.node.as_ref().map(|node| format!("node {node}"));
     let domain = mute.domain.as_ref().map(ToString::to_string);
-    let parts: Vec<String> = [node, domain, mute.code.clone()].into_iter().flatten().collect();
+    let has_scope = mute.scope != Domain::Fleet && mute.domain.as_ref() != Some(&mute.scope);
+    let scope = has_scope.then(|| format!("only in {}", mute.scope));
+    let parts = [node, domain, mute.code.clone(), scope];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     let alerts = if parts.is_empty() { "all".to_owned() } else { parts.join(", ") };
     let until = format!("{:.0}", mute.until);
     vec![mute.mute.to_string(), alerts, until, mute.by.clone(), mute.reason.clone()]

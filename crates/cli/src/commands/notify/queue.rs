@@ -1,10 +1,12 @@
 //! `farrier notify queue`.
 
-use farrier_wire::rest::{NotificationGap, NotificationQueue, QueuedNotification};
+use farrier_wire::rest::{
+    NotificationDatabaseFailure, NotificationGap, NotificationQueue, QueuedNotification,
+};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::commands::fleet::session::FleetSession;
+use crate::commands::fleet::session::{FleetSession, Path};
 use crate::printer::{Printer, Tone};
 
 /// A notifier that is behind for longer is stuck: it reads thousands of entries a second.
@@ -25,7 +27,10 @@ pub(super) fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let state = if args.all { "all" } else { "open" };
-    let queue: NotificationQueue = session.get(&format!("/api/v1/notifications?state={state}"))?;
+    let queue = read(|cursor| {
+        let path = Path::new("/api/v1/notifications").with("state", Some(state));
+        session.get(path.with("cursor", cursor).as_str())
+    })?;
     if args.output == Output::Json {
         printer.json(&queue)?;
         return Ok(outcome(&queue));
@@ -34,14 +39,35 @@ pub(super) fn run(
     Ok(outcome(&queue))
 }
 
+/// Reads all pages. What is not about single messages is from the last page.
+fn read(
+    mut get: impl FnMut(Option<&String>) -> anyhow::Result<NotificationQueue>,
+) -> anyhow::Result<NotificationQueue> {
+    let mut queue = get(None)?;
+    while let Some(cursor) = queue.next.take() {
+        let page = get(Some(&cursor))?;
+        let mut messages = queue.messages;
+        messages.extend(page.messages);
+        queue = NotificationQueue { messages, ..page };
+    }
+    Ok(queue)
+}
+
 fn outcome(queue: &NotificationQueue) -> Outcome {
     let has_problem = queue.receivers.iter().any(|receiver| receiver.undeliverable > 0)
         || queue.messages.iter().any(|message| message.state == "waiting" && message.attempts > 0)
-        || queue.behind_s > BEHIND_S_MAX;
+        || queue.behind_s > BEHIND_S_MAX
+        || queue.database.is_some();
     Outcome::finding_if(has_problem)
 }
 
 fn print(queue: &NotificationQueue, printer: &mut Printer) -> anyhow::Result<()> {
+    if let Some(NotificationDatabaseFailure { error, since }) = &queue.database {
+        let text = format!(
+            "the notification database has failed since {since:.0}, so nothing is delivered: {error}"
+        );
+        printer.line(&printer.toned(Tone::Bad, &text))?;
+    }
     if queue.behind_s > BEHIND_S_MAX {
         let entries = queue.end.saturating_sub(queue.cursor);
         let text = format!(
@@ -49,6 +75,9 @@ fn print(queue: &NotificationQueue, printer: &mut Printer) -> anyhow::Result<()>
             queue.cursor, queue.end, queue.behind_s
         );
         printer.line(&printer.toned(Tone::Bad, &text))?;
+    }
+    if queue.receivers.is_empty() && queue.database.is_some() {
+        return Ok(());
     }
     if queue.receivers.is_empty() {
         printer.line("the policy has no receivers, and nothing is queued")?;
@@ -63,9 +92,6 @@ fn print(queue: &NotificationQueue, printer: &mut Printer) -> anyhow::Result<()>
             &["Receiver", "State", "Group", "Cause", "Attempts", "Next", "Last error"],
             &rows,
         )?;
-    }
-    if queue.more > 0 {
-        printer.line(&format!("and {} more", queue.more))?;
     }
     for gap in &queue.gaps {
         printer.paragraph("gap", 5, &describe(gap))?;
@@ -85,11 +111,12 @@ fn receivers(queue: &NotificationQueue, printer: &mut Printer) -> anyhow::Result
                 receiver.waiting.to_string(),
                 oldest,
                 receiver.undeliverable.to_string(),
+                receiver.dropped.to_string(),
                 receiver.delivered.to_string(),
             ]
         })
         .collect();
-    let headings = ["Receiver", "Waiting", "Oldest", "Undeliverable", "Delivered"];
+    let headings = ["Receiver", "Waiting", "Oldest", "Undeliverable", "Dropped", "Delivered"];
     printer.table(&headings, &rows)?;
     Ok(())
 }
@@ -147,11 +174,11 @@ mod tests {
     fn queue(messages: &[Value], gaps: &Value, behind_s: u64) -> NotificationQueue {
         serde_json::from_value(json!({
             "receivers": [{
-                "receiver": "ops", "waiting": 2, "undeliverable": 1,
+                "receiver": "ops", "waiting": 2, "undeliverable": 1, "dropped": 41,
                 "oldest": "2026-11-19T10:00:00Z", "delivered": 7, "retries": 3,
             }],
-            "messages": messages, "more": 4, "gaps": gaps, "cursor": 10, "end": 25,
-            "behind_s": behind_s,
+            "messages": messages, "more": 0, "next": null, "database": null, "gaps": gaps,
+            "cursor": 10, "end": 25, "behind_s": behind_s,
         }))
         .unwrap()
     }
@@ -175,7 +202,8 @@ mod tests {
             "undeliverable",
             "critical Xid 79",
             "`ops.example` answered 503",
-            "and 4 more",
+            "Dropped",
+            "41",
             "the notification database was damaged",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
@@ -190,5 +218,38 @@ mod tests {
         healthy.behind_s = 0;
         healthy.messages.push(serde_json::from_value(message("waiting", 1, &error, 0)).unwrap());
         assert!(is_finding(&healthy), "a delivery failed");
+    }
+
+    #[test]
+    fn a_database_that_fails_is_shown_and_is_a_finding() {
+        let mut failing = queue(&[], &json!([]), 0);
+        failing.receivers.clear();
+        failing.database = Some(NotificationDatabaseFailure {
+            error: "failed to update the queue: database or disk is full".to_owned(),
+            since: "2026-11-19T10:00:00Z".parse().unwrap(),
+        });
+        assert_eq!(
+            printed(&failing).trim_end(),
+            "the notification database has failed since 2026-11-19T10:00:00Z, so nothing is delivered: failed to update the queue: database or disk is full"
+        );
+        assert_eq!(outcome(&failing), Outcome::finding_if(true));
+    }
+
+    #[test]
+    fn all_pages_are_read() {
+        let mut asked = Vec::new();
+        let all = read(|cursor| {
+            let number = asked.len();
+            asked.push(cursor.cloned());
+            let mut page = queue(&[message("waiting", 0, &Value::Null, 0)], &json!([]), 0);
+            page.messages[0].key = format!("key-{number}");
+            page.next = (number < 2).then(|| format!("ops/{number}"));
+            Ok(page)
+        });
+        let all = all.unwrap();
+        let keys: Vec<&str> = all.messages.iter().map(|message| message.key.as_str()).collect();
+        assert_eq!(keys, ["key-0", "key-1", "key-2"]);
+        assert_eq!(asked, [None, Some("ops/0".to_owned()), Some("ops/1".to_owned())]);
+        assert_eq!(all.next, None);
     }
 }

@@ -388,9 +388,10 @@ impl FleetState {
                 }
                 self.members(domain)
             }
-            OperatorRequest::Mute { matches, until, reason } => {
+            OperatorRequest::Mute { matches, scope, until, reason } => {
                 let mute = Mute {
                     matches: matches.clone(),
+                    scope: scope.clone(),
                     since: entry.at,
                     until: *until,
                     by: entry.by.clone(),

@@ -56,8 +56,9 @@ fn a_queue_of_version_1_is_kept() {
     drop(connection);
     let OpenedStore { store, missing } = NotifyStore::open(folder.path()).unwrap();
     assert_eq!((missing, keys(&store)), (None, vec!["key-0".to_owned()]));
+    assert_eq!(store.next_gap().unwrap().database.len(), 32);
     let now = Timestamp::from_second(60).unwrap();
-    store.retry(1, &failure(true), now, now).unwrap();
+    store.retry(1, &failure(true), now, Duration::ZERO).unwrap();
     drop(store);
     let OpenedStore { store, missing } = NotifyStore::open(folder.path()).unwrap();
     assert_eq!(missing, None);
@@ -65,15 +66,30 @@ fn a_queue_of_version_1_is_kept() {
 }
 
 #[test]
+fn a_queue_of_version_2_is_kept() {
+    let (folder, store) = store_with(&[outgoing("hook", "key-0")]);
+    let undo = "DROP TABLE identity; DROP TABLE dropped; ALTER TABLE queue DROP COLUMN wait_ms";
+    store.connection().execute_batch(undo).unwrap();
+    store.connection().pragma_update(None, "user_version", 2).unwrap();
+    let head = encode(&RouterHead::default()).unwrap();
+    store.connection().execute("INSERT INTO router VALUES (1, 7, ?1)", [head]).unwrap();
+    drop(store);
+    let OpenedStore { store, missing } = NotifyStore::open(folder.path()).unwrap();
+    assert_eq!((missing, keys(&store)), (None, vec!["key-0".to_owned()]));
+    assert_eq!(store.next("hook").unwrap().unwrap().wait, None);
+    assert_eq!(store.depths().unwrap()["hook"].dropped, 0);
+}
+
+#[test]
 fn the_time_when_a_receiver_was_first_reached_stays() {
     let (_folder, store) = store_with(&[outgoing("hook", "key-0")]);
     let at = |second| Timestamp::from_second(second).unwrap();
     let reached = || store.next("hook").unwrap().unwrap().reached;
-    store.retry(1, &failure(false), at(10), at(11)).unwrap();
+    store.retry(1, &failure(false), at(10), Duration::from_secs(1)).unwrap();
     assert_eq!(reached(), None);
-    store.retry(1, &failure(true), at(20), at(21)).unwrap();
-    store.retry(1, &failure(false), at(30), at(31)).unwrap();
-    store.retry(1, &failure(true), at(40), at(41)).unwrap();
+    store.retry(1, &failure(true), at(20), Duration::from_secs(1)).unwrap();
+    store.retry(1, &failure(false), at(30), Duration::from_secs(1)).unwrap();
+    store.retry(1, &failure(true), at(40), Duration::from_secs(1)).unwrap();
     assert_eq!(reached(), Some(at(20)));
     store.retry_now("hook", None).unwrap();
     assert_eq!(reached(), None);
@@ -130,7 +146,7 @@ fn notifications_are_retried_or_discarded_by_receiver_and_key() {
     let (_folder, store) = store_with(&messages);
     let now = Timestamp::UNIX_EPOCH;
     store.undeliverable(1, &failure(true), now).unwrap();
-    store.retry(2, &failure(true), now, Timestamp::MAX).unwrap();
+    store.retry(2, &failure(true), now, Duration::MAX).unwrap();
     store.delivered(3, now).unwrap();
     assert_eq!(store.count_open("hook", None).unwrap(), 2);
     assert_eq!(store.retry_now("hook", Some("c")).unwrap(), 0, "it is delivered");
@@ -142,4 +158,123 @@ fn notifications_are_retried_or_discarded_by_receiver_and_key() {
     assert_eq!(store.next("hook").unwrap().unwrap().next, None);
     assert_eq!(store.discard("hook", None).unwrap(), 1);
     assert_eq!(keys(&store), ["c", "d"]);
+}
+
+#[test]
+fn undeliverable_notifications_that_make_room_for_others_are_counted() {
+    let count = |range: std::ops::Range<u32>| -> Vec<Outgoing> {
+        range.map(|number| outgoing("hook", &format!("key-{number}"))).collect()
+    };
+    let (folder, store) = store_with(&count(0..UNDELIVERABLE_MAX));
+    let now = Timestamp::UNIX_EPOCH;
+    let lost = DeliveryFailure { is_retryable: false, ..failure(true) };
+    let give_up_all = || {
+        while let Some(next) = store.next("hook").unwrap() {
+            store.undeliverable(next.id, &lost, now).unwrap();
+        }
+    };
+    give_up_all();
+    let counts = |store: &NotifyStore| {
+        let depth = store.depths().unwrap()["hook"].clone();
+        (depth.undeliverable, depth.dropped)
+    };
+    let max = u64::from(UNDELIVERABLE_MAX);
+    assert_eq!(counts(&store), (max, 0), "each receiver may keep that many");
+    let changes = RouterChanges::default();
+    store.save(2, &changes, &count(5000..5003), None, now).unwrap();
+    give_up_all();
+    assert_eq!(counts(&store), (max, 3));
+    assert!(!keys(&store).contains(&"key-2".to_owned()), "the oldest make room");
+    store.discard("hook", None).unwrap();
+    drop(store);
+    let store = NotifyStore::open(folder.path()).unwrap().store;
+    assert_eq!(counts(&store), (0, 3), "the count stays");
+}
+
+#[test]
+fn what_waits_for_a_receiver_that_was_removed_is_given_up_with_the_policy() {
+    let names = [("hook", "a"), ("other", "b"), ("hook", "c")];
+    let messages = names.map(|(receiver, key)| outgoing(receiver, key));
+    let (_folder, store) = store_with(&messages);
+    let now = Timestamp::from_second(60).unwrap();
+    let policy = serde_json::json!({
+        "receivers": { "other": { "webhook": { "url": "http://127.0.0.1:1/" } } },
+    });
+    let policy: NotificationPolicy = serde_json::from_value(policy).unwrap();
+    let head = Some(RouterHead { policy, ..RouterHead::default() });
+    let changes = RouterChanges { head, ..RouterChanges::default() };
+    store.save(2, &changes, &[outgoing("other", "d")], None, now).unwrap();
+    assert!(store.next("hook").unwrap().is_none());
+    let given_up = store.page(false, None, 10).unwrap().messages;
+    let states: Vec<(&str, QueueState)> =
+        given_up.iter().map(|one| (one.notification.key.as_str(), one.state)).collect();
+    let (waiting, lost) = (QueueState::Waiting, QueueState::Undeliverable);
+    assert_eq!(states, [("a", lost), ("c", lost), ("b", waiting), ("d", waiting)]);
+    assert_eq!(given_up[0].error.as_ref().unwrap().0, "receiver-removed");
+    // The delivery of the first was in progress. It fails, which changes nothing, or succeeds.
+    store.retry(1, &failure(true), now, Duration::ZERO).unwrap();
+    let first = store.page(false, None, 1).unwrap().messages.remove(0);
+    assert_eq!((first.state, first.error.unwrap().0.as_str()), (lost, "receiver-removed"));
+    store.delivered(1, now).unwrap();
+    assert_eq!(store.depths().unwrap()["hook"].undeliverable, 1);
+}
+
+#[test]
+fn pages_have_each_notification_once_and_in_order() {
+    let messages: Vec<Outgoing> =
+        (0..7).map(|number| outgoing(["a/b", "a"][number % 2], &format!("key-{number}"))).collect();
+    let (_folder, store) = store_with(&messages);
+    store.delivered(2, Timestamp::UNIX_EPOCH).unwrap();
+    for (all, total) in [(true, 7), (false, 6)] {
+        let (mut found, mut after) = (Vec::new(), None::<QueuePlace>);
+        loop {
+            let page = store.page(all, after.as_ref(), 2).unwrap();
+            let Some(last) = page.messages.last() else { break };
+            after = Some((last.receiver.clone(), last.id));
+            found.extend(page.messages.into_iter().map(|one| (one.receiver, one.id)));
+            assert_eq!(page.more, total - found.len() as u64);
+        }
+        let expected = if all { store.messages(true) } else { store.messages(false) };
+        let expected: Vec<QueuePlace> =
+            expected.unwrap().into_iter().map(|one| (one.receiver, one.id)).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn each_gap_has_an_identity_until_it_is_recorded() {
+    let (_folder, store) = store_with(&[]);
+    let (_other, replaced) = store_with(&[]);
+    let gap =
+        LogGap { at: Timestamp::UNIX_EPOCH, after_seq: None, end_seq: 7, cause: GapCause::Lost };
+    let key =
+        |store: &NotifyStore| Notification::gap("hook", &store.next_gap().unwrap(), gap.at).key;
+    let first = key(&store);
+    assert_eq!(first, key(&store), "the notifier may start again before it records the gap");
+    store.save(7, &RouterChanges::default(), &[], Some(&gap), gap.at).unwrap();
+    assert_ne!(first, key(&store), "a second gap at the same position");
+    assert_ne!(first, key(&replaced), "the database was lost a second time");
+}
+
+/// Limits the size of the database to what it has, like a full disk.
+fn fill(store: &NotifyStore) {
+    let connection = store.connection();
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())).unwrap();
+}
+
+#[test]
+fn a_full_database_is_neither_damaged_nor_half_written() {
+    let (_folder, store) = store_with(&[outgoing("hook", "a")]);
+    fill(&store);
+    let mut large = outgoing("hook", "b");
+    large.notification.cause = "x".repeat(1 << 20);
+    let saved = store.save(2, &RouterChanges::default(), &[large], None, Timestamp::UNIX_EPOCH);
+    let err = saved.unwrap_err();
+    assert!(matches!(
+        &err,
+        NotifyStoreError::Sqlite { err, .. } if err.sqlite_error_code() == Some(ErrorCode::DiskFull)
+    ));
+    assert!(!err.is_damage());
+    assert_eq!((keys(&store), store.router().unwrap().seq()), (vec!["a".to_owned()], 0));
 }

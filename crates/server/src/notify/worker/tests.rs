@@ -227,7 +227,7 @@ async fn a_notification_that_a_receiver_rejects_for_a_day_is_given_up() {
     fixture.queue(&[message("key-0"), message("key-1")]);
     let first = fixture.store.next("hook").unwrap().unwrap().id;
     let since = hours_ago(25);
-    fixture.store.retry(first, &failed("status"), since, since).unwrap();
+    fixture.store.retry(first, &failed("status"), since, Duration::ZERO).unwrap();
     fixture.drain(policy()).await;
     let open = fixture.store.messages(false).unwrap();
     assert_eq!((open.len(), open[0].state), (1, QueueState::Undeliverable));
@@ -240,7 +240,7 @@ fn a_receiver_that_is_not_reached_is_not_given_up() {
     let fixture = Fixture::new(0, "none");
     fixture.queue(&[message("key-0")]);
     let waits = |failure: &DeliveryFailure, since| {
-        fixture.store.retry(1, failure, since, since).unwrap();
+        fixture.store.retry(1, failure, since, Duration::ZERO).unwrap();
         fixture.store.next("hook").unwrap().unwrap()
     };
     let message = waits(&failed("connect"), hours_ago(48));
@@ -265,7 +265,7 @@ async fn only_a_change_of_the_receiver_ends_its_wait() {
     let fixture = Fixture::with_delivery(|_| Step::Accept);
     fixture.queue(&[message("key-0")]);
     let now = Timestamp::now();
-    fixture.store.retry(1, &failed("connect"), now, now + SignedDuration::from_mins(50)).unwrap();
+    fixture.store.retry(1, &failed("connect"), now, Duration::from_secs(3000)).unwrap();
     let policy = watch::Sender::new(policy_with("http://a/", "http://b/"));
     let worker = fixture.spawn(&policy);
     let waits = || fixture.store.next("hook").unwrap().is_some();
@@ -288,7 +288,7 @@ async fn a_retry_by_an_operator_ends_the_wait() {
     let fixture = Fixture::with_delivery(|_| Step::Accept);
     fixture.queue(&[message("key-0")]);
     let now = Timestamp::now();
-    fixture.store.retry(1, &failed("connect"), now, now + SignedDuration::from_mins(50)).unwrap();
+    fixture.store.retry(1, &failed("connect"), now, Duration::from_secs(3000)).unwrap();
     let policy = watch::Sender::new(policy());
     let worker = fixture.spawn(&policy);
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -321,4 +321,93 @@ async fn a_delivery_that_panics_is_tried_again() {
     fixture.drain(policy()).await;
     let stats = fixture.handle.stats()["hook"];
     assert_eq!((stats.delivered, stats.retries), (2, 1));
+}
+
+/// The next attempt was due in a minute, then the clock was set back by a day.
+#[tokio::test(start_paused = true)]
+async fn after_the_clock_was_set_back_no_wait_is_longer_than_it_was() {
+    let fixture = Fixture::with_delivery(|_| Step::Accept);
+    fixture.queue(&[message("key-0")]);
+    let before = Timestamp::now() + SignedDuration::from_hours(24);
+    fixture.store.retry(1, &failed("connect"), before, backoff::LONGEST).unwrap();
+    let started = Instant::now();
+    fixture.drain(policy()).await;
+    let passed = started.elapsed().as_secs();
+    assert!((60..63).contains(&passed), "{passed} s");
+    // What the receiver asked for is kept.
+    fixture.queue(&[message("key-1")]);
+    fixture.store.retry(2, &failed("status"), before, Duration::from_secs(900)).unwrap();
+    let started = Instant::now();
+    fixture.drain(policy()).await;
+    let passed = started.elapsed().as_secs();
+    assert!((900..903).contains(&passed), "{passed} s");
+}
+
+/// Makes each change of the queue fail, like a full disk.
+fn set_full(store: &NotifyStore, is_full: bool) {
+    let statement = if is_full {
+        "CREATE TRIGGER full BEFORE UPDATE ON queue
+            BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+    } else {
+        "DROP TRIGGER full"
+    };
+    store.execute(statement);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_delivered_again_while_the_database_cannot_record_it() {
+    let fixture = Fixture::new(0, "none");
+    let keys: Vec<String> = (0..3).map(|number| format!("key-{number}")).collect();
+    fixture.queue(&keys.iter().map(|key| message(key)).collect::<Vec<_>>());
+    set_full(&fixture.store, true);
+    let got = || fixture.outage.got.lock().unwrap().clone();
+    // The notifier starts again and again, because it cannot store anything either.
+    for _ in 0..5 {
+        let policy = watch::Sender::new(policy());
+        let worker = fixture.spawn(&policy);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        worker.abort();
+        assert_eq!(got(), ["key-0"]);
+    }
+    let failure = fixture.handle.database_failure().unwrap();
+    assert!(failure.error.contains("failed to update the queue"), "{}", failure.error);
+    assert!(failure.error.contains("database or disk is full"), "{}", failure.error);
+    set_full(&fixture.store, false);
+    fixture.drain(policy()).await;
+    assert_eq!(got(), keys, "each is delivered once");
+    assert!(fixture.handle.database_failure().is_none());
+    assert_eq!(fixture.handle.stats()["hook"].delivered, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_waits_for_a_database_that_failed_for_another() {
+    let fixture = Fixture::new(0, "none");
+    fixture.queue(&[message("key-0")]);
+    set_full(&fixture.store, true);
+    let err = fixture.store.probe(1).unwrap_err();
+    fixture.handle.database.has_failed(DatabaseUser::Follower, &err);
+    let policy = watch::Sender::new(policy());
+    let worker = fixture.spawn(&policy);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(fixture.outage.got.lock().unwrap().is_empty());
+    set_full(&fixture.store, false);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(*fixture.outage.got.lock().unwrap(), ["key-0"]);
+    worker.abort();
+}
+
+/// A worker that is stopped for a new start of the notifier ends its delivery, and records it.
+#[tokio::test(start_paused = true)]
+async fn a_worker_ends_after_its_delivery_when_the_notifier_drops_the_policy() {
+    let fixture = Fixture::with_delivery(|_| Step::AcceptAfter(Duration::from_secs(30)));
+    fixture.queue(&[message("key-0"), message("key-1")]);
+    let policy = watch::Sender::new(policy());
+    let signals = Signals { policy: policy.subscribe(), queued: fixture.handle.queued.subscribe() };
+    let (handle, store) = (Arc::clone(&fixture.handle), Arc::clone(&fixture.store));
+    let worker = tokio::spawn(run("hook".to_owned(), handle, store, signals));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    drop(policy);
+    worker.await.unwrap();
+    let waiting = fixture.store.messages(false).unwrap();
+    assert_eq!((waiting.len(), waiting[0].notification.key.as_str()), (1, "key-1"));
 }

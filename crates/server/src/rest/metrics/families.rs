@@ -102,6 +102,8 @@ families! {
         "Entries of the log that the notifier has not read.";
     NOTIFICATION_LAG_SECONDS = "farrier_server_notification_log_lag_seconds", Gauge, [],
         "Time for which the notifier has not read the whole log; 0 if it has.";
+    NOTIFICATION_DATABASE_FAILED = "farrier_server_notification_database_failed_seconds", Gauge, [],
+        "Time for which the notification database has failed, so that nothing is delivered; 0 if it works.";
     NOTIFICATIONS_DELIVERED = "farrier_server_notifications_delivered_total", Counter, ["receiver"],
         "Delivered notifications.";
     NOTIFICATIONS_UNDELIVERABLE = "farrier_server_notifications_undeliverable_total", Counter, ["receiver"],
@@ -110,6 +112,8 @@ families! {
         "Failed deliveries that are repeated.";
     NOTIFICATIONS_KEPT = "farrier_server_notifications_kept_undeliverable", Gauge, ["receiver"],
         "Undeliverable notifications until they are retried or dropped; no sample if the queue is unknown.";
+    NOTIFICATIONS_DROPPED = "farrier_server_notifications_undeliverable_dropped_total", Counter, ["receiver"],
+        "Undeliverable notifications that made room for further ones; no sample if the queue is unknown.";
     NOTIFICATIONS_QUEUED = "farrier_server_notifications_queued", Gauge, ["receiver"],
         "Notifications that wait for delivery; no sample if the queue is unknown.";
     NOTIFICATION_OLDEST = "farrier_server_notification_oldest_seconds", Gauge, ["receiver"],

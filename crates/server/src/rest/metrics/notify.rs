@@ -16,6 +16,8 @@ pub(super) async fn write(page: &mut MetricsPage, call: &Call, receivers: &[Stri
     let lag = notify.log_lag(call.app.tail.end());
     page.value(&families::NOTIFICATION_LAG_ENTRIES, lag.entries);
     page.value(&families::NOTIFICATION_LAG_SECONDS, lag.behind_s);
+    let failed_s = notify.database_failure().map_or(0, |failure| failure.lasts().as_secs());
+    page.value(&families::NOTIFICATION_DATABASE_FAILED, failed_s);
     let stats = notify.stats();
     let mut counter = |family: &Family, count: fn(&ReceiverStats) -> u64| {
         let sample = |name: &String| (vec![name.clone()], stats.get(name).map_or(0, count));
@@ -37,6 +39,8 @@ fn queue(page: &mut MetricsPage, receivers: &[String], depths: &BTreeMap<String,
     page.family(&families::NOTIFICATIONS_QUEUED, waiting);
     let kept = receivers.iter().map(|name| (vec![name.clone()], depth(name).undeliverable));
     page.family(&families::NOTIFICATIONS_KEPT, kept);
+    let dropped = receivers.iter().map(|name| (vec![name.clone()], depth(name).dropped));
+    page.family(&families::NOTIFICATIONS_DROPPED, dropped);
     let age = |name: &String| {
         let age_s = depth(name).oldest.map_or(0, |oldest| now.duration_since(oldest).as_secs());
         (vec![name.clone()], age_s.max(0))
