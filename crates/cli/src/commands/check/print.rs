@@ -38,8 +38,8 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
 /// How much of the notices is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// One line that counts the notices. They mostly depend on the driver, so listing them for each
-    /// node would repeat them.
+    /// One line that counts the notices. They depend on the driver, the GPU and the kernel module, so
+    /// listing them for each node would repeat them.
     Counts,
     /// Each notice. Advisories that a later release of the same branch fixes share one line.
     Listed,

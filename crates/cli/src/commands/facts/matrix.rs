@@ -89,9 +89,9 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
     printer.table(&headings, &lines)?;
     printer.line("")?;
     let legend = "CUDA: the newest CUDA version whose machine code and PTX the branch runs. Runs to: the newest \
-                  version whose machine code, but not its PTX, the branch runs (minor-version compatibility); older \
-                  versions run as well. Drives: the oldest and the newest supported GPU generation; all between are \
-                  supported. * unverified.";
+                  version whose machine code the branch runs (minor-version compatibility; newer PTX does not run); \
+                  older versions run as well. Drives: the oldest and the newest supported GPU generation; all between \
+                  are supported. * unverified.";
     printer.paragraph("", 0, legend)?;
     fact_sets::print(&set.set, printer)?;
     Ok(())
