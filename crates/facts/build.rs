@@ -4,6 +4,7 @@
 //! start would take longer than the query itself. The build script only converts. A test validates
 //! this data with the parser that also reads fact sets that users install.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 /// Each kind is a folder of `data/`.
@@ -22,6 +23,10 @@ fn main() {
             for (table, value) in tables {
                 merge(&mut merged, table, value, &file);
             }
+        }
+        // Each file has the advisories of one year.
+        if let Some(serde_json::Value::Array(advisories)) = merged.get_mut("advisory") {
+            advisories.sort_by_key(|advisory| Reverse(advisory["published"].to_string()));
         }
         write(kind, &merged.into());
     }

@@ -54,7 +54,8 @@ fn the_table_shows_the_first_action_and_its_source() {
                 Runbook: farrier runbook xid.119
       fatal     Xid 154, line 5, Nov 15 02:25:04 → reboot-node
                 The driver changed its own recovery action for this GPU from None to Node Reboot Required: the GPU takes no
-                work until the node is rebooted. This outranks the catalogue.
+                work until the node is rebooted. The driver's action takes precedence over the one in NVIDIA's Xid
+                catalogue.
                 Source: NVIDIA/go-nvml gen/nvml/nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA/DCGM
                 modules/health/DcgmHealthWatch.cpp
                 Runbook: farrier runbook xid.154
@@ -143,17 +144,17 @@ Nov 15 02:26:05 gpu-1 train.py[999]: saw NVRM: Xid (PCI:0000:17:00): 79, GPU has
     gpu-3 0000:17:00
       do first  reboot-node: drain the node and reboot it.
       fatal     Xid 79, line 1, Nov 15 02:25:01 → reboot-node
-                GPU has fallen off the bus. The GPU no longer answers on PCIe: drain and reboot the node. A second time:
-                check power, seating and temperature, then replace. Afterwards: collect nvidia-bug-report and open a ticket
-                with NVIDIA or the maker of the node.
+                GPU has fallen off the bus. The GPU no longer answers on PCIe: drain and reboot the node. If it happens
+                again, check power, seating and temperature, then replace the GPU. Afterwards: collect nvidia-bug-report and
+                open a ticket with NVIDIA or the maker of the node.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_BM, then CONTACT_SUPPORT
                 Runbook: farrier runbook xid.79
 
     gpu-1 0000:17:00
       do first  restart-app: restart the application.
       warning   Xid 31 ×2, lines 2–4, Nov 15 02:25:02 – Nov 15 02:26:04, process python3 (42) → restart-app
-                GPU memory page fault. Mostly a fault of the application (illegal address): restart it. If it comes back:
-                the same GPU with another application points at hardware, so run a diagnostic.
+                GPU memory page fault. Mostly a fault of the application (illegal address): restart it. If it comes back on
+                the same GPU with another application, suspect the hardware and run a diagnostic.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then WORKFLOW_XID_31
                 Runbook: farrier runbook xid.31
 

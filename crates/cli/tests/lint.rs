@@ -88,8 +88,9 @@ fn four_findings_are_shown_with_replacements() {
               `torch._inductor.list_options()` names all options
         from: torch 2.15.0, torch/__init__.py lines 2910-2924 and 3158-3188
     train.py:16 oom-drops-batch (harm)
-              The batch that ran out of memory is lost. The model then never learns from the longest samples, gradient
-              accumulation and data order change, and with several ranks the other ranks hang in their next collective.
+              The batch that ran out of memory is lost. The model then never learns from the longest samples. Gradient
+              accumulation and the order of the data change, and with several ranks the other ranks hang in their next
+              collective.
         use:  `farrier.torch.guard(loss_fn, model=model)`, which runs such a batch as micro-batches with the same gradients;
               or split the batch into micro-batches and run it again with gradient accumulation, outside of the `except`
               block so that the failed tensors are freed; with several ranks, first let them agree (all_reduce of a flag)

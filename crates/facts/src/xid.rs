@@ -41,6 +41,9 @@ pub struct XidFacts {
     pub message: Vec<Message>,
 }
 
+/// Buckets whose instruction says itself when it applies: `if it comes back on the same GPU ...`.
+const CONDITIONAL_BUCKETS: [&str; 2] = ["WORKFLOW_XID_13", "WORKFLOW_XID_31"];
+
 impl XidFacts {
     /// Looks up an Xid.
     pub fn by_code(&self, code: u32) -> Option<&Xid> {
@@ -70,14 +73,16 @@ impl XidFacts {
             return " Afterwards: see NVIDIA's catalogue.".to_owned();
         };
         let asks = &record.asks;
-        match (record.action, first) {
-            (Action::Ignore, _) if bucket == "IGNORE" => String::new(),
-            // The text states its own condition: `if other Xids came with it, follow those`.
-            (Action::Ignore, _) => {
-                let (first, rest) = asks.split_at(asks.chars().next().map_or(0, char::len_utf8));
-                format!(" {}{rest}.", first.to_uppercase())
-            }
-            (_, Action::Ignore | Action::RestartApp) => format!(" If it comes back: {asks}."),
+        if bucket == "IGNORE" {
+            return String::new();
+        }
+        // The text states its own condition: `if other Xids came with it, follow those`.
+        if record.action == Action::Ignore || CONDITIONAL_BUCKETS.contains(&bucket) {
+            let (first, rest) = asks.split_at(asks.chars().next().map_or(0, char::len_utf8));
+            return format!(" {}{rest}.", first.to_uppercase());
+        }
+        match first {
+            Action::Ignore | Action::RestartApp => format!(" If it comes back: {asks}."),
             _ => format!(" Afterwards: {asks}."),
         }
     }

@@ -29,6 +29,13 @@ fn embedded_set_is_valid() {
 }
 
 #[test]
+fn advisories_are_newest_first() {
+    let advisories = &FactSet::embedded().advisories.advisory;
+    assert!(advisories.is_sorted_by(|one, next| one.published >= next.published));
+    assert!(advisories[0].published > advisories[advisories.len() - 1].published);
+}
+
+#[test]
 fn rejects_unknown_keys() {
     let error = rejection(|set| set["gpus"]["gpu"][0]["colour"] = json!("green"));
     assert!(error.contains("unknown field `colour`"), "{error}");

@@ -45,8 +45,8 @@ impl RenewalLimit {
         if self.is_recent(last.renewed.get(node), now) {
             return false;
         }
-        // Old entries are removed at most once per interval, so the map holds the nodes of the last
-        // two intervals.
+        // Old entries are removed by the first claim after an interval has passed since the last
+        // removal. While nodes renew, the map therefore holds at most the nodes of two intervals.
         if !self.is_recent(last.pruned.as_ref(), now) {
             last.renewed.retain(|_, at| self.is_recent(Some(at), now));
             last.pruned = Some(now);

@@ -1,5 +1,5 @@
-//! The state machine applies inputs and decides on them. Inputs and decisions are durable when it
-//! returns.
+//! The state machine applies inputs and decides on them. They are durable when
+//! [`StateMachine::commit`] returns.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,9 +23,10 @@ pub struct StateMachine {
     damage: Damage,
 }
 
-/// Whether a snapshot belongs to the log. Returns false if the snapshot is from before the log's
-/// anchor. Such a snapshot is ignored, because its entries were archived. Fails if the snapshot
-/// contains entries that the log lacks: the log is then an older copy or another log.
+/// Whether the state can be computed from a snapshot. Returns false if the snapshot is older than
+/// the last archived entry (the log's anchor): the entries that would have to be applied to it are
+/// no longer in the log. Also returns false for a snapshot at entry 0, which saves nothing. Fails if
+/// the snapshot contains entries that the log lacks: the log is then an older copy or another log.
 fn is_snapshot_of(log: &dyn Log, snapshot: &Snapshot) -> Result<bool, LogError> {
     let (snapshot_seq, found) = (snapshot.state.seq, log.head()?.seq);
     match hash_at(log, snapshot_seq)? {
@@ -99,7 +100,8 @@ pub struct Committed {
     pub report: Report,
 }
 
-/// A log whose integrity was checked and whose state was computed. Nothing was written to it yet.
+/// A log whose integrity was checked, at least in part, and whose state was computed. No entry,
+/// epoch or head was written yet.
 pub struct CheckedLog {
     state: FleetState,
     log: Box<dyn Log + Send>,
@@ -170,7 +172,8 @@ impl StateMachine {
     /// Applies one batch and decides on it. When this function returns, the inputs and the
     /// decisions are durable.
     ///
-    /// After an error, the state is ahead of the log, and the state machine has to be opened again.
+    /// After an error, the state may be ahead of the log, and the state machine has to be opened
+    /// again.
     pub fn commit(
         &mut self,
         inputs: Vec<(Actor, Event)>,

@@ -1,6 +1,6 @@
 //! Forwards journal records to the sink, which is a file of changes for log shippers. If a write to
-//! the sink fails, its records stay in the journal, and the write is retried. The buffer here only
-//! saves reading the journal again after a short failure.
+//! the sink fails, its records stay in the journal, and the write is retried. Records go through a
+//! buffer, so that the journal is read only at the start, after a reload, and after a long failure.
 
 use std::path::PathBuf;
 
@@ -32,12 +32,13 @@ pub(super) struct SinkForwarder {
     sink: Option<Sink>,
     /// Records on disk that the sink has not accepted.
     buffered: Vec<JournalRecord>,
-    /// Whether the backlog is too large for the buffer and has to be read from the journal.
+    /// Whether the backlog has to be read from the journal: after a start or a reload, and when it
+    /// is too large for the buffer.
     behind: bool,
-    /// The last record that could not be written to the sink. The journal is not read again until
-    /// this record has been written.
+    /// The first record that the sink has not accepted. While the forwarder has it, it tries this
+    /// record before it reads the journal again. A reload that reopens the sink drops it.
     rejected: Option<JournalRecord>,
-    /// The record after which a new sink file starts.
+    /// Sequence number after which a new sink file starts: the file gets only later records.
     from: u64,
     failed_ms: Option<i64>,
     retry_now: bool,
@@ -143,8 +144,10 @@ impl SinkForwarder {
             self.from = match (&self.sink, self.buffered.first()) {
                 (Some(sink), _) if self.behind => sink.seq(),
                 (_, Some(first)) => first.seq - 1,
-                // If the sink was only just configured, it does not get earlier records.
+                // The sink was configured but never opened: keep its starting point, so that it gets
+                // everything since it was configured.
                 (_, None) if self.behind && self.path.is_some() => self.from,
+                // Everything was forwarded, or the sink is new and gets only later records.
                 (_, None) => durable,
             };
             self.sink = None;

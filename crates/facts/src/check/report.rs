@@ -116,7 +116,8 @@ pub struct CheckReport {
     pub reasons: Vec<CheckReason>,
     /// Most useful first.
     pub remedies: Vec<Remedy>,
-    /// The notices affect the verdict only in strict checks.
+    /// Advisories and regressions affect the verdict only in strict checks. The end of support never
+    /// does.
     pub notices: Vec<Notice>,
     pub data: DataId,
     /// The checked combination as resolved.

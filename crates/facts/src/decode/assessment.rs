@@ -157,8 +157,8 @@ fn recovery(
     assessment.severity = record.severity;
     assessment.action = record.action;
     assessment.text = format!(
-        "The driver changed its own recovery action for this GPU from {old} to {}: {}. This \
-         outranks the catalogue.",
+        "The driver changed its own recovery action for this GPU from {old} to {}: {}. The driver's \
+         action takes precedence over the one in NVIDIA's Xid catalogue.",
         record.name, record.asks
     );
     assessment.source = record.origin.line();

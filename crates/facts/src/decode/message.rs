@@ -37,7 +37,7 @@ impl<'f> Messages<'f> {
         Self { matchers }
     }
 
-    /// The first record that matches a line.
+    /// The first message of the table that matches a line.
     pub(super) fn find(&self, line: &str, writer: &LineWriter<'_>) -> Option<&'f Message> {
         let is_in_line = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
         self.matchers

@@ -239,10 +239,13 @@ fn texts_state_each_action_once() {
     let xid = |code: u32| text(&format!("NVRM: Xid (PCI:0000:17:00): {code}, x"));
     for code in [13, 31, 43, 92] {
         let text = xid(code);
-        assert_eq!(text.matches("If it comes back: ").count(), 1, "{text}");
+        assert_eq!(text.matches("If it comes back").count(), 1, "{text}");
         assert!(text.matches("run a diagnostic").count() < 2, "{text}");
         assert!(!text.contains("Afterwards"), "{text}");
     }
+    let hardware = "suspect the hardware and run a diagnostic.";
+    assert!(xid(13).ends_with(&format!("of the same GPU, {hardware}")), "{}", xid(13));
+    assert!(xid(31).ends_with(&format!("another application, {hardware}")), "{}", xid(31));
     assert!(xid(79).contains(" Afterwards: collect nvidia-bug-report"), "{}", xid(79));
     assert!(xid(94).ends_with("drain. If other Xids came with it, follow those."), "{}", xid(94));
     let mig = text("NVRM: Xid (PCI:0000:17:00 GPU-I:01 GPU-CI:02): 43, x");

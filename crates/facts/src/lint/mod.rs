@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The language scanners find where settings are used; the texts of the findings are data. Comments
-//! and docstrings are not code.
-//! Anything that cannot be read with certainty (a value from a variable, a name built at run time)
-//! is skipped: a false positive is worse than a missed finding.
+//! and docstrings are not code. Anything that cannot be read with certainty (a value from a
+//! variable, a name built at run time) is skipped, except for rules that judge a known part of a
+//! value: a false positive is worse than a missed finding.
 
 mod allow;
 mod claim;
@@ -41,7 +41,7 @@ pub use language::Language;
 use crate::setting::{SettingFacts, SettingSource};
 use linter::{Access, Linter};
 
-/// All findings in a text, in line order.
+/// All findings in a text, in line order; for a notebook, cell by cell.
 pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<LintFinding> {
     // Skip the byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

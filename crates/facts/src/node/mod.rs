@@ -51,8 +51,9 @@ use crate::set::FactSet;
 use context::NodeContext;
 use report::NodeFindings;
 
-/// Evaluates a node for the day `on`. With `strict`, advisories and known regressions affect the
-/// verdict.
+/// Evaluates a node for the day `on`. With `strict`, advisories and known regressions of the driver
+/// affect the verdict. A missing fix of the container toolkit always does: it gives a caveat, and
+/// with `strict` it blocks.
 pub fn evaluate(
     set: &FactSet,
     observation: &NodeObservation,

@@ -37,7 +37,8 @@ pub struct NodeReport {
     pub items: Vec<Item>,
     /// Most useful first.
     pub remedies: Vec<Remedy>,
-    /// Notices affect the verdict only in strict checks.
+    /// Advisories and regressions affect the verdict only in strict checks. The end of support never
+    /// does.
     pub notices: Vec<Notice>,
     /// Checks that were skipped, each with the reason.
     pub not_judged: Vec<String>,

@@ -20,7 +20,8 @@ pub(super) const AUTO: &str = "apt-automatic";
 /// Prefix of the key of a saved file. A file that did not exist has no key.
 const FILE: &str = "file:";
 
-/// Packages that unattended-upgrades leaves alone: the driver, and kernels without a module.
+/// Packages that unattended-upgrades leaves alone: the driver, and kernels, because a new kernel may
+/// have no module of this driver.
 const BLACKLIST: [&str; 9] = [
     "nvidia-",
     "libnvidia-",
@@ -54,7 +55,7 @@ fn blacklist() -> String {
     text
 }
 
-/// Pins a bundle, and keeps unattended-upgrades away from it.
+/// Pins a bundle, and keeps unattended-upgrades away from its packages and from kernels.
 pub(super) fn pin(programs: &Programs, bundle: &Bundle) -> io::Result<()> {
     for (path, text) in [(PREFERENCES, preferences(bundle)), (UNATTENDED, blacklist())] {
         let path = programs.path(path);
@@ -107,7 +108,7 @@ pub(super) fn restore_files(programs: &Programs, saved: &SavedNode) -> io::Resul
     Ok(())
 }
 
-/// Whether pins and holds are those of before the change.
+/// Whether pins and holds are as they were before the change.
 pub(super) fn are_as_saved(
     programs: &Programs,
     saved: &SavedNode,
@@ -124,7 +125,7 @@ pub(super) fn are_as_saved(
     held.sort_unstable();
     held.dedup();
     let before = saved.settings.get(HOLDS).map(String::as_str).unwrap_or_default();
-    // A foreign architecture is a suffix of the name.
+    // `apt-mark showhold` prints a package of a foreign architecture as `name:architecture`.
     let mut before: Vec<&str> = before
         .split_whitespace()
         .map(|name| name.split_once(':').map_or(name, |(name, _)| name))

@@ -9,7 +9,8 @@
 //! medium 0.35 ms, slow 0.1 ms plus 10 ms per 1,000 processes. Adapter response times come on top.
 //!
 //! The modules `nics`, `pci`, `threads` and `mounts` each have a struct that keeps state between
-//! two reads. Memory use is bounded by the node's hardware.
+//! two reads. Memory use is bounded by the node's hardware, its mounts, and a limit on stuck
+//! threads.
 
 pub(crate) mod acs;
 mod driver;
@@ -35,8 +36,8 @@ pub struct Expectations {
     pub gpus: Option<u32>,
     /// Number of active network ports. `None` means the most ports ever active at once.
     pub nics: Option<u32>,
-    /// Adapters to ignore, such as those whose firmware logs an error in the kernel log for each
-    /// read.
+    /// Adapters to ignore, such as those whose driver logs an error for each read, because the
+    /// firmware refuses it.
     pub nics_ignored: Vec<String>,
 }
 
@@ -70,7 +71,8 @@ pub struct HostCollector {
 }
 
 impl HostCollector {
-    /// Starts without a baseline. Use a root that records nothing: [`Root::unrecorded`].
+    /// Starts without a baseline. Pass [`Root::unrecorded`]: a root that records its reads would grow
+    /// for as long as the agent runs.
     pub fn new(root: Root, expectations: Expectations) -> Self {
         Self::with_baseline(root, expectations, &HardwareBaseline::default())
     }

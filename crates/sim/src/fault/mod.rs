@@ -123,7 +123,8 @@ pub enum FaultError {
     )]
     Pcie { generation: u32, width: u32, max_generation: u32, max_width: u32 },
     #[error(
-        "{value} is not a recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset"
+        "{value} is not a recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset, \
+         5 recover IMEX domain, 6 bus reset, 7 system reboot"
     )]
     RecoveryAction { value: u32 },
     #[error("the GPU is in use by {processes} processes")]

@@ -56,7 +56,7 @@ impl Default for FleetSpec {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ScheduledEvent {
     NodeFault(NodeId),
-    /// An order or a self-clearing fault of the node is due.
+    /// An order of the node is due to finish, or a self-clearing fault to clear.
     NodeTimer(NodeId),
     SwitchFailure,
 }
@@ -107,7 +107,8 @@ impl SimFleet {
         self.schedule.first().map(|(at, _)| *at)
     }
 
-    /// Advances to `now` and returns the nodes' events, in order for each node.
+    /// Advances to `now` and returns the events of the nodes. The events of one node are in the order
+    /// in which they happened.
     pub fn advance(&mut self, now: Timestamp) -> Vec<Event> {
         while let Some((at, due)) = self.schedule.pop_first() {
             if at > now {

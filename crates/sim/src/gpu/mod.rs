@@ -46,7 +46,8 @@ pub struct SimGpu {
     /// Whether the kernel no longer lists the PCI device either.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
-    /// NVML recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset.
+    /// NVML recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset,
+    /// 5 recover IMEX domain, 6 bus reset, 7 system reboot.
     #[serde(default)]
     pub recovery_action: u32,
     /// Resets since the node was created.

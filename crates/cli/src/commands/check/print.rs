@@ -1,4 +1,4 @@
-//! Output shared by both forms of the check.
+//! Output shared by the check of a node and the check of a named combination.
 
 use std::cmp::Ordering;
 
@@ -38,8 +38,8 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
 /// How much of the notices is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// One line with the numbers of notices, because every node with the same driver has the same
-    /// notices.
+    /// One line that counts the notices. They depend on the driver, the GPU and the kernel module, so
+    /// listing them for each node would repeat them.
     Counts,
     /// Each notice. Advisories that a later release of the same branch fixes share one line.
     Listed,
@@ -82,7 +82,9 @@ pub(super) fn notices(
     }
     let heading = match detail {
         Detail::Strict => "Notices",
-        Detail::Counts | Detail::Listed => "Notices (they affect the verdict only with --strict)",
+        Detail::Counts | Detail::Listed => {
+            "Notices (with --strict, advisories and regressions affect the verdict)"
+        }
     };
     printer.line(&printer.toned(Tone::Strong, heading))?;
     let (exposed, listed): (Vec<&Notice>, Vec<&Notice>) =
@@ -94,8 +96,8 @@ pub(super) fn notices(
     advisories(exposed, detail, printer)
 }
 
-/// The notices in one line, such as `this driver has 92 security advisories ... and 2 known
-/// regressions`. `None` without notices.
+/// The numbers of notices in one line, such as `92 security advisories (fixed in 580.178.04); 2
+/// known regressions`, and how to get the details. `None` without notices.
 fn counts(notices: &[&Notice]) -> Option<String> {
     let with_code = |code| notices.iter().filter(move |notice| notice.code == code);
     let mut parts = Vec::new();
@@ -114,8 +116,12 @@ fn counts(notices: &[&Notice]) -> Option<String> {
         regressions => parts.push(format!("{regressions} known regressions")),
     }
     let text = parts.join("; ");
-    (!parts.is_empty())
-        .then(|| format!("{text}. The same for every node with this driver; --notices lists them."))
+    (!parts.is_empty()).then(|| {
+        format!(
+            "{text}. These are the same for every node with this driver, GPU and kernel module; \
+             for details: --notices or --output json."
+        )
+    })
 }
 
 /// Prints the number of advisories that a later release of the branch fixes. With `--strict`, also
@@ -125,7 +131,8 @@ fn advisories(
     detail: Detail,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    // The sort is stable: if scores are equal, the newest advisory stays first.
+    // The sort is stable and the facts list the newest bulletin first. If scores are equal, the
+    // newest advisory therefore stays first.
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     let fixed = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max();
     let label = |notice: &Notice| {

@@ -88,9 +88,10 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
         .collect();
     printer.table(&headings, &lines)?;
     printer.line("")?;
-    let legend = "CUDA: the branch's native version, including its PTX. Runs to: the newest CUDA whose \
-                  programs, but not PTX, the branch runs by minor-version compatibility; every older CUDA runs \
-                  as well. Drives: the supported GPU generations, without gaps. * unverified.";
+    let legend = "CUDA: the newest CUDA version whose machine code and PTX the branch runs. Runs to: the newest \
+                  version whose machine code the branch runs (minor-version compatibility; newer PTX does not run); \
+                  older versions run as well. Drives: the oldest and the newest supported GPU generation; all between \
+                  are supported. * unverified.";
     printer.paragraph("", 0, legend)?;
     fact_sets::print(&set.set, printer)?;
     Ok(())

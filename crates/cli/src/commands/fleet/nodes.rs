@@ -20,7 +20,7 @@ use crate::printer::{Fit, LineColumn, Printer, Tone};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Only nodes whose name, reason, driver, GPU or findings contain this text
+    /// Only nodes whose name, reason, driver, GPU, findings or coverage gaps contain this text
     text: Option<String>,
     #[command(flatten)]
     filter: NodeFilterArgs,
@@ -31,7 +31,7 @@ pub(crate) struct ListArgs {
     /// Order of the nodes [default: name; with --needs-attention: urgency]
     #[arg(long, value_enum)]
     sort: Option<NodeOrder>,
-    /// Show only the first nodes in this order
+    /// Show only the first NUMBER nodes in the order of --sort
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
     /// Output format; JSON is one node per line
@@ -65,7 +65,7 @@ impl NodeOrder {
         match self {
             Self::Name => {}
             Self::Urgency => nodes.sort_by_key(attention::urgency),
-            Self::Phase => nodes.sort_by_key(|node| distance_from_service(node.phase)),
+            Self::Phase => nodes.sort_by_key(|node| phase_rank(node.phase)),
             Self::Severity => nodes.sort_by_key(|node| Reverse((node.worst, node.findings))),
             Self::Recent => nodes.sort_by_key(|node| Reverse(node.since)),
             Self::Heartbeat => nodes.sort_by_key(|node| {
@@ -89,8 +89,8 @@ impl NodeOrder {
     }
 }
 
-/// Rank of a phase for `--sort phase`: how far a node in this phase is from running work.
-fn distance_from_service(phase: NodePhase) -> u8 {
+/// Rank of a phase for `--sort phase`. A node in a phase with rank 0 is furthest from running work.
+fn phase_rank(phase: NodePhase) -> u8 {
     match phase {
         NodePhase::Quarantined => 0,
         NodePhase::Repairing => 1,
@@ -196,11 +196,12 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
     ]
 }
 
-/// What is wrong with a node. If the node does not take work as usual, this is the reason for its
-/// phase, and otherwise its findings. `None` if nothing is wrong.
+/// What is wrong with a node: the reason for its phase or, for a node in service, its findings. Also
+/// a missing cordon, coverage gaps, what is deferred, and a lost heartbeat. `None` if nothing is
+/// wrong.
 fn problem(node: &NodeRow) -> Option<String> {
     let mut parts = Vec::new();
-    // A suspect node takes work anyway.
+    // A suspect node is expected to take work, so do not mention it.
     let intake = intake(node.phase, node.cordon.as_ref()).filter(|_| is_out(node.phase));
     parts.extend(intake.map(str::to_owned));
     if node.phase != NodePhase::InService {
@@ -211,7 +212,7 @@ fn problem(node: &NodeRow) -> Option<String> {
             findings => format!("{findings} findings ({worst})"),
         });
     }
-    // The node is suspect because of its gaps, and the reason already names one of them.
+    // If the reason for the phase is a coverage gap, do not also count the gaps.
     let gaps = gaps(node).filter(|_| !node.reason.is_coverage_gap());
     parts.extend(gaps.map(|gaps| match gaps {
         1 => "1 coverage gap".to_owned(),
@@ -226,8 +227,8 @@ fn problem(node: &NodeRow) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Counts nodes by phase, and by whether they take work although they should not. A suspect node
-/// still runs work, but it is counted as suspect and not as in service.
+/// Counts nodes by phase, and by whether they may take work although they are suspect or out of
+/// service. A suspect node still runs work, but it is counted as suspect and not as in service.
 fn summary(nodes: &[NodeRow]) -> String {
     let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
     for node in nodes {

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         }
     })?;
     printer.line(&match clock {
-        Some(now) => format!("clock frozen at {now} ms"),
+        Some(now) => format!("clock frozen at {now} (Unix milliseconds)"),
         None => "clock follows real time".to_owned(),
     })?;
     Ok(())

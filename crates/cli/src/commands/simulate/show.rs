@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         printer.line(&format!("adapters: {}", nics.join(", ")))?;
     }
     if let Some(now) = node.clock_unix_ms {
-        printer.line(&format!("clock frozen at {now} ms"))?;
+        printer.line(&format!("clock frozen at {now} (Unix milliseconds)"))?;
     }
     for fault in describe_node_faults(&node).into_iter().chain(host.describe_faults()) {
         printer.line(&printer.toned(Tone::Bad, &fault))?;

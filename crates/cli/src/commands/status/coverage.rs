@@ -1,5 +1,5 @@
-//! Prints coverage gaps, parts that are still warming up (collectors, the node check, rules), and
-//! signals that this node's hardware does not support.
+//! Prints coverage gaps, damage of the journal, parts that are still warming up (collectors, the
+//! node check, rules), and signals that this node's hardware does not support.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,7 @@ const FROM_FACTS: [Signal; 3] =
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     list("Coverage gaps", &gaps(status), printer)?;
+    list("Journal", journal_damage(status).as_slice(), printer)?;
     list("Warming up", &warming_up(status), printer)?;
     if status.unsupported_signals.is_empty() {
         return Ok(());
@@ -64,13 +65,6 @@ fn gaps(status: &Status) -> Vec<String> {
     for skipped in status.skipped_checks.iter().flatten() {
         lines.push(format!("{} [{}]", skipped.reason, skipped.code));
     }
-    match status.journal.damaged_lines {
-        0 => {}
-        1 => lines.push("1 journal line is damaged and lost".to_owned()),
-        count => {
-            lines.push(format!("{count} journal lines are damaged and lost"));
-        }
-    }
     // One cause can affect many rules, so it is printed once.
     let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
     for (code, rule) in &status.rules_inactive {
@@ -86,6 +80,16 @@ fn gaps(status: &Status) -> Vec<String> {
         lines.push(format!("{on}: {cause}; {rules} {plural} no data there"));
     }
     lines
+}
+
+/// Damage that the agent found in its journal. This is no coverage gap: the agent reads every source,
+/// so the verdict does not depend on it.
+fn journal_damage(status: &Status) -> Option<String> {
+    match status.journal.damaged_lines {
+        0 => None,
+        1 => Some("1 line is damaged: its changes of findings are lost".to_owned()),
+        count => Some(format!("{count} lines are damaged: their changes of findings are lost")),
+    }
 }
 
 fn warming_up(status: &Status) -> Vec<String> {
@@ -178,13 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_journal_line_is_not_a_coverage_gap() {
+        let mut status = status();
+        assert_eq!(journal_damage(&status), None);
+        status.journal.damaged_lines = 2;
+        assert!(journal_damage(&status).unwrap().starts_with("2 lines are damaged"));
+        assert_eq!(gap_count(&status), 0);
+    }
+
+    #[test]
     fn each_cause_is_listed_once_with_its_components() {
         let mut status = status();
-        status.journal.damaged_lines = 1;
         status.rules_inactive.insert("gpu.power".to_owned(), inactive_rule(&[(LOST, "GPU 3")]));
-        let damaged = "1 journal line is damaged and lost";
         let one = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.power has no data there";
-        assert_eq!(gaps(&status), [damaged, one]);
+        assert_eq!(gaps(&status), [one]);
         for code in ["gpu.a", "gpu.b", "gpu.c"] {
             status
                 .rules_inactive
@@ -193,6 +204,6 @@ mod tests {
         let more = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.a, gpu.b, gpu.c and 1 more rule \
                     (--output json lists them) have no data there";
         let other = "GPU 0: it hangs; gpu.a, gpu.b, gpu.c have no data there";
-        assert_eq!(gaps(&status)[1..], [more, other]);
+        assert_eq!(gaps(&status), [more, other]);
     }
 }

@@ -21,7 +21,7 @@ pub(super) enum SourceUpdate {
 pub(super) struct FleetSample {
     pub(super) url: String,
     pub(super) at: Option<Timestamp>,
-    /// All nodes out of service, and a limited number in service.
+    /// All nodes whose phase is not `in-service`, and a limited number of the others.
     pub(super) nodes: Vec<NodeRow>,
     /// More nodes in service exist than were requested.
     pub(super) has_more: bool,
@@ -43,7 +43,7 @@ pub(super) struct TopModel {
 }
 
 impl TopModel {
-    /// Time of the last update.
+    /// Time of the last values.
     pub(super) fn at(&self) -> Option<Timestamp> {
         let node_at = self.node.as_ref().map(|node| node.at);
         node_at.or_else(|| self.fleet.as_ref()?.at)
@@ -58,7 +58,7 @@ impl TopModel {
     pub(super) fn apply(&mut self, update: SourceUpdate) {
         match update {
             SourceUpdate::Node(node) => {
-                // One history point per sample; a repeated sample without an outage adds none.
+                // A new sample adds a history point. A repeated sample adds one only during an outage.
                 let is_new = self.node.as_ref().is_none_or(|last| last.at != node.at);
                 if is_new || node.outage.is_some() {
                     self.history.push(&node);

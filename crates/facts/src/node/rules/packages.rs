@@ -15,7 +15,7 @@ const SUBJECT: &str = "packages";
 /// upgrade, for example to a version of the target release (`apt_preferences(5)`).
 const PIN_PRIORITY_MIN: i32 = 1000;
 
-/// Tools whose versions differ from the driver's.
+/// Tools whose versions may differ from the driver's.
 const OWN_VERSION: [&str; 4] =
     ["nvidia-settings", "nvidia-modprobe", "nvidia-xconfig", "nvidia-prime"];
 
@@ -73,7 +73,8 @@ pub(crate) fn is_driver(package: &Package) -> bool {
     package.name.starts_with("linux-modules-nvidia-") || version(package).is_some()
 }
 
-/// The driver version of a package. `None` if the package is not part of the driver.
+/// The driver version of a package. `None` if the package is not part of the driver, or has the
+/// version of a kernel (`linux-modules-nvidia-*`).
 fn version(package: &Package) -> Option<DriverVersion> {
     let prefixes = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
     let is_candidate = prefixes.iter().any(|start| package.name.starts_with(start))

@@ -103,6 +103,12 @@ fn negation(clause: &Clause) -> String {
         {
             format!("with {noun} {limit} or lower")
         }
+        Measure::Last
+            if clause.comparison == Comparison::Equals
+                && bound.is_some_and(|bound| state(clause.signal, bound).is_some()) =>
+        {
+            format!("in which {noun} is not {limit}")
+        }
         Measure::Last if clause.comparison == Comparison::Equals && limit == "0" => {
             format!("with any {noun}")
         }
@@ -378,7 +384,7 @@ fn state(signal: Signal, value: f64) -> Option<String> {
     };
     let mut states = (0_u32..).map(f64::from).zip(names);
     let (_, name) = states.find(|(number, _)| (number - value).abs() < f64::EPSILON)?;
-    Some(format!("{name} ({})", plain(value)))
+    Some(format!("`{name}` ({})", plain(value)))
 }
 
 /// Names of NVML's throttle reasons (nvml.h, `nvmlClocksEventReason*`).
@@ -482,8 +488,8 @@ mod tests {
                 "gpu.recovery-drain-and-reset",
                 &[(4.0, 4.0)],
                 &[
-                    "the driver's recovery action: drain and reset (4)",
-                    "after 10 s with the driver's recovery action other than drain and reset (4)",
+                    "the driver's recovery action: `drain and reset` (4)",
+                    "after 10 s in which the driver's recovery action is not `drain and reset` (4)",
                 ],
             ),
             (

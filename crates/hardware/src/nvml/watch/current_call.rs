@@ -34,7 +34,8 @@ impl fmt::Display for DriverCall {
     }
 }
 
-/// Size of the padded text. The longest name with the longest GPU index has 54 characters.
+/// Size of the padded text. The longest name with the longest GPU index has fewer than 60
+/// characters.
 pub(super) const CALL_BYTES: usize = 64;
 
 /// Space for stderr, such as a panic message. The file cannot grow beyond it.
@@ -81,7 +82,7 @@ impl CurrentCall {
         let Some(mapping) = self.mapping else { return };
         let mut call_text = [b' '; CALL_BYTES];
         let mut rest = call_text.as_mut_slice();
-        // Ignore truncation, which only cuts off the index.
+        // Ignore truncation: every real name fits.
         let _ = match gpu {
             Some(gpu) => write!(rest, "{call}\t{gpu}"),
             None => write!(rest, "{call}"),
@@ -92,8 +93,8 @@ impl CurrentCall {
     }
 }
 
-/// Maps a file made by [`file`]. `None` for a file without its seals, which could shrink under the
-/// mapping.
+/// Maps a file made by [`file`]. `None` for a file without the seals [`SEALS`]: such a file could
+/// shrink under the mapping.
 fn map(file: &impl AsFd) -> Option<NonNull<u8>> {
     let descriptor = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open while borrowed; the call takes no argument.

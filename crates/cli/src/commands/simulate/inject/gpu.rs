@@ -53,9 +53,9 @@ pub(super) enum GpuCommand {
         #[arg(value_name = "VERSION")]
         vbios: String,
     },
-    /// Set the memory in use besides that of the listed processes
+    /// Set the memory in use that belongs to no process
     Memory {
-        /// Frame buffer in use
+        /// Memory in use, without that of the processes added with `process`
         #[arg(long, value_name = "BYTES")]
         used_bytes: u64,
     },
@@ -64,7 +64,7 @@ pub(super) enum GpuCommand {
         /// Throttle reasons
         reasons: Vec<ReasonName>,
     },
-    /// Set the clocks without a throttle reason
+    /// Set the clocks; throttle reasons stay as they are
     Clocks {
         /// Multiprocessor clock
         #[arg(long, value_name = "MHZ")]
@@ -95,7 +95,7 @@ pub(super) enum GpuCommand {
         #[arg(long)]
         gone: bool,
     },
-    /// Make an NVML call return an error until `clear`
+    /// Make an NVML call return an error until `clear`; `reset` also ends `RESET_REQUIRED`
     Error {
         /// NVML function such as `nvmlDeviceGetName`, `*` for all, or a single field such as
         /// `field:91`
@@ -103,14 +103,15 @@ pub(super) enum GpuCommand {
         /// NVML return code, by number or name
         code: String,
     },
-    /// Make an NVML call hang until `clear`
+    /// Make an NVML call hang until `reboot` or `clear`
     Hang {
         /// NVML function such as `nvmlDeviceGetName`, or `*` for all
         call: String,
         /// Duration of each hang in seconds, or `forever`
         seconds: String,
     },
-    /// Set the recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset
+    /// Set the recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset,
+    /// 5 recover IMEX domain, 6 bus reset, 7 system reboot
     RecoveryAction {
         /// NVML's number of the action
         action: u32,
