@@ -336,7 +336,10 @@ fn the_documented_templates_are_valid() {
     for template in examples.lines() {
         let content_type = (!template.starts_with("{\"")).then(|| "text/plain".to_owned());
         let receiver = WebhookReceiver { content_type, ..webhook(Some(template.to_owned())) };
-        let problems = crate::check(&farrier_fleet::notify::Receiver::Webhook(receiver));
+        let problems = crate::check(
+            &farrier_fleet::notify::Receiver::Webhook(receiver),
+            &crate::ReceiverFiles::Any,
+        );
         assert!(problems.is_empty(), "{template}: {}", problems[0]);
     }
 }

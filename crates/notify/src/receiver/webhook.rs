@@ -7,6 +7,7 @@ use ring::hmac;
 
 use super::portable_key;
 use crate::error::DeliveryError;
+use crate::folders::ReceiverFiles;
 use crate::hex::hexadecimal;
 use crate::http::HttpRequest;
 use crate::secret::{self, SecretText};
@@ -27,13 +28,14 @@ const KEY_CHARS_MAX: usize = 255;
 pub(crate) async fn deliver(
     receiver: &WebhookReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
     let content_type = content_type(receiver);
     let rendered = (receiver.clone(), notification.clone());
     let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
     let body = rendered?.into_bytes();
-    let key = secret::load_any(receiver.hmac_key.as_ref()).await?;
+    let key = secret::load_any(receiver.hmac_key.as_ref(), files).await?;
     let signature = key.map(|key| {
         let timestamp = Timestamp::now().as_second();
         (timestamp, signature(&key, timestamp, &body))
@@ -46,7 +48,7 @@ pub(crate) async fn deliver(
         post.header(SIGNATURE, &signature, "the signature")?;
     }
     if let Some(file) = &receiver.bearer_token {
-        post.bearer(&secret::load(file).await?)?;
+        post.bearer(&secret::load(file, files).await?)?;
     }
     post.send().await?;
     Ok(())

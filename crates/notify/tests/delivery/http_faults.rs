@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farrier_fleet::notify::{PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver};
-use farrier_notify::{DeliveryError, DeliveryStep, Sender};
+use farrier_notify::{DeliveryError, DeliveryStep, ReceiverFiles, Sender};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -12,7 +12,7 @@ use crate::sample::{Certificate, chain, notification, secret};
 use crate::webhooks::webhook;
 
 async fn delivery_error(receiver: WebhookReceiver) -> DeliveryError {
-    Sender::new().deliver(&Receiver::Webhook(receiver), &notification()).await.unwrap_err()
+    Sender::unrestricted().deliver(&Receiver::Webhook(receiver), &notification()).await.unwrap_err()
 }
 
 /// A peer that sends bytes to each connection, and then keeps it open.
@@ -134,7 +134,7 @@ async fn a_large_success_is_a_success() {
     let body = vec![b'x'; 10 << 20];
     let server = HttpServer::plain(vec![Answer { body, ..Answer::status(200) }]).await;
     let receiver = Receiver::Webhook(webhook(server.url("/")));
-    Sender::new().deliver(&receiver, &notification()).await.unwrap();
+    Sender::unrestricted().deliver(&receiver, &notification()).await.unwrap();
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn no_error_shows_a_secret_even_if_the_receiver_repeats_it() {
     ];
     let own = ["s3cret-token", "s3cret-path", "s3cret-routing-key"];
     for (receiver, own) in receivers.iter().zip(own) {
-        let err = Sender::new().deliver(receiver, &notification()).await.unwrap_err();
+        let err = Sender::unrestricted().deliver(receiver, &notification()).await.unwrap_err();
         let text = chain(&err);
         assert!(text.contains("withheld") && !text.contains(own), "{text}");
     }
@@ -247,7 +247,7 @@ fn a_pipe_as_a_file_of_certificates_does_not_block_the_check() {
     let pipe = folder.path().join("ca.pem");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let receiver = WebhookReceiver { ca: Some(pipe), ..webhook("https://localhost/".to_owned()) };
-    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver), &ReceiverFiles::Any);
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["ca"]);
     assert!(problems[0].to_string().contains("not a regular file"), "{}", problems[0]);
 }
@@ -262,7 +262,7 @@ async fn a_secret_that_others_can_read_is_refused() {
     let receiver = WebhookReceiver { bearer_token: Some(file), ..webhook(server.url("/")) };
     let err = delivery_error(receiver.clone()).await;
     assert!(matches!(err, DeliveryError::Secret(_)) && err.is_retryable(), "{err}");
-    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver), &ReceiverFiles::Any);
     let text = problems[0].to_string();
     assert_eq!(problems.len(), 1);
     assert!(text.starts_with("`bearer_token`: ") && text.contains("chmod 600"), "{text}");
@@ -277,6 +277,6 @@ async fn a_token_is_not_sent_over_plain_http() {
     let receiver = WebhookReceiver { bearer_token, ..webhook(url) };
     let err = delivery_error(receiver.clone()).await;
     assert!(matches!(err, DeliveryError::Url(_)) && !err.is_retryable(), "{err}");
-    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver), &ReceiverFiles::Any);
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["url"]);
 }

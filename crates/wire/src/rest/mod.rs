@@ -27,8 +27,8 @@ pub use nodes::{
 pub use notify::{
     AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
     NotificationGap, NotificationQueue, NotificationTestRequest, NotificationTestResult,
-    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverQueue,
-    UnmuteRequest,
+    QueuedNotification, QueuedNotificationsChanged, QueuedNotificationsRequest,
+    ReceiverProblemList, ReceiverProblemView, ReceiverQueue, UnmuteRequest,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};
