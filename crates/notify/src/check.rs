@@ -9,7 +9,7 @@ use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
     AffectedNode, AlertmanagerReceiver, CommandReceiver, EmailReceiver, Notification,
     NotificationKind, NotificationStatus, PagerdutyReceiver, Receiver, SecretFile, SlackReceiver,
-    WebhookReceiver,
+    WebhookReceiver, WebhookUrl,
 };
 use hyper::header::HeaderValue;
 use jiff::Timestamp;
@@ -113,7 +113,11 @@ fn check_alertmanager(receiver: &AlertmanagerReceiver, problems: &mut Problems<'
 }
 
 fn check_webhook(receiver: &WebhookReceiver, problems: &mut Problems<'_>) {
-    problems.add("url", webhook::url(receiver));
+    let key = match receiver.url {
+        WebhookUrl::Public(_) => "url",
+        WebhookUrl::Secret(_) => "url_file",
+    };
+    problems.add(key, webhook::url(receiver, problems.files));
     for sample in samples() {
         let rendered = webhook::body(receiver, &sample);
         if rendered.is_err() {

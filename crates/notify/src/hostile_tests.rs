@@ -4,7 +4,7 @@
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
     AffectedNode, EmailReceiver, Notification, NotificationKind, NotificationStatus, SecretFile,
-    SlackReceiver, SmtpTls, WebhookReceiver,
+    SlackReceiver, SmtpTls, WebhookReceiver, WebhookUrl,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn notification(texts: &[String]) -> CleanNotification {
 
 fn webhook(template: Option<String>) -> WebhookReceiver {
     WebhookReceiver {
-        url: "http://localhost/".to_owned(),
+        url: WebhookUrl::Public("http://localhost/".to_owned()),
         template,
         content_type: None,
         hmac_key: None,

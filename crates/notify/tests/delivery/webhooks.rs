@@ -3,7 +3,7 @@
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
     Notification, NotificationStatus, PagerdutyReceiver, Receiver, SecretFile, SlackReceiver,
-    WebhookReceiver,
+    WebhookReceiver, WebhookUrl,
 };
 use farrier_notify::{DeliveryError, ReceiverFiles, ReceiverFolders, Sender};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use crate::sample::{Certificate, notification, resolved, secret};
 
 pub(crate) fn webhook(url: String) -> WebhookReceiver {
     WebhookReceiver {
-        url,
+        url: WebhookUrl::Public(url),
         template: None,
         content_type: None,
         hmac_key: None,
@@ -196,6 +196,10 @@ async fn only_secrets_in_the_folder_are_read() {
                 ..webhook(server.url("/"))
             }),
             Receiver::Webhook(WebhookReceiver { hmac_key: some, ..webhook(server.url("/")) }),
+            Receiver::Webhook(WebhookReceiver {
+                url: WebhookUrl::Secret(file.clone()),
+                ..webhook(String::new())
+            }),
             Receiver::Slack(SlackReceiver { url: file.clone(), template: None, ca: None }),
             Receiver::Pagerduty(PagerdutyReceiver {
                 routing_key: file.clone(),
