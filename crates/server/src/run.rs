@@ -199,9 +199,7 @@ pub struct Running {
 
 /// Starts the server on the current runtime.
 pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
-    if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
-        return Err(ServerError::PlaintextAddress(options.listen));
-    }
+    check_address(&options)?;
     prepare_folder(&options.dir)?;
     let lock = lock_folder(&options.dir)?;
     let authority = Arc::new(open_authority(&options)?);
@@ -298,6 +296,14 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         tasks,
         _lock: lock,
     })
+}
+
+/// Without TLS, every user of the network could read and change what is sent.
+fn check_address(options: &ServerOptions) -> Result<(), ServerError> {
+    if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
+        return Err(ServerError::PlaintextAddress(options.listen));
+    }
+    Ok(())
 }
 
 fn notify_handle(options: &ServerOptions) -> Arc<NotifyHandle> {
