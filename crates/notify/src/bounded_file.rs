@@ -1,5 +1,5 @@
 //! Reads files whose paths come from a policy, which may name anything: a pipe, which blocks until
-//! another process writes, or a device without an end.
+//! it has a writer, or a device without an end.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};

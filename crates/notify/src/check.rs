@@ -9,12 +9,13 @@ use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
     AffectedNode, AlertmanagerReceiver, CommandReceiver, EmailReceiver, Notification,
     NotificationKind, NotificationStatus, PagerdutyReceiver, Receiver, SecretFile, SlackReceiver,
-    WebhookReceiver,
+    WebhookReceiver, WebhookUrl,
 };
 use hyper::header::HeaderValue;
 use jiff::Timestamp;
 
-use crate::error::{CommandError, DeliveryError};
+use crate::error::{CommandError, DeliveryError, SecretError};
+use crate::folders::{FolderError, ReceiverFiles};
 use crate::receiver::{alertmanager, command, email, pagerduty, slack, webhook};
 use crate::secret;
 use crate::text::CleanNotification;
@@ -31,20 +32,44 @@ pub struct ReceiverProblem {
 
 impl fmt::Display for ReceiverProblem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}`: {}", self.key, self.err)?;
-        let mut cause = std::error::Error::source(&self.err);
-        while let Some(err) = cause {
-            write!(formatter, ": {err}")?;
-            cause = err.source();
-        }
-        Ok(())
+        write!(formatter, "`{}`: {}", self.key, self.text())
     }
 }
 
-/// Checks a receiver: its URL, its template with a sample, and whether its files exist and are
-/// private. Sends nothing.
-pub fn check(receiver: &Receiver) -> Vec<ReceiverProblem> {
-    let mut problems = Problems::default();
+impl ReceiverProblem {
+    /// The error and its causes in one line.
+    pub fn text(&self) -> String {
+        let mut text = self.err.to_string();
+        let mut cause = std::error::Error::source(&self.err);
+        while let Some(err) = cause {
+            text = format!("{text}: {err}");
+            cause = err.source();
+        }
+        text
+    }
+
+    /// Whether a receiver must not be configured like this. Other problems, such as a missing file
+    /// of a secret, may be solved later.
+    pub fn is_error(&self) -> bool {
+        !self.err.is_retryable() || matches!(self.err, DeliveryError::Folder(_))
+    }
+
+    /// Whether the state of the file system causes the problem, so that another machine may not
+    /// have it.
+    pub fn is_about_files(&self) -> bool {
+        match &self.err {
+            DeliveryError::Secret(err) => !matches!(err, SecretError::NotAbsolute),
+            DeliveryError::Roots(_) | DeliveryError::Command(CommandError::Start { .. }) => true,
+            DeliveryError::Folder(err) => !matches!(err, FolderError::Outside { .. }),
+            _ => false,
+        }
+    }
+}
+
+/// Checks a receiver: its URL, its template with a sample, whether its files exist and are private,
+/// and whether it may use them. Sends nothing.
+pub fn check(receiver: &Receiver, files: &ReceiverFiles) -> Vec<ReceiverProblem> {
+    let mut problems = Problems { found: Vec::new(), files };
     match receiver {
         Receiver::Alertmanager(receiver) => check_alertmanager(receiver, &mut problems),
         Receiver::Webhook(receiver) => check_webhook(receiver, &mut problems),
@@ -53,22 +78,24 @@ pub fn check(receiver: &Receiver) -> Vec<ReceiverProblem> {
         Receiver::Email(receiver) => check_email(receiver, &mut problems),
         Receiver::Command(receiver) => check_command(receiver, &mut problems),
     }
-    problems.0
+    problems.found
 }
 
-#[derive(Default)]
-struct Problems(Vec<ReceiverProblem>);
+struct Problems<'f> {
+    found: Vec<ReceiverProblem>,
+    files: &'f ReceiverFiles,
+}
 
-impl Problems {
+impl Problems<'_> {
     fn add<T>(&mut self, key: &'static str, result: Result<T, impl Into<DeliveryError>>) {
         if let Err(err) = result {
-            self.0.push(ReceiverProblem { key, err: err.into() });
+            self.found.push(ReceiverProblem { key, err: err.into() });
         }
     }
 
     fn secret(&mut self, key: &'static str, file: Option<&SecretFile>) {
         if let Some(file) = file {
-            self.add(key, secret::read(file));
+            self.add(key, secret::read(file, self.files));
         }
     }
 
@@ -79,14 +106,18 @@ impl Problems {
     }
 }
 
-fn check_alertmanager(receiver: &AlertmanagerReceiver, problems: &mut Problems) {
+fn check_alertmanager(receiver: &AlertmanagerReceiver, problems: &mut Problems<'_>) {
     problems.add("url", alertmanager::url(receiver));
     problems.secret("bearer_token", receiver.bearer_token.as_ref());
     problems.ca(receiver.ca.as_deref());
 }
 
-fn check_webhook(receiver: &WebhookReceiver, problems: &mut Problems) {
-    problems.add("url", webhook::url(receiver));
+fn check_webhook(receiver: &WebhookReceiver, problems: &mut Problems<'_>) {
+    let key = match receiver.url {
+        WebhookUrl::Public(_) => "url",
+        WebhookUrl::Secret(_) => "url_file",
+    };
+    problems.add(key, webhook::url(receiver, problems.files));
     for sample in samples() {
         let rendered = webhook::body(receiver, &sample);
         if rendered.is_err() {
@@ -104,8 +135,8 @@ fn check_webhook(receiver: &WebhookReceiver, problems: &mut Problems) {
     problems.ca(receiver.ca.as_deref());
 }
 
-fn check_slack(receiver: &SlackReceiver, problems: &mut Problems) {
-    match secret::read(&receiver.url) {
+fn check_slack(receiver: &SlackReceiver, problems: &mut Problems<'_>) {
+    match secret::read(&receiver.url, problems.files) {
         Ok(url) => problems.add("url", HttpUrl::parse_confidential(url.expose())),
         Err(err) => problems.add("url", Err::<(), _>(err)),
     }
@@ -119,13 +150,13 @@ fn check_slack(receiver: &SlackReceiver, problems: &mut Problems) {
     problems.ca(receiver.ca.as_deref());
 }
 
-fn check_pagerduty(receiver: &PagerdutyReceiver, problems: &mut Problems) {
+fn check_pagerduty(receiver: &PagerdutyReceiver, problems: &mut Problems<'_>) {
     problems.add("url", pagerduty::url(receiver));
     problems.secret("routing_key", Some(&receiver.routing_key));
     problems.ca(receiver.ca.as_deref());
 }
 
-fn check_email(receiver: &EmailReceiver, problems: &mut Problems) {
+fn check_email(receiver: &EmailReceiver, problems: &mut Problems<'_>) {
     if let Err(err) = email::Envelope::new(receiver) {
         let key = err.key();
         problems.add(key, Err::<(), _>(err));
@@ -141,22 +172,22 @@ fn check_email(receiver: &EmailReceiver, problems: &mut Problems) {
     problems.ca(receiver.ca.as_deref());
 }
 
-fn check_command(receiver: &CommandReceiver, problems: &mut Problems) {
-    let program = command::program(receiver).and_then(|program| {
-        let is_executable =
-            |meta: &std::fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
-        let err = match program.metadata() {
-            Ok(meta) if is_executable(&meta) => return Ok(()),
-            Ok(_) => std::io::ErrorKind::PermissionDenied.into(),
-            Err(err) => err,
-        };
-        Err(CommandError::Start { program, err })
-    });
-    problems.add("argv", program);
+fn check_command(receiver: &CommandReceiver, problems: &mut Problems<'_>) {
+    problems.add("argv", check_program(receiver, problems.files));
     if receiver.timeout_s == 0 {
         problems
             .add("timeout_s", Err::<(), _>(DeliveryError::Invalid { what: "a timeout of 0 s" }));
     }
+}
+
+fn check_program(receiver: &CommandReceiver, files: &ReceiverFiles) -> Result<(), DeliveryError> {
+    let program = command::program(receiver)?;
+    let start_error = |err| CommandError::Start { program: program.clone(), err };
+    let meta = files.program(&program).map_err(start_error)??.metadata().map_err(start_error)?;
+    if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
+        return Err(start_error(std::io::ErrorKind::PermissionDenied.into()).into());
+    }
+    Ok(())
 }
 
 /// Notifications with all optional fields and with none, so that a template fails here if it needs

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use farrier_wire::file_mode::LooseModes;
 
+use crate::folders::FolderError;
 use crate::receiver::email::EmailError;
 use crate::template::TemplateError;
 use crate::url::ReceiverUrlError;
@@ -110,6 +111,8 @@ pub enum DeliveryError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
     Roots(#[from] RootsError),
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -163,6 +166,8 @@ impl DeliveryError {
         match self {
             // Secrets and certificates are replaced while the sender runs.
             Self::Secret(_)
+            // The server may get the folder at its next start.
+            | Self::Folder(_)
             | Self::Roots(_)
             | Self::Connect { .. }
             | Self::Tls { .. }

@@ -4,7 +4,7 @@
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
     AffectedNode, EmailReceiver, Notification, NotificationKind, NotificationStatus, SecretFile,
-    SlackReceiver, SmtpTls, WebhookReceiver,
+    SlackReceiver, SmtpTls, WebhookReceiver, WebhookUrl,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn notification(texts: &[String]) -> CleanNotification {
 
 fn webhook(template: Option<String>) -> WebhookReceiver {
     WebhookReceiver {
-        url: "http://localhost/".to_owned(),
+        url: WebhookUrl::Public("http://localhost/".to_owned()),
         template,
         content_type: None,
         hmac_key: None,
@@ -336,7 +336,10 @@ fn the_documented_templates_are_valid() {
     for template in examples.lines() {
         let content_type = (!template.starts_with("{\"")).then(|| "text/plain".to_owned());
         let receiver = WebhookReceiver { content_type, ..webhook(Some(template.to_owned())) };
-        let problems = crate::check(&farrier_fleet::notify::Receiver::Webhook(receiver));
+        let problems = crate::check(
+            &farrier_fleet::notify::Receiver::Webhook(receiver),
+            &crate::ReceiverFiles::Any,
+        );
         assert!(problems.is_empty(), "{template}: {}", problems[0]);
     }
 }

@@ -10,12 +10,14 @@
 //! ([`DeliveryError::is_retryable`]). The caller stores notifications, repeats deliveries with
 //! back-off, and thus delivers at least once; each delivery of a notification has the same
 //! idempotency key. [`check`] finds what is wrong with a receiver before the first delivery.
+//! [`ReceiverFiles`] says which programs and secrets a receiver may use.
 //!
 //! No error, log line or `Debug` output has a secret in it.
 
 mod bounded_file;
 mod check;
 mod error;
+mod folders;
 mod hex;
 #[cfg(test)]
 mod hostile_tests;
@@ -32,6 +34,7 @@ mod url;
 
 pub use check::{ReceiverProblem, check};
 pub use error::{CommandError, DeliveryError, DeliveryStep, RootsError, SecretError};
+pub use folders::{FolderError, FolderKind, ReceiverFiles, ReceiverFolders};
 pub use receiver::email::EmailError;
 pub use sender::Sender;
 pub use template::{RefusedSyntax, TemplateError};

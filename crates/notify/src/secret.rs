@@ -7,7 +7,8 @@ use farrier_fleet::notify::SecretFile;
 use farrier_wire::file_mode::{self, FileKind};
 
 use crate::bounded_file;
-use crate::error::SecretError;
+use crate::error::{DeliveryError, SecretError};
+use crate::folders::ReceiverFiles;
 
 /// Tokens and webhook URLs are far smaller.
 const SECRET_BYTES_MAX: u64 = 8 << 10;
@@ -22,16 +23,23 @@ impl SecretText {
 }
 
 /// Reads a secret. Refuses a file that every user may read, or that a group may change.
-pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
+pub(crate) fn read(file: &SecretFile, files: &ReceiverFiles) -> Result<SecretText, DeliveryError> {
     let path: &Path = &file.0;
-    let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
     if !path.is_absolute() {
-        return Err(SecretError::NotAbsolute);
+        return Err(SecretError::NotAbsolute.into());
     }
-    let text = bounded_file::read(path, SECRET_BYTES_MAX).map_err(unreadable)?;
+    let found = files.secret(path);
+    let found = found.map_err(|err| SecretError::Unreadable { path: path.to_owned(), err })??;
+    Ok(read_from(&found, path)?)
+}
+
+/// Reads the secret in `found`. Errors name `path`, by which the receiver knows it.
+fn read_from(found: &Path, path: &Path) -> Result<SecretText, SecretError> {
+    let unreadable = |err| SecretError::Unreadable { path: path.to_owned(), err };
+    let text = bounded_file::read(found, SECRET_BYTES_MAX).map_err(unreadable)?;
     // A group may read it: a daemon often gets its secrets through one, and the files that systemd
     // passes to a service with an access list look like that.
-    file_mode::check([(path, FileKind::Store)])
+    file_mode::check([(found, FileKind::Store)])
         .map_err(unreadable)?
         .map_err(|err| SecretError::NotPrivate { path: path.to_owned(), err })?;
     let text =
@@ -49,16 +57,22 @@ pub(crate) fn read(file: &SecretFile) -> Result<SecretText, SecretError> {
 }
 
 /// Reads a secret without blocking the runtime.
-pub(crate) async fn load(file: &SecretFile) -> Result<SecretText, SecretError> {
+pub(crate) async fn load(
+    file: &SecretFile,
+    files: &ReceiverFiles,
+) -> Result<SecretText, DeliveryError> {
     let unreadable = |err| SecretError::Unreadable { path: file.0.clone(), err };
-    let file = file.clone();
-    bounded_file::on_blocking_thread(move || read(&file)).await.map_err(unreadable)?
+    let (file, files) = (file.clone(), files.clone());
+    bounded_file::on_blocking_thread(move || read(&file, &files)).await.map_err(unreadable)?
 }
 
 /// Reads a secret if the receiver has one.
-pub(crate) async fn load_any(file: Option<&SecretFile>) -> Result<Option<SecretText>, SecretError> {
+pub(crate) async fn load_any(
+    file: Option<&SecretFile>,
+    files: &ReceiverFiles,
+) -> Result<Option<SecretText>, DeliveryError> {
     match file {
-        Some(file) => load(file).await.map(Some),
+        Some(file) => load(file, files).await.map(Some),
         None => Ok(None),
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Pool};
+use farrier_notify::{ReceiverFiles, ReceiverFolders};
 use farrier_wire::file_mode::{self, FileKind, LooseModes};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
@@ -34,7 +35,7 @@ use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
 use crate::log_tail::LogTail;
-use crate::notify::{self, Deliver, Notifier, NotifyFailpoint, NotifyHandle};
+use crate::notify::{self, Deliver, Notifier, NotifyFailpoint, NotifyHandle, SenderDelivery};
 use crate::policy_key::PolicyKey;
 use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
@@ -110,6 +111,8 @@ pub struct ServerOptions {
     /// Keys of which one has to have signed a new policy. Empty means that policies need no
     /// signature.
     pub policy_keys: Vec<PolicyKey>,
+    /// Which programs and secrets the receivers of the policy may name.
+    pub receiver_folders: ReceiverFolders,
     /// For tests: a wall clock with an offset.
     pub wall_clock: WallClock,
     /// For tests: stop after this many commits, before the inputs of the last commit get their
@@ -137,6 +140,7 @@ impl ServerOptions {
             idle_timeout: serve::IDLE_TIMEOUT,
             facts: Cow::Borrowed(FactSet::embedded()),
             policy_keys: Vec::new(),
+            receiver_folders: ReceiverFolders::default(),
             wall_clock: WallClock::default(),
             fail_after_commits: None,
             notify_failpoint: None,
@@ -195,9 +199,7 @@ pub struct Running {
 
 /// Starts the server on the current runtime.
 pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
-    if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
-        return Err(ServerError::PlaintextAddress(options.listen));
-    }
+    check_address(&options)?;
     prepare_folder(&options.dir)?;
     let lock = lock_folder(&options.dir)?;
     let authority = Arc::new(open_authority(&options)?);
@@ -255,6 +257,7 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
         policy_keys: options.policy_keys,
         changes: Arc::clone(&audit),
         notify: Arc::clone(&notify),
+        receiver_files: ReceiverFiles::within(options.receiver_folders),
         stopped: stopped.clone(),
     };
     let rest = Rest::new(app, options.rate);
@@ -295,9 +298,19 @@ pub async fn start(options: ServerOptions) -> Result<Running, ServerError> {
     })
 }
 
+/// Without TLS, every user of the network could read and change what is sent.
+fn check_address(options: &ServerOptions) -> Result<(), ServerError> {
+    if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
+        return Err(ServerError::PlaintextAddress(options.listen));
+    }
+    Ok(())
+}
+
 fn notify_handle(options: &ServerOptions) -> Arc<NotifyHandle> {
-    let (dir, deliver) = (options.dir.clone(), options.deliver.clone());
-    Arc::new(NotifyHandle::new(dir, deliver, options.notify_failpoint))
+    let deliver = options.deliver.clone();
+    let deliver =
+        deliver.unwrap_or_else(|| Arc::new(SenderDelivery::new(options.receiver_folders.clone())));
+    Arc::new(NotifyHandle::new(options.dir.clone(), Some(deliver), options.notify_failpoint))
 }
 
 /// Records the URL by which other commands on this machine find the server. If this fails, the

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use farrier_hardware::access::may_write;
+use farrier_notify::ReceiverFiles;
 
 use super::section::near;
 use super::{Config, ConfigProblem, KeyLines, Listen};
@@ -57,15 +58,18 @@ pub(crate) fn preflight(config: &Config, lines: &KeyLines, flags: &Flags) -> Vec
     problems.chain(hooks(config, lines)).collect()
 }
 
-/// Checks the receivers of the hooks: templates, and files with secrets.
+/// Checks the receivers of the hooks: templates, and files with secrets. Root writes the agent's
+/// configuration, so a hook may use any program and file.
 fn hooks(config: &Config, lines: &KeyLines) -> Vec<ConfigProblem> {
     let problems = config.hooks.iter().enumerate().flat_map(|(index, hook)| {
         let line = lines.get(&format!("hook[{index}].name")).copied().unwrap_or(0);
-        farrier_notify::check(&hook.receiver).into_iter().map(move |problem| ConfigProblem {
-            line,
-            key: format!("hook.{}.{}", hook.name, problem.key),
-            value: String::new(),
-            expected: crate::monitor::Chain(&problem.err).to_string(),
+        farrier_notify::check(&hook.receiver, &ReceiverFiles::Any).into_iter().map(move |problem| {
+            ConfigProblem {
+                line,
+                key: format!("hook.{}.{}", hook.name, problem.key),
+                value: String::new(),
+                expected: crate::monitor::Chain(&problem.err).to_string(),
+            }
         })
     });
     problems.collect()

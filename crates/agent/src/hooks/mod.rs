@@ -322,7 +322,9 @@ impl HookRunner {
                 continue;
             }
             let (receiver, notification) = (hook.receiver.clone(), next.notification.clone());
-            let delivery = async move { Sender::new().deliver(&receiver, &notification).await };
+            // Root writes the configuration of the hooks, which thus may name any program and file.
+            let delivery =
+                async move { Sender::unrestricted().deliver(&receiver, &notification).await };
             let task = self.deliveries.spawn(delivery);
             self.delivering.insert(task.id(), hook.name.clone());
         }

@@ -17,6 +17,7 @@ pub(crate) mod orders;
 pub(crate) mod plan;
 pub(crate) mod policy;
 pub(crate) mod probe;
+pub(crate) mod receiver_folders;
 pub(crate) mod runbook;
 mod runbook_pointer;
 pub(crate) mod server;

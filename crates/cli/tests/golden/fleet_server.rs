@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
+use farrier_notify::ReceiverFolders;
 use farrier_server::access::{AccessStore, NewJoinToken};
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Running, ServerOptions, WallClock};
@@ -41,6 +42,10 @@ impl FleetServer {
             plain_pool: Some("train".parse().unwrap()),
             rate: Rate { per_s: 1e6, burst: 1e6 },
             wall_clock,
+            receiver_folders: ReceiverFolders {
+                commands: vec!["/bin".into()],
+                secrets: vec!["/nonexistent".into()],
+            },
             ..ServerOptions::new(dir, SocketAddr::from(([127, 0, 0, 1], 0)))
         };
         let running = runtime.block_on(run::start(options)).unwrap();
@@ -76,7 +81,7 @@ impl FleetServer {
             let policy = format!("{{\"pools_default\": {{{field}}}}}\n");
             std::fs::write(env.path(file), policy).unwrap();
         }
-        for file in ["notify.json", "notify-wrong.json"] {
+        for file in ["notify.json", "notify-wrong.json", "notify-outside.json"] {
             let input = format!("{}/tests/golden/input/{file}", env!("CARGO_MANIFEST_DIR"));
             std::fs::copy(input, env.path(file)).unwrap();
         }

@@ -10,6 +10,7 @@ mod coverage;
 #[path = "../support/kill.rs"]
 mod kill;
 mod killed;
+mod killed_notifier;
 mod logs;
 mod reconnect;
 #[path = "../support/server.rs"]

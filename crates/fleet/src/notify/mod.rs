@@ -34,7 +34,7 @@ pub use policy::{
 pub use policy_check::{NotificationProblem, ProblemKind};
 pub use receiver::{
     AlertmanagerReceiver, CommandReceiver, EmailReceiver, PagerdutyReceiver, Receiver, SecretFile,
-    SlackReceiver, SmtpTls, WebhookReceiver,
+    SlackReceiver, SmtpTls, WebhookReceiver, WebhookUrl, WebhookUrlError,
 };
 pub use router::{Outgoing, Router, RouterHead};
 pub use view::{FleetView, RecoveryPeriod, concerned_node};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
-use super::receiver::{Receiver, SmtpTls};
+use super::receiver::{Receiver, SmtpTls, WebhookUrl};
 use crate::health::Severity;
 
 /// Maximum number of receivers, and of routes.
@@ -250,7 +250,10 @@ impl Problems {
                 files.extend(receiver.ca.iter().map(|file| ("ca", &**file)));
             }
             Receiver::Webhook(receiver) => {
-                self.url(&format!("{at}.url"), &receiver.url);
+                match &receiver.url {
+                    WebhookUrl::Public(url) => self.url(&format!("{at}.url"), url),
+                    WebhookUrl::Secret(file) => files.push(("url_file", &file.0)),
+                }
                 files.extend(receiver.bearer_token.iter().map(|file| ("bearer_token", &*file.0)));
                 files.extend(receiver.hmac_key.iter().map(|file| ("hmac_key", &*file.0)));
                 files.extend(receiver.ca.iter().map(|file| ("ca", &**file)));
@@ -377,6 +380,7 @@ mod tests {
             (json!({ "command": { "argv": ["notify.sh"] } }), "argv"),
             (json!({ "command": { "argv": ["/bin/x"], "timeout_s": 0 } }), "timeout_s"),
             (json!({ "webhook": { "url": "ftp://x" } }), "url"),
+            (json!({ "webhook": { "url_file": "secret" } }), "url_file"),
             (json!({ "slack": { "url": "secret" } }), "url"),
             (json!({ "pagerduty": { "routing_key": "key" } }), "routing_key"),
             (json!({ "email": { "server": "mail", "from": "a@b", "to": ["c@d"] } }), "server"),

@@ -11,6 +11,7 @@ mod hostile;
 mod ledger;
 mod logic_version;
 mod notification_receivers;
+mod notification_routes;
 mod notification_scopes;
 mod notifications;
 mod policy;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{portable_key, word};
 use crate::error::DeliveryError;
+use crate::folders::ReceiverFiles;
 use crate::http::HttpRequest;
 use crate::secret::{self, SecretText};
 use crate::text::{self, CleanNotification};
@@ -54,8 +55,9 @@ struct Alert {
 pub(crate) async fn deliver(
     receiver: &AlertmanagerReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
-    let token = secret::load_any(receiver.bearer_token.as_ref()).await?;
+    let token = secret::load_any(receiver.bearer_token.as_ref(), files).await?;
     let url = url(receiver)?;
     let active = active_alerts(receiver, &url, token.as_ref(), notification).await?;
     let alerts = serde_json::to_vec(&alerts(notification, active));

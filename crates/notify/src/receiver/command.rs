@@ -13,7 +13,9 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::word;
+use crate::bounded_file;
 use crate::error::{CommandError, DeliveryError, DeliveryStep};
+use crate::folders::ReceiverFiles;
 use crate::receiver_answer::SHOWN_CHARS_MAX;
 use crate::text::{self, CleanNotification};
 
@@ -29,10 +31,18 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(crate) async fn deliver(
     receiver: &CommandReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
     let program = program(receiver)?;
-    let mut command = Command::new(&program);
+    let resolved = bounded_file::on_blocking_thread({
+        let (program, files) = (program.clone(), files.clone());
+        move || files.program(&program)
+    });
+    let start_error = |err| CommandError::Start { program: program.clone(), err };
+    let resolved = resolved.await.and_then(|result| result).map_err(start_error)??;
+    let mut command = Command::new(&resolved);
     command
+        .arg0(&program)
         .args(receiver.argv.iter().skip(1))
         .env_clear()
         .env("PATH", PATH)
@@ -44,7 +54,7 @@ pub(crate) async fn deliver(
         .process_group(0)
         .kill_on_drop(true);
     let child = command.spawn();
-    let child = child.map_err(|err| CommandError::Start { program: program.clone(), err })?;
+    let child = child.map_err(start_error)?;
     let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let input = serde_json::to_vec(notification).unwrap_or_default();
     let limit = Duration::from_secs(receiver.timeout_s.into());

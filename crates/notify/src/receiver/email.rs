@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::key_digest;
 use crate::error::{DeliveryError, DeliveryStep};
+use crate::folders::ReceiverFiles;
 use crate::http;
 use crate::receiver_answer::AnswerSecrets;
 use crate::secret;
@@ -104,12 +105,13 @@ fn mailbox(text: &str) -> Result<Mailbox, EmailError> {
 pub(crate) async fn deliver(
     receiver: &EmailReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
     let envelope = Envelope::new(receiver)?;
     let rendered = (receiver.clone(), notification.clone());
     let rendered = template::on_blocking_thread(move || formatted(&rendered.0, &rendered.1)).await;
     let message = rendered?;
-    let password = secret::load_any(receiver.password.as_ref()).await?;
+    let password = secret::load_any(receiver.password.as_ref(), files).await?;
     let mut secrets = AnswerSecrets::default();
     if let Some(password) = &password {
         secrets.add(password.expose());

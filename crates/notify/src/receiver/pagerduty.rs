@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::portable_key;
 use super::webhook::IDEMPOTENCY_KEY;
 use crate::error::DeliveryError;
+use crate::folders::ReceiverFiles;
 use crate::http::HttpRequest;
 use crate::secret;
 use crate::text::{self, CleanNotification};
@@ -23,9 +24,10 @@ const KEY_CHARS_MAX: usize = 255;
 pub(crate) async fn deliver(
     receiver: &PagerdutyReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
     let url = url(receiver)?;
-    let routing_key = secret::load(&receiver.routing_key).await?;
+    let routing_key = secret::load(&receiver.routing_key, files).await?;
     let body = event(routing_key.expose(), notification).to_string().into_bytes();
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     post.hide(routing_key.expose());

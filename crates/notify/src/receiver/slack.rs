@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::portable_key;
 use super::webhook::IDEMPOTENCY_KEY;
 use crate::error::DeliveryError;
+use crate::folders::ReceiverFiles;
 use crate::http::HttpRequest;
 use crate::secret;
 use crate::template::{self, Markup, TemplateError};
@@ -15,11 +16,12 @@ use crate::url::HttpUrl;
 pub(crate) async fn deliver(
     receiver: &SlackReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
     let rendered = (receiver.clone(), notification.clone());
     let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
     let body = rendered?.to_string().into_bytes();
-    let url = HttpUrl::parse_confidential(secret::load(&receiver.url).await?.expose())?;
+    let url = HttpUrl::parse_confidential(secret::load(&receiver.url, files).await?.expose())?;
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     let path = post.url.path_and_query().to_owned();
     post.hide(&path);

@@ -1,18 +1,19 @@
 //! A webhook: the notification as JSON, or a template, in a `POST` request that can be signed.
 
-use farrier_fleet::notify::WebhookReceiver;
+use farrier_fleet::notify::{WebhookReceiver, WebhookUrl};
 use hyper::header::HeaderName;
 use jiff::Timestamp;
 use ring::hmac;
 
 use super::portable_key;
 use crate::error::DeliveryError;
+use crate::folders::ReceiverFiles;
 use crate::hex::hexadecimal;
 use crate::http::HttpRequest;
 use crate::secret::{self, SecretText};
 use crate::template::{self, Markup, TemplateError};
 use crate::text::CleanNotification;
-use crate::url::{HttpUrl, ReceiverUrlError};
+use crate::url::HttpUrl;
 
 const JSON: &str = "application/json";
 
@@ -27,13 +28,14 @@ const KEY_CHARS_MAX: usize = 255;
 pub(crate) async fn deliver(
     receiver: &WebhookReceiver,
     notification: &CleanNotification,
+    files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
-    let url = url(receiver)?;
+    let url = load_url(receiver, files).await?;
     let content_type = content_type(receiver);
     let rendered = (receiver.clone(), notification.clone());
     let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
     let body = rendered?.into_bytes();
-    let key = secret::load_any(receiver.hmac_key.as_ref()).await?;
+    let key = secret::load_any(receiver.hmac_key.as_ref(), files).await?;
     let signature = key.map(|key| {
         let timestamp = Timestamp::now().as_second();
         (timestamp, signature(&key, timestamp, &body))
@@ -45,18 +47,41 @@ pub(crate) async fn deliver(
         post.header(TIMESTAMP, &timestamp.to_string(), "the timestamp")?;
         post.header(SIGNATURE, &signature, "the signature")?;
     }
+    if let WebhookUrl::Secret(_) = receiver.url {
+        let path = post.url.path_and_query().to_owned();
+        post.hide(&path);
+    }
     if let Some(file) = &receiver.bearer_token {
-        post.bearer(&secret::load(file).await?)?;
+        post.bearer(&secret::load(file, files).await?)?;
     }
     post.send().await?;
     Ok(())
 }
 
-/// The key of a signature is not sent, so that only a token requires TLS.
-pub(crate) fn url(receiver: &WebhookReceiver) -> Result<HttpUrl, ReceiverUrlError> {
-    match receiver.bearer_token {
-        Some(_) => HttpUrl::parse_confidential(&receiver.url),
-        None => HttpUrl::parse(&receiver.url),
+/// The URL. The key of a signature is not sent, so that only a token or a secret URL requires TLS.
+pub(crate) fn url(
+    receiver: &WebhookReceiver,
+    files: &ReceiverFiles,
+) -> Result<HttpUrl, DeliveryError> {
+    Ok(match (&receiver.url, &receiver.bearer_token) {
+        (WebhookUrl::Public(url), None) => HttpUrl::parse(url)?,
+        (WebhookUrl::Public(url), Some(_)) => HttpUrl::parse_confidential(url)?,
+        (WebhookUrl::Secret(file), _) => {
+            HttpUrl::parse_confidential(secret::read(file, files)?.expose())?
+        }
+    })
+}
+
+/// Reads the URL without blocking the runtime.
+async fn load_url(
+    receiver: &WebhookReceiver,
+    files: &ReceiverFiles,
+) -> Result<HttpUrl, DeliveryError> {
+    match &receiver.url {
+        WebhookUrl::Public(_) => url(receiver, files),
+        WebhookUrl::Secret(file) => {
+            Ok(HttpUrl::parse_confidential(secret::load(file, files).await?.expose())?)
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use farrier_fleet::notify::{CommandReceiver, Notification, Receiver};
-use farrier_notify::{CommandError, DeliveryError, DeliveryStep, Sender};
+use farrier_notify::{
+    CommandError, DeliveryError, DeliveryStep, FolderError, ReceiverFiles, ReceiverFolders, Sender,
+};
 
 use crate::sample::notification;
 
@@ -15,7 +17,7 @@ fn script(folder: &Path, text: &str, timeout_s: u32) -> Receiver {
 }
 
 async fn deliver(receiver: &Receiver) -> Result<(), DeliveryError> {
-    Sender::new().deliver(receiver, &notification()).await
+    Sender::unrestricted().deliver(receiver, &notification()).await
 }
 
 #[tokio::test]
@@ -30,7 +32,7 @@ async fn a_command_gets_the_json_and_the_environment_without_a_shell() {
     let argv = [program.to_str().unwrap(), folder.path().to_str().unwrap(), argument];
     let argv = argv.map(str::to_owned).to_vec();
     let receiver = Receiver::Command(CommandReceiver { argv, timeout_s: 300 });
-    assert!(farrier_notify::check(&receiver).is_empty());
+    assert!(farrier_notify::check(&receiver, &ReceiverFiles::Any).is_empty());
     deliver(&receiver).await.unwrap();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let received: Notification = serde_json::from_str(&read("stdin")).unwrap();
@@ -114,7 +116,7 @@ async fn a_program_that_cannot_start_is_not_retried() {
         assert!(!err.is_retryable(), "{err}");
         let is_start = matches!(err, DeliveryError::Command(CommandError::Start { .. }));
         assert_eq!(is_start, is_absolute, "{err}");
-        let problems = farrier_notify::check(&receiver);
+        let problems = farrier_notify::check(&receiver, &ReceiverFiles::Any);
         assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
     }
 }
@@ -125,6 +127,52 @@ async fn an_argument_with_nul_is_refused() {
     let receiver = Receiver::Command(CommandReceiver { argv, timeout_s: 30 });
     let err = deliver(&receiver).await.unwrap_err();
     assert!(matches!(err, DeliveryError::Command(CommandError::Nul)) && !err.is_retryable());
-    let problems = farrier_notify::check(&receiver);
+    let problems = farrier_notify::check(&receiver, &ReceiverFiles::Any);
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
+}
+
+/// Writes a script that anybody may run.
+fn write_script(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn only_programs_in_the_folder_are_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = folder.path().join("commands");
+    std::fs::create_dir(&commands).unwrap();
+    std::fs::set_permissions(&commands, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text = "#!/bin/sh\necho started >> \"$1\"\n";
+    write_script(&commands.join("page"), text);
+    write_script(&folder.path().join("other"), text);
+    std::os::unix::fs::symlink("../other", commands.join("link")).unwrap();
+    write_script(&commands.join("loose"), text);
+    let loose = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(commands.join("loose"), loose).unwrap();
+    let folders = ReceiverFolders { commands: vec![commands.clone()], secrets: Vec::new() };
+    let files = ReceiverFiles::within(folders.clone());
+    let sender = Sender::within(folders);
+    let started = folder.path().join("started");
+    let receiver = |program: &Path| {
+        let argv = [program, &started].map(|path| path.to_str().unwrap().to_owned()).to_vec();
+        Receiver::Command(CommandReceiver { argv, timeout_s: 300 })
+    };
+    let refused = [folder.path().join("other"), commands.join("link"), commands.join("loose")];
+    for program in refused {
+        let receiver = receiver(&program);
+        let err = sender.deliver(&receiver, &notification()).await.unwrap_err();
+        assert!(matches!(err, DeliveryError::Folder(_)), "{program:?}: {err}");
+        assert!(err.is_retryable() && !err.reached_receiver(), "it waits for the administrator");
+        let problems = farrier_notify::check(&receiver, &files);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].key == "argv" && problems[0].is_error(), "{problems:?}");
+        let is_outside = matches!(err, DeliveryError::Folder(FolderError::Outside { .. }));
+        assert_eq!(problems[0].is_about_files(), !is_outside, "{program:?}");
+    }
+    assert!(!started.exists());
+    let allowed = receiver(&commands.join("page"));
+    assert!(farrier_notify::check(&allowed, &files).is_empty());
+    sender.deliver(&allowed, &notification()).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&started).unwrap(), "started\n");
 }

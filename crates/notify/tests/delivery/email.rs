@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use farrier_fleet::notify::{EmailReceiver, Notification, Receiver, SmtpTls};
-use farrier_notify::{DeliveryError, DeliveryStep, Sender};
+use farrier_notify::{DeliveryError, DeliveryStep, ReceiverFiles, Sender};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -85,7 +85,7 @@ fn email(port: u16, tls: SmtpTls) -> EmailReceiver {
 }
 
 async fn deliver(receiver: &EmailReceiver, sent: &Notification) -> Result<(), DeliveryError> {
-    Sender::new().deliver(&Receiver::Email(receiver.clone()), sent).await
+    Sender::unrestricted().deliver(&Receiver::Email(receiver.clone()), sent).await
 }
 
 /// The value of a header, with its continuation lines.
@@ -102,7 +102,10 @@ async fn an_email_is_encrypted_authenticated_and_threaded() {
         let folder = tempfile::tempdir().unwrap();
         let Some(mut server) = SmtpServer::start(folder.path(), tls) else { return };
         let receiver = server.receiver(folder.path(), tls);
-        assert!(farrier_notify::check(&Receiver::Email(receiver.clone())).is_empty());
+        assert!(
+            farrier_notify::check(&Receiver::Email(receiver.clone()), &ReceiverFiles::Any)
+                .is_empty()
+        );
         deliver(&receiver, &notification()).await.unwrap();
         let first = server.message();
         assert_eq!(first["from"], "farrier@fleet.example");
@@ -255,7 +258,7 @@ async fn a_remote_server_without_tls_is_refused() {
     let receiver = EmailReceiver { server, ..email(25, SmtpTls::None) };
     let err = deliver(&receiver, &notification()).await.unwrap_err();
     assert!(matches!(err, DeliveryError::Email(_)) && !err.is_retryable(), "{err}");
-    let problems = farrier_notify::check(&Receiver::Email(receiver));
+    let problems = farrier_notify::check(&Receiver::Email(receiver), &ReceiverFiles::Any);
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["tls"]);
 }
 

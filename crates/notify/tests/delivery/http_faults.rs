@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use farrier_fleet::notify::{PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver};
-use farrier_notify::{DeliveryError, DeliveryStep, Sender};
+use farrier_fleet::notify::{
+    PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver, WebhookUrl,
+};
+use farrier_notify::{DeliveryError, DeliveryStep, ReceiverFiles, Sender};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -12,7 +14,7 @@ use crate::sample::{Certificate, chain, notification, secret};
 use crate::webhooks::webhook;
 
 async fn delivery_error(receiver: WebhookReceiver) -> DeliveryError {
-    Sender::new().deliver(&Receiver::Webhook(receiver), &notification()).await.unwrap_err()
+    Sender::unrestricted().deliver(&Receiver::Webhook(receiver), &notification()).await.unwrap_err()
 }
 
 /// A peer that sends bytes to each connection, and then keeps it open.
@@ -134,7 +136,7 @@ async fn a_large_success_is_a_success() {
     let body = vec![b'x'; 10 << 20];
     let server = HttpServer::plain(vec![Answer { body, ..Answer::status(200) }]).await;
     let receiver = Receiver::Webhook(webhook(server.url("/")));
-    Sender::new().deliver(&receiver, &notification()).await.unwrap();
+    Sender::unrestricted().deliver(&receiver, &notification()).await.unwrap();
 }
 
 #[tokio::test]
@@ -194,6 +196,14 @@ async fn no_error_shows_a_secret_even_if_the_receiver_repeats_it() {
             bearer_token: Some(secret(folder.path(), "token", "s3cret-token")),
             ..webhook(server.url("/services/T0/B0/s3cret-path"))
         }),
+        Receiver::Webhook(WebhookReceiver {
+            url: WebhookUrl::Secret(secret(
+                folder.path(),
+                "url-file",
+                &server.url("/services/T0/B0/s3cret-path"),
+            )),
+            ..webhook(String::new())
+        }),
         Receiver::Slack(SlackReceiver {
             url: secret(folder.path(), "url", &server.url("/services/T0/B0/s3cret-path")),
             template: None,
@@ -205,9 +215,9 @@ async fn no_error_shows_a_secret_even_if_the_receiver_repeats_it() {
             ca: None,
         }),
     ];
-    let own = ["s3cret-token", "s3cret-path", "s3cret-routing-key"];
+    let own = ["s3cret-token", "s3cret-path", "s3cret-path", "s3cret-routing-key"];
     for (receiver, own) in receivers.iter().zip(own) {
-        let err = Sender::new().deliver(receiver, &notification()).await.unwrap_err();
+        let err = Sender::unrestricted().deliver(receiver, &notification()).await.unwrap_err();
         let text = chain(&err);
         assert!(text.contains("withheld") && !text.contains(own), "{text}");
     }
@@ -247,7 +257,7 @@ fn a_pipe_as_a_file_of_certificates_does_not_block_the_check() {
     let pipe = folder.path().join("ca.pem");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let receiver = WebhookReceiver { ca: Some(pipe), ..webhook("https://localhost/".to_owned()) };
-    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver), &ReceiverFiles::Any);
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["ca"]);
     assert!(problems[0].to_string().contains("not a regular file"), "{}", problems[0]);
 }
@@ -262,7 +272,7 @@ async fn a_secret_that_others_can_read_is_refused() {
     let receiver = WebhookReceiver { bearer_token: Some(file), ..webhook(server.url("/")) };
     let err = delivery_error(receiver.clone()).await;
     assert!(matches!(err, DeliveryError::Secret(_)) && err.is_retryable(), "{err}");
-    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver), &ReceiverFiles::Any);
     let text = problems[0].to_string();
     assert_eq!(problems.len(), 1);
     assert!(text.starts_with("`bearer_token`: ") && text.contains("chmod 600"), "{text}");
@@ -277,6 +287,54 @@ async fn a_token_is_not_sent_over_plain_http() {
     let receiver = WebhookReceiver { bearer_token, ..webhook(url) };
     let err = delivery_error(receiver.clone()).await;
     assert!(matches!(err, DeliveryError::Url(_)) && !err.is_retryable(), "{err}");
-    let problems = farrier_notify::check(&Receiver::Webhook(receiver));
+    let problems = farrier_notify::check(&Receiver::Webhook(receiver), &ReceiverFiles::Any);
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["url"]);
+}
+
+/// A URL in a file is a secret, whatever fails.
+#[tokio::test]
+async fn no_error_shows_the_path_of_a_secret_url() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nothing listens at the port of a server that has ended.
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}/hooks/s3cret-path", listener.local_addr().unwrap())
+    };
+    let garbage = peer(b"/hooks/s3cret-path is not HTTP\r\n\r\n".to_vec()).await;
+    let garbage = format!("{garbage}hooks/s3cret-path?key=s3cret-path");
+    let texts = [
+        ("http://receiver.example/hooks/s3cret-path", "plain `http://`"),
+        ("https:///hooks/s3cret-path", "the URL is invalid"),
+        ("https://user:s3cret-path@receiver.example/", "the URL has a user or password"),
+        (closed.as_str(), "failed to connect"),
+        (garbage.as_str(), "the HTTP exchange"),
+    ];
+    for (url, expected) in texts {
+        let url = WebhookUrl::Secret(secret(folder.path(), "url", url));
+        let receiver = WebhookReceiver { url, ..webhook(String::new()) };
+        let text = chain(&delivery_error(receiver.clone()).await);
+        assert!(text.contains(expected) && !text.contains("s3cret"), "{text}");
+        let receiver = Receiver::Webhook(receiver);
+        for problem in farrier_notify::check(&receiver, &ReceiverFiles::Any) {
+            assert_eq!(problem.key, "url_file");
+            assert!(!format!("{problem} {problem:?}").contains("s3cret"), "{problem}");
+        }
+        assert!(!format!("{receiver:?}").contains("s3cret"));
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_is_sent_to_the_url_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::plain(vec![Answer::status(200)]).await;
+    let file = secret(folder.path(), "url", &server.url("/hooks/first"));
+    let url = WebhookUrl::Secret(file.clone());
+    let receiver = Receiver::Webhook(WebhookReceiver { url, ..webhook(String::new()) });
+    assert!(farrier_notify::check(&receiver, &ReceiverFiles::Any).is_empty());
+    for path in ["/hooks/first", "/hooks/replaced"] {
+        // A new secret needs no restart.
+        std::fs::write(&file.0, server.url(path)).unwrap();
+        Sender::unrestricted().deliver(&receiver, &notification()).await.unwrap();
+        assert_eq!(server.next().await.path, path);
+    }
 }

@@ -2,9 +2,10 @@
 
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
-    Notification, NotificationStatus, PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver,
+    Notification, NotificationStatus, PagerdutyReceiver, Receiver, SecretFile, SlackReceiver,
+    WebhookReceiver, WebhookUrl,
 };
-use farrier_notify::{DeliveryError, Sender};
+use farrier_notify::{DeliveryError, ReceiverFiles, ReceiverFolders, Sender};
 use jiff::Timestamp;
 use ring::hmac;
 use serde_json::json;
@@ -14,7 +15,7 @@ use crate::sample::{Certificate, notification, resolved, secret};
 
 pub(crate) fn webhook(url: String) -> WebhookReceiver {
     WebhookReceiver {
-        url,
+        url: WebhookUrl::Public(url),
         template: None,
         content_type: None,
         hmac_key: None,
@@ -50,12 +51,12 @@ async fn a_webhook_over_tls_is_signed_and_repeats_with_the_same_key() {
         ca: Some(certificate.pem.clone()),
         ..webhook(server.https_url("/hooks/farrier?team=gpu"))
     });
-    assert!(farrier_notify::check(&receiver).is_empty());
+    assert!(farrier_notify::check(&receiver, &ReceiverFiles::Any).is_empty());
     let notification = notification();
-    let err = Sender::new().deliver(&receiver, &notification).await.unwrap_err();
+    let err = Sender::unrestricted().deliver(&receiver, &notification).await.unwrap_err();
     assert!(matches!(err, DeliveryError::Status { status: 500, .. }), "{err}");
     assert!(err.is_retryable());
-    Sender::new().deliver(&receiver, &notification).await.unwrap();
+    Sender::unrestricted().deliver(&receiver, &notification).await.unwrap();
     let (first, second) = (server.next().await, server.next().await);
     for received in [&first, &second] {
         assert_eq!(received.path, "/hooks/farrier?team=gpu");
@@ -93,7 +94,7 @@ async fn a_template_renders_the_body() {
             content_type: content_type.map(str::to_owned),
             ..webhook(server.url("/"))
         });
-        Sender::new().deliver(&receiver, &notification()).await.unwrap();
+        Sender::unrestricted().deliver(&receiver, &notification()).await.unwrap();
         let received = server.next().await;
         assert_eq!(received.header("content-type"), sent_type);
         assert_eq!(String::from_utf8(received.body).unwrap(), body);
@@ -110,7 +111,7 @@ async fn slack_gets_the_text_without_markup() {
         cause: "<!channel> *look* <https://evil.example|here> & more".to_owned(),
         ..notification()
     };
-    Sender::new().deliver(&Receiver::Slack(slack.clone()), &hostile).await.unwrap();
+    Sender::unrestricted().deliver(&Receiver::Slack(slack.clone()), &hostile).await.unwrap();
     let received = server.next().await;
     assert_eq!(received.path, "/services/T0/B0/token");
     assert_eq!(
@@ -123,7 +124,7 @@ async fn slack_gets_the_text_without_markup() {
     );
     let template = Some("*{{ subject }}* <{{ runbook_url }}|runbook>".to_owned());
     let receiver = Receiver::Slack(SlackReceiver { template, ..slack });
-    Sender::new().deliver(&receiver, &hostile).await.unwrap();
+    Sender::unrestricted().deliver(&receiver, &hostile).await.unwrap();
     assert_eq!(
         server.next().await.json(),
         json!({
@@ -144,7 +145,7 @@ async fn pagerduty_gets_a_trigger_and_a_resolve_with_one_dedup_key() {
         ca: None,
     });
     for (notification, action) in [(notification(), "trigger"), (resolved(), "resolve")] {
-        Sender::new().deliver(&receiver, &notification).await.unwrap();
+        Sender::unrestricted().deliver(&receiver, &notification).await.unwrap();
         let event = server.next().await.json();
         assert_eq!(event["routing_key"], "R0UT1NGKEY");
         assert_eq!(event["event_action"], action);
@@ -157,11 +158,77 @@ async fn pagerduty_gets_a_trigger_and_a_resolve_with_one_dedup_key() {
         [(Severity::Info, "info"), (Severity::Warning, "warning"), (Severity::Critical, "error")];
     for (severity, sent) in severities {
         let notification = Notification { severity, ..notification() };
-        Sender::new().deliver(&receiver, &notification).await.unwrap();
+        Sender::unrestricted().deliver(&receiver, &notification).await.unwrap();
         assert_eq!(server.next().await.json()["payload"]["severity"], sent);
     }
     let group = "g".repeat(300);
     let long = Notification { group, status: NotificationStatus::Resolved, ..notification() };
-    Sender::new().deliver(&receiver, &long).await.unwrap();
+    Sender::unrestricted().deliver(&receiver, &long).await.unwrap();
     assert_eq!(server.next().await.json()["dedup_key"].as_str().unwrap().len(), 64);
+}
+
+#[tokio::test]
+async fn only_secrets_in_the_folder_are_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("secrets");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let outside = secret(folder.path(), "outside", "s3cret-outside");
+    let inside = secret(&inner, "inside", "s3cret-inside");
+    std::os::unix::fs::symlink(&outside.0, inner.join("link")).unwrap();
+    let link = SecretFile(inner.join("link"));
+    let missing = SecretFile(inner.join("missing"));
+    let folders = ReceiverFolders { commands: Vec::new(), secrets: vec![inner] };
+    let sender = Sender::within(folders.clone());
+    let files = ReceiverFiles::within(folders);
+    let mut server = HttpServer::plain(vec![Answer::status(200)]).await;
+    // Every kind of receiver with a secret.
+    let receivers = |file: &SecretFile| {
+        let some = Some(file.clone());
+        let email = json!({
+            "server": server.address.to_string(), "from": "a@b.example", "to": ["c@d.example"],
+            "tls": "none", "user": "farrier", "password": file,
+        });
+        [
+            Receiver::Webhook(WebhookReceiver {
+                bearer_token: some.clone(),
+                ..webhook(server.url("/"))
+            }),
+            Receiver::Webhook(WebhookReceiver { hmac_key: some, ..webhook(server.url("/")) }),
+            Receiver::Webhook(WebhookReceiver {
+                url: WebhookUrl::Secret(file.clone()),
+                ..webhook(String::new())
+            }),
+            Receiver::Slack(SlackReceiver { url: file.clone(), template: None, ca: None }),
+            Receiver::Pagerduty(PagerdutyReceiver {
+                routing_key: file.clone(),
+                url: Some(server.url("/")),
+                ca: None,
+            }),
+            serde_json::from_value(json!({ "email": email })).unwrap(),
+            serde_json::from_value(json!({
+                "alertmanager": { "url": server.url("/"), "bearer_token": file },
+            }))
+            .unwrap(),
+        ]
+    };
+    for file in [&outside, &link] {
+        for receiver in receivers(file) {
+            let err = sender.deliver(&receiver, &notification()).await.unwrap_err();
+            assert!(matches!(err, DeliveryError::Folder(_)) && err.is_retryable(), "{err}");
+            let problems = farrier_notify::check(&receiver, &files);
+            assert!(problems.len() == 1 && problems[0].is_error(), "{receiver:?}: {problems:?}");
+            assert!(problems[0].to_string().contains("--notify-secrets"), "{}", problems[0]);
+        }
+    }
+    assert_eq!(server.waiting(), 0, "nothing was sent");
+    for receiver in receivers(&missing) {
+        let problems = farrier_notify::check(&receiver, &files);
+        assert!(problems.len() == 1 && !problems[0].is_error(), "it may come: {problems:?}");
+    }
+    let [allowed, ..] = receivers(&inside);
+    assert!(farrier_notify::check(&allowed, &files).is_empty());
+    sender.deliver(&allowed, &notification()).await.unwrap();
+    assert_eq!(server.next().await.header("authorization"), "Bearer s3cret-inside");
 }

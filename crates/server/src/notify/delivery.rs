@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use farrier_fleet::notify::{Notification, Receiver};
-use farrier_notify::{DeliveryError, Sender};
+use farrier_notify::{DeliveryError, ReceiverFolders, Sender};
 
 /// Why a delivery failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,9 +47,22 @@ pub trait Deliver: fmt::Debug + Send + Sync {
     ) -> DeliveryFuture<'a>;
 }
 
-/// Delivers over the network, or runs the command.
-#[derive(Debug, Clone, Copy, Default)]
+/// Delivers over the network, or runs the command. A policy names programs and secrets, and is set
+/// over the network, so only those in the server's folders are used.
+#[derive(Debug, Clone)]
 pub struct SenderDelivery(Sender);
+
+impl SenderDelivery {
+    pub fn new(folders: ReceiverFolders) -> Self {
+        Self(Sender::within(folders))
+    }
+}
+
+impl Default for SenderDelivery {
+    fn default() -> Self {
+        Self::new(ReceiverFolders::default())
+    }
+}
 
 impl Deliver for SenderDelivery {
     fn deliver<'a>(
@@ -90,6 +103,7 @@ fn code(err: &DeliveryError) -> &'static str {
     match err {
         DeliveryError::Url(_) => "url",
         DeliveryError::Secret(_) => "secret",
+        DeliveryError::Folder(_) => "folder",
         DeliveryError::Roots(_) => "root-certificates",
         DeliveryError::Template(_) => "template",
         DeliveryError::Email(_) => "email",
@@ -104,5 +118,24 @@ fn code(err: &DeliveryError) -> &'static str {
         DeliveryError::NoStarttls { .. } => "no-starttls",
         DeliveryError::NoAuth { .. } => "no-auth",
         DeliveryError::Smtp { .. } => "smtp",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A policy of an earlier version may be in force, which was set without a check of its paths.
+    #[tokio::test]
+    async fn a_program_outside_the_folder_waits_for_the_administrator() {
+        let receiver =
+            serde_json::from_value(serde_json::json!({ "command": { "argv": ["/bin/true"] } }));
+        let notification = Notification::test("page", "ann", jiff::Timestamp::UNIX_EPOCH);
+        let delivery = SenderDelivery::default();
+        let failure = delivery.deliver(&receiver.unwrap(), &notification).await.unwrap_err();
+        assert_eq!(failure.code, "folder");
+        assert!(failure.is_retryable && !failure.reached_receiver, "{failure:?}");
+        assert!(failure.text.contains("is not in `/etc/farrier/commands`"), "{failure:?}");
+        assert!(failure.text.contains("--notify-commands"), "{failure:?}");
     }
 }

@@ -149,7 +149,8 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     caller.check_fleet_wide()?;
     let policy: Box<Policy> = call.body()?;
     policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
-    notify::check_receivers(policy.notifications.clone()).await?;
+    let files = call.app.receiver_files.clone();
+    notify::check_receivers(policy.notifications.clone(), files).await?;
     let keys = &call.app.policy_keys;
     if !keys.is_empty() {
         verify(&policy, keys).map_err(|err| Failure::bad_request(err.to_string()))?;

@@ -53,6 +53,7 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::NodeId;
+use farrier_notify::ReceiverFiles;
 use farrier_wire::rest::{ConnectionView, EmptyRequest, HintCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -109,6 +110,8 @@ pub(crate) struct AppState {
     pub(crate) policy_keys: Vec<PolicyKey>,
     pub(crate) changes: Arc<Audit>,
     pub(crate) notify: Arc<NotifyHandle>,
+    /// Which programs and secrets the receivers of a policy may name.
+    pub(crate) receiver_files: ReceiverFiles,
     /// Becomes true when the server stops. This ends streams.
     pub(crate) stopped: watch::Receiver<bool>,
 }

@@ -11,11 +11,13 @@ use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::notify::{
     AlertCodePattern, Mute, MuteMatch, Notification, NotificationPolicy, NotificationStatus,
 };
+use farrier_notify::{ReceiverFiles, ReceiverProblem};
 use farrier_wire::rest::{
     AcknowledgeRequest, DeliveryErrorView, Done, HintCode, MuteList, MuteRequest, MuteRow,
     NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest,
     NotificationTestResult, QueuedNotification, QueuedNotificationsChanged,
-    QueuedNotificationsRequest, ReceiverQueue, UnmuteRequest,
+    QueuedNotificationsRequest, ReceiverProblemList, ReceiverProblemView, ReceiverQueue,
+    UnmuteRequest,
 };
 
 use super::Call;
@@ -151,13 +153,37 @@ fn row(message: QueuedMessage) -> QueuedNotification {
     }
 }
 
-/// Refuses receivers to which nothing can ever be delivered, such as one with an invalid template.
+/// Refuses receivers to which nothing can ever be delivered, such as one with an invalid template,
+/// and receivers that name a program or a secret outside the server's folders.
 /// A missing file of a secret may still be added. The paths in a policy may be on a file system that
 /// does not answer, so the check must not block the runtime.
-pub(super) async fn check_receivers(policy: NotificationPolicy) -> Result<(), Failure> {
-    let check = tokio::task::spawn_blocking(move || check_blocking(&policy));
+pub(super) async fn check_receivers(
+    policy: NotificationPolicy,
+    files: ReceiverFiles,
+) -> Result<(), Failure> {
+    let problems = problems(policy, files).await?;
+    match problems.iter().find(|(_, problem)| problem.is_error()) {
+        Some((name, problem)) => {
+            Err(Failure::bad_request(format!("notifications.receivers.{name}: {problem}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with the receivers, by their names.
+async fn problems(
+    policy: NotificationPolicy,
+    files: ReceiverFiles,
+) -> Result<Vec<(String, ReceiverProblem)>, Failure> {
+    let check = tokio::task::spawn_blocking(move || {
+        let problems = policy.receivers.iter().flat_map(|(name, receiver)| {
+            let problems = farrier_notify::check(receiver, &files).into_iter();
+            problems.map(|problem| (name.clone(), problem))
+        });
+        problems.collect()
+    });
     match tokio::time::timeout(CHECK_MAX, check).await {
-        Ok(result) => result.map_err(|_| Failure::internal_error())?,
+        Ok(problems) => problems.map_err(|_| Failure::internal_error()),
         Err(_) => Err(Failure::bad_request(format!(
             "notifications.receivers: the files could not be checked within {} s; expected files that the server can read",
             CHECK_MAX.as_secs()
@@ -165,15 +191,19 @@ pub(super) async fn check_receivers(policy: NotificationPolicy) -> Result<(), Fa
     }
 }
 
-fn check_blocking(policy: &NotificationPolicy) -> Result<(), Failure> {
-    for (name, receiver) in &policy.receivers {
-        let problems = farrier_notify::check(receiver);
-        if let Some(problem) = problems.iter().find(|problem| !problem.err.is_retryable()) {
-            let detail = format!("notifications.receivers.{name}: {problem}");
-            return Err(Failure::bad_request(detail));
-        }
-    }
-    Ok(())
+/// Checks the receivers of the policy in force.
+pub(super) async fn receiver_problems(call: Call) -> Result<Reply, Failure> {
+    call.caller()?.check_fleet_wide()?;
+    let policy = call.app.controller.read(|state| state.policy.notifications.clone()).await?;
+    let problems = problems(policy, call.app.receiver_files.clone()).await?;
+    let view = |(receiver, problem): (String, ReceiverProblem)| ReceiverProblemView {
+        receiver,
+        key: problem.key.to_owned(),
+        is_error: problem.is_error(),
+        is_about_files: problem.is_about_files(),
+        text: problem.text(),
+    };
+    Reply::json(&ReceiverProblemList { problems: problems.into_iter().map(view).collect() })
 }
 
 /// Sends a test message directly, so that the caller gets the result.

@@ -11,9 +11,9 @@ use farrier_wire::rest::{
     DomainRepairedRequest, Done, EmptyRequest, EventPage, FindingPage, FreezeList, FreezeRequest,
     HoldRequest, LocationRequest, Matrix, Me, MuteList, MuteRequest, NodeDetail, NodeExplanation,
     NodePage, NotificationQueue, NotificationTestRequest, NotificationTestResult, PolicyView,
-    QueuedNotificationsChanged, QueuedNotificationsRequest, RepairedRequest, RetireRequest,
-    Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest, UnfreezeRequest, UnmuteRequest,
-    VerifyRequest,
+    QueuedNotificationsChanged, QueuedNotificationsRequest, ReceiverProblemList, RepairedRequest,
+    RetireRequest, Schemas, TokenCreated, TokenList, TokenRequest, TuneRequest, UnfreezeRequest,
+    UnmuteRequest, VerifyRequest,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -283,6 +283,9 @@ pub(super) static TABLE: &[Route] = &[
         "Says that the fault of a failure domain is repaired. Its nodes are judged on their own again."),
     route!(GET "/api/v1/notifications", "listNotifications", OPERATE, QUEUE, None, json!(NotificationQueue),
         notify::queue, "Lists queued and undeliverable notifications. Requires the whole fleet as scope."),
+    route!(GET "/api/v1/receiver-problems", "listReceiverProblems", OPERATE, &[], None, json!(ReceiverProblemList),
+        notify::receiver_problems,
+        "Checks the receivers of the policy in force, with the server's files. Requires the whole fleet as scope."),
     route!(POST "/api/v1/notification-tests", "testReceiver", ADMINISTER, &[], body!(NotificationTestRequest),
         json!(NotificationTestResult), notify::test,
         "Sends a test message to a receiver. Requires the whole fleet as scope."),

@@ -14,6 +14,7 @@ use farrier_facts::FactSet;
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Domain, FleetState, Location, NodeId, Role};
+use farrier_notify::{ReceiverFiles, ReceiverFolders};
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -87,6 +88,7 @@ impl Fixture {
             policy_keys: Vec::new(),
             changes: Arc::new(audit),
             notify: Arc::new(NotifyHandle::new(folder.path().to_owned(), None, None)),
+            receiver_files: ReceiverFiles::within(ReceiverFolders::default()),
             stopped,
         };
         let now = Timestamp::now();

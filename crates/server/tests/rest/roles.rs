@@ -28,7 +28,7 @@ enum ScopeRule {
 const DIAG: &str = r#"{"level":1,"minutes":1}"#;
 const TUNE: &str = r#"{"profile":"shared"}"#;
 
-const CASES: [(&str, &str, &str, Allowed, ScopeRule); 46] = [
+const CASES: [(&str, &str, &str, Allowed, ScopeRule); 47] = [
     ("GET", "/api/v1/nodes", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/nodes/a", "", Allowed::All, ScopeRule::InScope(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Allowed::All, ScopeRule::InScope(404)),
@@ -112,6 +112,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 46] = [
     // There is no such mute, group or receiver, so callers with permission get 404 too.
     ("POST", "/api/v1/unmutes", r#"{"mute":99999}"#, Allowed::Operators, ScopeRule::InScope(404)),
     ("GET", "/api/v1/notifications", "", Allowed::Operators, ScopeRule::FleetWide),
+    ("GET", "/api/v1/receiver-problems", "", Allowed::Operators, ScopeRule::FleetWide),
     (
         "POST",
         "/api/v1/notification-tests",

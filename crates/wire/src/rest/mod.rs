@@ -28,7 +28,8 @@ pub use notify::{
     AcknowledgeRequest, CodeText, DeliveryErrorView, MuteList, MuteRequest, MuteRow,
     NotificationDatabaseFailure, NotificationGap, NotificationQueue, NotificationTestRequest,
     NotificationTestResult, QueuedNotification, QueuedNotificationsChanged,
-    QueuedNotificationsRequest, ReceiverQueue, UnmuteRequest,
+    QueuedNotificationsRequest, ReceiverProblemList, ReceiverProblemView, ReceiverQueue,
+    UnmuteRequest,
 };
 pub use problem::{HintCode, Problem};
 pub use reason::{RationaleView, ReasonView};

@@ -132,6 +132,27 @@ view! { lenient
 }
 
 view! { lenient
+    /// Something wrong with a receiver, as the server sees it.
+    ReceiverProblemView {
+        receiver: String,
+        /// The key of the receiver, such as `hmac_key`.
+        key: String,
+        /// A policy with this problem is refused. Other problems may be solved later.
+        is_error: bool,
+        /// Whether the state of a file on the server causes the problem.
+        is_about_files: bool,
+        text: String,
+    }
+}
+
+view! { lenient
+    /// What is wrong with the receivers of the policy in force.
+    ReceiverProblemList {
+        problems: Vec<ReceiverProblemView>,
+    }
+}
+
+view! { lenient
     /// The notification queue.
     NotificationQueue {
         receivers: Vec<ReceiverQueue>,

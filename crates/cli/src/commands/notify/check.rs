@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 
 use farrier_fleet::notify::NotificationPolicy;
-use farrier_wire::rest::PolicyView;
+use farrier_notify::ReceiverFiles;
+use farrier_wire::rest::{PolicyView, ReceiverProblemList, ReceiverProblemView};
 use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::commands::fleet::session::FleetSession;
 use crate::commands::policy::document;
+use crate::commands::receiver_folders::ReceiverFolderArgs;
+use crate::failure::Hinted;
 use crate::printer::{Printer, Tone};
 
 #[derive(Debug, clap::Args)]
@@ -17,12 +20,14 @@ pub(crate) struct Args {
     /// Policy file in TOML or JSON, as for `farrier policy set`, or `-` for stdin
     #[arg(required_unless_present = "server")]
     file: Option<PathBuf>,
-    /// Check the policy in force on the server instead
+    /// Check the policy in force instead, with the server's files
     #[arg(long, conflicts_with = "file")]
     server: bool,
-    /// Do not check the files of secrets, certificates and commands on this machine
+    /// Leave out problems of the files of secrets, certificates and commands
     #[arg(long)]
     no_files: bool,
+    #[command(flatten)]
+    receivers: ReceiverFolderArgs,
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Output,
 }
@@ -37,13 +42,24 @@ struct Problem {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let policy = if let Some(file) = &args.file {
-        document::read(file)?
+    let (policy, receivers) = if let Some(file) = &args.file {
+        let policy = document::read(file)?;
+        let files = ReceiverFiles::within(args.receivers.folders());
+        let receivers = local_problems(&policy.notifications, &files);
+        (policy, receivers)
     } else {
-        let PolicyView { policy } = FleetSession::from_saved_login()?.get("/api/v1/policy")?;
-        policy
+        if args.receivers.are_given() {
+            return Err(Hinted::error(
+                "the server checks with its own folders".to_owned(),
+                "use `--notify-commands` and `--notify-secrets` with a policy file only",
+            ));
+        }
+        let session = &mut FleetSession::from_saved_login()?;
+        let PolicyView { policy } = session.get("/api/v1/policy")?;
+        let ReceiverProblemList { problems } = session.get("/api/v1/receiver-problems")?;
+        (policy, problems)
     };
-    let problems = problems(&policy.notifications, !args.no_files);
+    let problems = problems(&policy.notifications, receivers, !args.no_files);
     let outcome = Outcome::finding_if(!problems.is_empty());
     if args.output == Output::Json {
         printer.json(&serde_json::json!({ "problems": problems }))?;
@@ -65,36 +81,37 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(outcome)
 }
 
-fn problems(policy: &NotificationPolicy, checks_files: bool) -> Vec<Problem> {
+/// What is wrong with the receivers, with the files of this machine.
+fn local_problems(policy: &NotificationPolicy, files: &ReceiverFiles) -> Vec<ReceiverProblemView> {
+    let problems = policy.receivers.iter().flat_map(|(name, receiver)| {
+        farrier_notify::check(receiver, files).into_iter().map(|problem| ReceiverProblemView {
+            receiver: name.clone(),
+            key: problem.key.to_owned(),
+            is_error: problem.is_error(),
+            is_about_files: problem.is_about_files(),
+            text: problem.text(),
+        })
+    });
+    problems.collect()
+}
+
+fn problems(
+    policy: &NotificationPolicy,
+    receivers: Vec<ReceiverProblemView>,
+    checks_files: bool,
+) -> Vec<Problem> {
     let problems = policy.problems().into_iter().map(|problem| Problem {
         is_error: problem.is_error(),
         text: problem.kind.to_string(),
         at: problem.at,
     });
     let mut problems: Vec<Problem> = problems.collect();
-    for (name, receiver) in &policy.receivers {
-        for found in farrier_notify::check(receiver) {
-            // Files may be on the server only.
-            if found.err.is_retryable() && !checks_files {
-                continue;
-            }
-            let at = format!("notifications.receivers.{name}.{}", found.key);
-            if problems.iter().all(|known| known.at != at) {
-                let is_error = !found.err.is_retryable();
-                problems.push(Problem { at, is_error, text: causes(&found.err) });
-            }
+    // Files may be on the server only.
+    for found in receivers.into_iter().filter(|found| checks_files || !found.is_about_files) {
+        let at = format!("notifications.receivers.{}.{}", found.receiver, found.key);
+        if problems.iter().all(|known| known.at != at) {
+            problems.push(Problem { at, is_error: found.is_error, text: found.text });
         }
     }
     problems
-}
-
-/// An error and its causes in one line.
-fn causes(err: &dyn std::error::Error) -> String {
-    let mut text = err.to_string();
-    let mut cause = err.source();
-    while let Some(err) = cause {
-        text = format!("{text}: {err}");
-        cause = err.source();
-    }
-    text
 }

@@ -14,6 +14,7 @@ use jiff::SignedDuration;
 
 use super::{DataDir, OUTDATED_ACCESS_HINT, accept_log, span};
 use crate::commands::Outcome;
+use crate::commands::receiver_folders::ReceiverFolderArgs;
 use crate::failure::Hinted;
 use crate::{fact_sets, log};
 
@@ -58,6 +59,8 @@ pub(crate) struct Args {
     /// keys
     #[arg(long, value_name = "FILE")]
     policy_key: Vec<PathBuf>,
+    #[command(flatten)]
+    receivers: ReceiverFolderArgs,
 }
 
 /// Parses a lifetime. The minimum gives a node enough time to renew its certificate. The maximum of
@@ -96,6 +99,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         new_authority: args.new_authority,
         facts: fact_sets::active(),
         policy_keys,
+        receiver_folders: args.receivers.folders(),
         ..ServerOptions::new(args.data.dir.clone(), args.listen)
     };
     run::run(options).map_err(explained)?;
