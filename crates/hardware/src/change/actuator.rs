@@ -7,9 +7,9 @@ use farrier_fleet::change::{
     PreflightFailure,
 };
 
-use super::apt::AptPackages;
 use super::bundle_files::{BundleFiles, BundleFilesError};
 use super::host_operations::HostOperations;
+use super::package_manager::PackageManager;
 use super::preflight;
 use super::transaction::Transaction;
 
@@ -24,21 +24,21 @@ pub trait ChangeActuator {
     ) -> Result<Option<ActionEvidence>, ActionFailure>;
 }
 
-/// The actuator of a node with apt.
+/// The actuator of a node with a package manager.
 #[derive(Debug)]
 pub struct NodeChangeActuator<H> {
     files: BundleFiles,
-    packages: AptPackages,
+    packages: Box<dyn PackageManager>,
     host: H,
 }
 
 impl<H: HostOperations> NodeChangeActuator<H> {
-    pub fn new(files: BundleFiles, packages: AptPackages, host: H) -> Self {
+    pub fn new(files: BundleFiles, packages: Box<dyn PackageManager>, host: H) -> Self {
         Self { files, packages, host }
     }
 
-    pub fn packages(&self) -> &AptPackages {
-        &self.packages
+    pub fn packages(&self) -> &dyn PackageManager {
+        self.packages.as_ref()
     }
 
     pub fn files(&self) -> &BundleFiles {
@@ -53,7 +53,7 @@ impl<H: HostOperations> NodeChangeActuator<H> {
     /// What keeps a change from beginning.
     pub fn preflight(&mut self, to: &Bundle, rollback: &Bundle) -> Reading<Vec<PreflightFailure>> {
         let host = self.host.preflight(to);
-        preflight::check(&self.packages, to, rollback, host)
+        preflight::check(self.packages.as_ref(), to, rollback, host)
     }
 
     /// Whether a bundle is on disk with its hashes.
@@ -73,9 +73,7 @@ impl<H: HostOperations> NodeChangeActuator<H> {
     ) -> Result<(Transaction, Transaction), ActionFailure> {
         let (to, rollback) = (self.stage_one(to)?, self.stage_one(rollback)?);
         self.packages.stage(&self.files, &[&to, &rollback])?;
-        let forward = self.packages.simulate(&rollback, &to)?;
-        let back = self.packages.simulate_back(&self.files, &rollback, &to)?;
-        Ok((forward, back))
+        self.packages.rehearse(&rollback, &to)
     }
 
     fn stage_one(&self, id: BundleId) -> Result<Bundle, ActionFailure> {

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_bundle::{Activation, Bundle, BundleId, PackageRole};
+use farrier_facts::node::Reading;
 use farrier_fleet::change::{BundleRef, ReloadMethod};
+use farrier_hardware::Root;
 use farrier_hardware::access;
 use farrier_hardware::change::{
-    AptPackages, BundleFiles, CHANGE_STATE_DIR, ChangeFailpoint, ChangeJournal, ChangeJournalError,
-    LinuxHost, NodeChangeActuator, Programs,
+    BundleFiles, CHANGE_STATE_DIR, ChangeFailpoint, ChangeJournal, ChangeJournalError, LinuxHost,
+    NodeChangeActuator, PackageManager, Programs, package_format, package_manager,
 };
 
 use crate::failure::Hinted;
@@ -38,12 +40,10 @@ impl ChangeNodeArgs {
         BundleFiles::new(&self.bundles)
     }
 
-    pub(super) fn actuator(&self) -> NodeChangeActuator<LinuxHost> {
-        NodeChangeActuator::new(
-            self.files(),
-            AptPackages::new(Programs::default()),
-            LinuxHost::new(&self.cordon_file),
-        )
+    pub(super) fn actuator(&self) -> anyhow::Result<NodeChangeActuator<LinuxHost>> {
+        let packages = packages()?;
+        let host = LinuxHost::new(&self.cordon_file, packages.format());
+        Ok(NodeChangeActuator::new(self.files(), packages, host))
     }
 
     pub(super) fn read_journal(&self) -> anyhow::Result<ChangeJournal> {
@@ -79,7 +79,7 @@ impl ChangeNodeArgs {
             return self.bundle(name);
         }
         let bundles = self.list()?;
-        let packages = AptPackages::new(Programs::default());
+        let packages = packages()?;
         let installed = packages
             .installed(&bundles)
             .context("failed to read the package database of this node")?;
@@ -111,6 +111,21 @@ impl ChangeNodeArgs {
             .map(|bundle| format!("{} ({})", bundle.id().short(), bundle.driver))
             .collect();
         format!("this node has {}", known.join(", "))
+    }
+}
+
+/// The package manager that has the driver.
+fn packages() -> anyhow::Result<Box<dyn PackageManager>> {
+    let programs = Programs::default();
+    match package_format(&Root::unrecorded("/"), &programs) {
+        Reading::Value(format) => Ok(package_manager(format, programs)),
+        Reading::Absent => Err(Hinted::error(
+            "this node has neither packages of dpkg nor of rpm",
+            "change its image",
+        )),
+        Reading::Unreadable(why) => {
+            Err(anyhow::Error::new(why).context("failed to find the package manager of the driver"))
+        }
     }
 }
 
