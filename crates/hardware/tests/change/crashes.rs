@@ -25,10 +25,10 @@ fn killed_at(
     let request = Box::new(node.request(&old, &new));
     let mut clock = JumpingClock(Timestamp::UNIX_EPOCH);
     let boot = Some("boot-1".to_owned());
-    let mut journal = node.journal(ChangeFailpoint::default());
+    let mut journal = node.journal(ChangeFailpoint::default);
     journal.write(clock.0, &ChangeEntry::Accepted { request, boot: boot.clone() }).unwrap();
     drop(journal);
-    let mut journal = node.journal(ChangeFailpoint::panicking(site, count));
+    let mut journal = node.journal(|| ChangeFailpoint::panicking(site, count));
     let killed = catch_unwind(AssertUnwindSafe(|| {
         execute(&mut journal, &mut node.actuator(), &mut clock, &mut PrintedProgress).unwrap()
     }));
@@ -36,7 +36,7 @@ fn killed_at(
     if killed.is_ok() {
         return None;
     }
-    let mut journal = node.journal(ChangeFailpoint::default());
+    let mut journal = node.journal(ChangeFailpoint::default);
     journal.write(clock.0, &ChangeEntry::Resumed { boot }).unwrap();
     let end =
         execute(&mut journal, &mut node.actuator(), &mut clock, &mut PrintedProgress).unwrap();
@@ -85,10 +85,10 @@ fn killed_in_the_middle_of_a_journal_line() {
 
 #[test]
 fn killed_after_each_action_with_rpm() {
-    kill_everywhere(rpm::node, ChangeFailpointSite::Acted, 1, false);
+    kill_everywhere(rpm::node, ChangeFailpointSite::Acted, 2, false);
 }
 
 #[test]
 fn killed_after_each_action_of_a_rollback_with_rpm() {
-    kill_everywhere(rpm::node, ChangeFailpointSite::Acted, 3, true);
+    kill_everywhere(rpm::node, ChangeFailpointSite::Acted, 5, true);
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use farrier_bundle::{Bundle, PackageRole};
 use farrier_fleet::change::{
@@ -10,8 +11,8 @@ use farrier_fleet::change::{
     ChangeReason, ChangeRecord, ChangeRequest, ChangeState, ReloadMethod, StepDeadlines,
 };
 use farrier_hardware::change::{
-    BundleFiles, ChangeClock, ChangeFailpoint, ChangeJournal, ChangeProgress, NodeChangeActuator,
-    PackageManager, execute, package_manager,
+    BundleFiles, ChangeClock, ChangeFailpoint, ChangeJournal, ChangeJournalError, ChangeProgress,
+    NodeChangeActuator, PackageManager, execute, package_manager,
 };
 use jiff::Timestamp;
 
@@ -105,15 +106,29 @@ impl TestNode {
         }
     }
 
-    pub(crate) fn journal(&self, failpoint: ChangeFailpoint) -> ChangeJournal {
-        ChangeJournal::open(&self.chroot.folder().join("state"), failpoint).unwrap()
+    /// Opens the journal to write it. A program that another test is starting can still have its
+    /// lock, between `fork` and `exec`.
+    pub(crate) fn journal(&self, failpoint: impl Fn() -> ChangeFailpoint) -> ChangeJournal {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            match ChangeJournal::open(&self.state(), failpoint()) {
+                Err(ChangeJournalError::InUse { .. }) if Instant::now() < until => {
+                    std::thread::yield_now();
+                }
+                opened => return opened.unwrap(),
+            }
+        }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.chroot.folder().join("state")
     }
 
     /// Runs a change to its end.
     pub(crate) fn change(&mut self, from: &Bundle, to: &Bundle) -> ChangeState {
         let request = Box::new(self.request(from, to));
         let mut clock = JumpingClock(Timestamp::UNIX_EPOCH);
-        let mut journal = self.journal(ChangeFailpoint::default());
+        let mut journal = self.journal(ChangeFailpoint::default);
         let boot = Some(format!("boot-{}", self.host.borrow().boot));
         journal.write(clock.0, &ChangeEntry::Accepted { request, boot }).unwrap();
         let end =
@@ -123,7 +138,7 @@ impl TestNode {
     }
 
     pub(crate) fn cause(&self) -> ChangeReason {
-        let journal = self.journal(ChangeFailpoint::default());
+        let journal = ChangeJournal::read(&self.state()).unwrap();
         journal.history().last().unwrap().cause.clone().unwrap()
     }
 }

@@ -5,6 +5,14 @@ use farrier_fleet::change::ActionFailure;
 use super::super::programs::ProgramOutput;
 use super::rehearsal::broken_dependency;
 
+/// A script of a shell, and one of rpm's own Lua interpreter.
+const SCRIPT_FAILED: [&str; 2] = ["scriptlet failed", "lua script failed"];
+
+/// Whether a script failed. rpm's exit code does not say so after the package was installed.
+pub(super) fn has_failed_script(stderr: &str) -> bool {
+    SCRIPT_FAILED.iter().any(|text| stderr.contains(text))
+}
+
 pub(super) fn failure(output: &ProgramOutput) -> ActionFailure {
     let lines = || output.stderr.lines().map(str::trim);
     let find = |texts: &[&str]| {
@@ -30,7 +38,8 @@ pub(super) fn failure(output: &ProgramOutput) -> ActionFailure {
     if let Some(detail) = find(&unsatisfied) {
         return ActionFailure::Unsatisfiable { detail };
     }
-    let detail = find(&["scriptlet failed", "error:"]).unwrap_or_else(|| output.message());
+    let detail = find(&SCRIPT_FAILED).or_else(|| find(&["error:"]));
+    let detail = detail.unwrap_or_else(|| output.message());
     ActionFailure::PackageManager { detail }
 }
 
@@ -44,6 +53,18 @@ mod tests {
     fn said(stderr: &str) -> ActionFailure {
         let status = ExitStatus::from_raw(1 << 8);
         failure(&ProgramOutput { status, stdout: String::new(), stderr: stderr.to_owned() })
+    }
+
+    #[test]
+    fn failed_scripts_are_found() {
+        // Printed by rpm 4.18.0, which ended with 0.
+        assert!(has_failed_script(
+            "warning: %post(a-1-1.x86_64) scriptlet failed, exit status 1\n"
+        ));
+        assert!(has_failed_script(
+            "error: lua script failed: [string \"%post(luapost-1-1.x86_64)\"]:1: no\n"
+        ));
+        assert!(!has_failed_script("warning: /etc/a.conf saved as /etc/a.conf.rpmsave\n"));
     }
 
     #[test]

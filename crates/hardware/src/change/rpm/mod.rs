@@ -30,7 +30,7 @@ use super::package_manager::PackageManager;
 use super::programs::{ProgramError, Programs, io_failure};
 use super::transaction::{Transaction, removable};
 use database::{QUERY_LIMIT, RpmDatabase};
-use failure::failure;
+use failure::{failure, has_failed_script};
 use holds::Holds;
 use rehearsal::{Rehearsal, copy_database};
 
@@ -108,7 +108,7 @@ impl RpmPackages {
         let output =
             programs.run("rpm", &args, TRANSACTION_LIMIT).map_err(ProgramError::into_failure)?;
         // rpm ends with 0 if a script fails after its package was installed.
-        let is_done = output.status.success() && !output.stderr.contains("scriptlet failed");
+        let is_done = output.status.success() && !has_failed_script(&output.stderr);
         if is_done { Ok(()) } else { Err(failure(&output)) }
     }
 
