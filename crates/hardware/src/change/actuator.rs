@@ -1,5 +1,6 @@
 //! The actuator observes the node, and executes the actions of a change.
 
+use farrier_bundle::store::BundleStoreError;
 use farrier_bundle::{Bundle, BundleId};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::change::{
@@ -7,7 +8,7 @@ use farrier_fleet::change::{
     PreflightFailure,
 };
 
-use super::bundle_files::{BundleFiles, BundleFilesError};
+use super::bundle_files::{BundleFiles, store_failure};
 use super::host_operations::HostOperations;
 use super::package_manager::PackageManager;
 use super::preflight;
@@ -45,7 +46,7 @@ impl<H: HostOperations> NodeChangeActuator<H> {
         &self.files
     }
 
-    fn bundles(&self, record: &ChangeRecord) -> Result<(Bundle, Bundle), BundleFilesError> {
+    fn bundles(&self, record: &ChangeRecord) -> Result<(Bundle, Bundle), BundleStoreError> {
         let request = &record.request;
         Ok((self.files.bundle(request.to.id)?, self.files.bundle(request.rollback.id)?))
     }
@@ -60,7 +61,7 @@ impl<H: HostOperations> NodeChangeActuator<H> {
     fn is_staged(&self, id: BundleId) -> Reading<bool> {
         match self.files.check(id) {
             Ok(_) => Reading::Value(true),
-            Err(BundleFilesError::Read { err, .. }) => Reading::Unreadable(ReadError::from(&err)),
+            Err(BundleStoreError::Read { err, .. }) => Reading::Unreadable(ReadError::from(&err)),
             Err(_) => Reading::Value(false),
         }
     }
@@ -77,20 +78,7 @@ impl<H: HostOperations> NodeChangeActuator<H> {
     }
 
     fn stage_one(&self, id: BundleId) -> Result<Bundle, ActionFailure> {
-        self.files.check(id).map_err(|err| match err {
-            BundleFilesError::Hash { path } => {
-                ActionFailure::Tampered { file: path.display().to_string() }
-            }
-            BundleFilesError::Manifest { id, .. } => {
-                ActionFailure::Tampered { file: format!("{id}.json") }
-            }
-            BundleFilesError::Missing { .. } | BundleFilesError::MissingPackage { .. } => {
-                ActionFailure::Network { detail: err.to_string() }
-            }
-            BundleFilesError::Read { path, err } => {
-                super::programs::io_failure(&path.display().to_string(), &err)
-            }
-        })
+        self.files.check(id).map_err(|err| store_failure(self.files.folder(), &err))
     }
 
     fn stage(&self, to: BundleId, rollback: BundleId) -> Result<(), ActionFailure> {
@@ -107,10 +95,8 @@ impl<H: HostOperations> NodeChangeActuator<H> {
         record: &ChangeRecord,
         id: BundleId,
     ) -> Result<Option<ActionEvidence>, ActionFailure> {
-        let (to, rollback) = self.bundles(record).map_err(|err| ActionFailure::Io {
-            path: self.files.folder().display().to_string(),
-            detail: err.to_string(),
-        })?;
+        let (to, rollback) =
+            self.bundles(record).map_err(|err| store_failure(self.files.folder(), &err))?;
         let transaction = if id == to.id() {
             self.packages.install(&rollback, &to, None)?
         } else {
@@ -137,7 +123,7 @@ impl<H: HostOperations> ChangeActuator for NodeChangeActuator<H> {
                     observation.preflight = self.preflight(&to, &rollback);
                 }
             }
-            Err(BundleFilesError::Missing { .. }) if record.state == ChangeState::Preflight => {
+            Err(BundleStoreError::NoBundle { .. }) if record.state == ChangeState::Preflight => {
                 observation.preflight = Reading::Value(vec![PreflightFailure::NoWayBack]);
             }
             Err(err) => {

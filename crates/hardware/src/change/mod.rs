@@ -33,7 +33,7 @@ mod rpm;
 mod transaction;
 
 pub use actuator::{ChangeActuator, NodeChangeActuator};
-pub use bundle_files::{BundleFiles, BundleFilesError};
+pub use bundle_files::BundleFiles;
 pub use execute::{ChangeClock, ChangeProgress, ExecuteError, execute};
 pub use failpoint::{ChangeFailpoint, ChangeFailpointSite};
 pub use host_operations::HostOperations;

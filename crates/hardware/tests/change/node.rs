@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use farrier_bundle::store::Store;
 use farrier_bundle::{Bundle, PackageRole};
 use farrier_fleet::change::{
     ActionFailure, BundleRef, ChangeAction, ChangeClass, ChangeEntry, ChangeId, ChangePolicy,
@@ -76,7 +77,7 @@ impl TestNode {
 
     pub(crate) fn actuator(&self) -> NodeChangeActuator<SimulatedHost> {
         NodeChangeActuator::new(
-            BundleFiles::new(&self.store()),
+            BundleFiles::new(Store::open_existing(&self.store()).unwrap()),
             self.packages(),
             SimulatedHost(Rc::clone(&self.host)),
         )

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use farrier_bundle::store::Store;
 use farrier_bundle::{
     Activation, Bundle, BundleManifest, BundlePackage, KernelSupport, ModuleFlavour, PackageFormat,
     PackageRole, Platform, Sha256Digest, WayBack,
@@ -146,8 +147,7 @@ pub(crate) fn new_packages() -> Vec<Recipe> {
 
 /// Builds the packages, and writes their bundle into a store.
 pub(crate) fn bundle(store: &Path, driver: &str, recipes: &[Recipe]) -> Bundle {
-    fs::create_dir_all(store).unwrap();
-    let build = tempfile::tempdir_in(store).unwrap();
+    let build = tempfile::tempdir_in(store.parent().unwrap()).unwrap();
     let packages = recipes.iter().map(|recipe| BuiltPackage {
         name: recipe.name.clone(),
         version: recipe.version.clone(),
@@ -178,22 +178,22 @@ pub(crate) fn write_bundle(
     platform: Platform,
     built: Vec<BuiltPackage>,
 ) -> Bundle {
-    for name in ["bundles", "packages"] {
-        fs::create_dir_all(store.join(name)).unwrap();
-    }
+    let store = Store::open(store).unwrap();
     let packages = built.into_iter().map(|package| {
         let bytes = fs::read(&package.file).unwrap();
         let sha256 = Sha256Digest::of(&bytes);
-        fs::write(store.join("packages").join(sha256.to_string()), &bytes).unwrap();
-        BundlePackage {
+        let name = package.file.file_name().unwrap().to_string_lossy().into_owned();
+        let package = BundlePackage {
             name: package.name,
             version: package.version,
             architecture: platform.architecture.clone(),
-            file: package.file.file_name().unwrap().to_string_lossy().into_owned(),
+            file: name,
             bytes: bytes.len() as u64,
             sha256,
             role: package.role,
-        }
+        };
+        store.insert_package(&package, &bytes[..]).unwrap();
+        package
     });
     let packages = packages.collect();
     let mut manifest = BundleManifest {
@@ -213,7 +213,6 @@ pub(crate) fn write_bundle(
     };
     manifest.sort();
     let bundle = Bundle::new(manifest).unwrap();
-    fs::write(store.join(format!("bundles/{}.json", bundle.id())), bundle.encode().unwrap())
-        .unwrap();
+    store.insert_bundle(&bundle).unwrap();
     bundle
 }

@@ -162,8 +162,7 @@ pub(crate) fn base_package() -> RpmRecipe {
 
 /// Builds the packages, and writes their bundle into a store.
 pub(crate) fn bundle(store: &Path, driver: &str, recipes: &[RpmRecipe]) -> Bundle {
-    fs::create_dir_all(store).unwrap();
-    let build = tempfile::tempdir_in(store).unwrap();
+    let build = tempfile::tempdir_in(store.parent().unwrap()).unwrap();
     let packages = recipes.iter().map(|recipe| BuiltPackage {
         name: recipe.name.clone(),
         version: match recipe.epoch {

@@ -116,6 +116,8 @@ fn begin(
     yes: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
+    node.require_signed(to)?;
+    node.require_signed(from)?;
     // The journal is locked before the plan is made, so that the plan cannot go stale.
     let mut journal = node.open_journal()?;
     let last = journal.history().last().map(LastChange::from);

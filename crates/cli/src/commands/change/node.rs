@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farrier_bundle::store::{BundleStoreError, Store};
+use farrier_bundle::tuf::client::{ImportError, check_signed};
 use farrier_bundle::{Activation, Bundle, BundleId, PackageRole};
 use farrier_facts::node::Reading;
 use farrier_fleet::change::{BundleRef, ReloadMethod};
@@ -13,6 +15,7 @@ use farrier_hardware::change::{
     NodeChangeActuator, PackageManager, Programs, package_format, package_manager,
 };
 
+use crate::commands::bundle::DEFAULT_ROOT;
 use crate::failure::Hinted;
 
 /// Where the agent's cordon file is, if the node has no scheduler.
@@ -27,6 +30,9 @@ pub(super) struct ChangeNodeArgs {
     /// Folder with the bundles of this node
     #[arg(long, value_name = "DIR", default_value = BUNDLES, help_heading = NODE)]
     bundles: PathBuf,
+    /// File with the root metadata whose keys have to have signed the bundles
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_ROOT, help_heading = NODE)]
+    root: PathBuf,
     /// Folder of the change journal
     #[arg(long, value_name = "DIR", default_value = CHANGE_STATE_DIR, help_heading = NODE)]
     state_dir: PathBuf,
@@ -36,14 +42,35 @@ pub(super) struct ChangeNodeArgs {
 }
 
 impl ChangeNodeArgs {
-    pub(super) fn files(&self) -> BundleFiles {
-        BundleFiles::new(&self.bundles)
+    fn store(&self) -> anyhow::Result<Store> {
+        Store::open_existing(&self.bundles).map_err(|err| {
+            let hint = "`farrier bundle import` makes it";
+            anyhow::Error::new(err).context(Hinted::plain("this node has no bundles", hint))
+        })
     }
 
     pub(super) fn actuator(&self) -> anyhow::Result<NodeChangeActuator<LinuxHost>> {
         let packages = packages()?;
         let host = LinuxHost::new(&self.cordon_file, packages.format());
-        Ok(NodeChangeActuator::new(self.files(), packages, host))
+        Ok(NodeChangeActuator::new(BundleFiles::new(self.store()?), packages, host))
+    }
+
+    /// Fails unless keys that this node trusts signed a bundle.
+    pub(super) fn require_signed(&self, bundle: &Bundle) -> anyhow::Result<()> {
+        let signed = check_signed(&self.store()?, &self.root, bundle.id());
+        signed.map_err(|err| {
+            let hint = match &err {
+                ImportError::NotImported { .. } => {
+                    "sign it with `farrier bundle sign`, then import it with `farrier bundle import`"
+                }
+                ImportError::Root { .. } => {
+                    "name the root file that this node trusts with --root; get it from those who sign"
+                }
+                _ => "do not install it before those who sign have looked at it",
+            };
+            let what = format!("bundle {} is not changed to or from", bundle.id().short());
+            anyhow::Error::new(err).context(Hinted::plain(&what, hint))
+        })
     }
 
     pub(super) fn read_journal(&self) -> anyhow::Result<ChangeJournal> {
@@ -59,7 +86,7 @@ impl ChangeNodeArgs {
     pub(super) fn bundle(&self, name: &str) -> anyhow::Result<Bundle> {
         let bundles = self.list()?;
         let found: Vec<&Bundle> =
-            bundles.iter().filter(|bundle| bundle.id().to_string().starts_with(name)).collect();
+            bundles.iter().filter(|bundle| bundle.id().begins_with(name)).collect();
         match found[..] {
             [bundle] => Ok(bundle.clone()),
             [] => Err(Hinted::error(
@@ -97,9 +124,15 @@ impl ChangeNodeArgs {
     }
 
     fn list(&self) -> anyhow::Result<Vec<Bundle>> {
-        self.files()
-            .list()
-            .with_context(|| format!("failed to read the bundles in `{}`", self.bundles.display()))
+        let store = match Store::open_existing(&self.bundles) {
+            Err(BundleStoreError::NoStore { .. }) => return Ok(Vec::new()),
+            opened => opened,
+        };
+        let inventory = store.and_then(|store| store.inventory());
+        let inventory = inventory.with_context(|| {
+            format!("failed to read the bundles in `{}`", self.bundles.display())
+        })?;
+        Ok(inventory.bundles.into_iter().map(|stored| stored.bundle).collect())
     }
 
     fn hint(&self, bundles: &[Bundle]) -> String {

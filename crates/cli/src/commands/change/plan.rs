@@ -184,7 +184,9 @@ fn print_packages(
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let to = args.node.bundle(&args.bundle)?;
+    args.node.require_signed(&to)?;
     let from = args.node.installed(args.from.as_deref())?;
+    args.node.require_signed(&from)?;
     let journal = args.node.read_journal()?;
     let last = journal.history().last().map(LastChange::from);
     let plan = ChangePlan::make(&args.node, &from, &to, last.as_ref())?;

@@ -47,7 +47,7 @@ const DAMAGED_COPY: &str = "/var/lib/farrier-change/rpmdb-damaged";
 /// of the files are in the signed manifest, so their own signatures need no key here.
 const TRANSACTION: [&str; 4] = ["--upgrade", "--oldpackage", "--replacepkgs", "--nosignature"];
 
-/// The package manager of RHEL, Rocky Linux, AlmaLinux, Amazon Linux or Fedora.
+/// The package manager of RHEL, Rocky Linux, Amazon Linux or Fedora.
 #[derive(Debug)]
 pub(super) struct RpmPackages {
     programs: Programs,
