@@ -209,6 +209,7 @@ pub(super) fn io_failure(path: &str, err: &io::Error) -> ActionFailure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file_lock::is_unlocked;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(300);
@@ -222,6 +223,25 @@ mod tests {
         assert!(matches!(err, ProgramError::Failed { .. }), "{err}");
         let err = programs.run("/nonexistent", &["x"], LIMIT).unwrap_err();
         assert!(matches!(err, ProgramError::NotStarted { .. }), "{err}");
+    }
+
+    #[test]
+    fn a_program_keeps_its_lock_after_the_one_that_started_it_gave_it_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, go) = (folder.path().join("lock"), folder.path().join("go"));
+        let lock = FileLock::acquire(&path).unwrap().unwrap();
+        let programs = Programs::default().holding(&lock).unwrap();
+        let script = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+        let err = programs.run("sh", &["-c", &script], Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(err, ProgramError::Hung { .. }), "{err}");
+        drop((lock, programs));
+        assert!(!is_unlocked(&path).unwrap(), "the program has the lock");
+        std::fs::write(go, "").unwrap();
+        let until = Instant::now() + LIMIT;
+        while !is_unlocked(&path).unwrap() {
+            assert!(Instant::now() < until, "the lock outlives the program");
+            std::thread::sleep(EXIT_POLL);
+        }
     }
 
     #[test]

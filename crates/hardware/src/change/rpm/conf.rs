@@ -12,16 +12,18 @@ pub(super) fn added(text: &str) -> &str {
 
 /// Excludes exactly `names` besides those that the file excludes without a change.
 pub(super) fn with_excludes(text: &str, section: &str, names: &str) -> String {
-    let text = without_excludes(text);
+    let mut text = without_excludes(text);
     if names.is_empty() {
         return text;
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
     }
     let mark = format!("{MARK} {names}");
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     let header = format!("[{section}]");
     let Some(start) = lines.iter().position(|line| line.trim() == header) else {
-        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        return format!("{text}{end}{header}\n{mark}\nexcludepkgs={names}\n");
+        return format!("{text}{header}\n{mark}\nexcludepkgs={names}\n");
     };
     let in_section = lines[start + 1..].iter().take_while(|line| !line.starts_with('['));
     let key = in_section.enumerate().find(|(_, line)| {
