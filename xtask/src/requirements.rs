@@ -51,18 +51,28 @@ pub(crate) fn ensure_receivers() -> anyhow::Result<()> {
     continue_without(&advice, "tests with real receivers of notifications will be skipped")
 }
 
-/// debootstrap, for tests of driver changes with real packages in a chroot.
-pub(crate) fn ensure_debootstrap() -> anyhow::Result<()> {
-    let has = || Path::new("/usr/sbin/debootstrap").exists();
-    if has() {
+/// debootstrap, rpmbuild and createrepo, for tests of driver changes with real packages in a chroot.
+/// dnf is installed in the chroot.
+pub(crate) fn ensure_package_tools() -> anyhow::Result<()> {
+    let programs = [
+        ("/usr/sbin/debootstrap", "debootstrap"),
+        ("/usr/bin/rpmbuild", "rpm"),
+        ("/usr/bin/createrepo_c", "createrepo-c"),
+    ];
+    let has_all = || programs.iter().all(|(path, _)| Path::new(path).exists());
+    if has_all() {
         return Ok(());
     }
-    print_status("--- debootstrap is missing: installing it");
-    if install(&["--no-install-recommends", "debootstrap"]) && has() {
+    let packages = programs.map(|(_, package)| package);
+    print_status(&format!("--- installing what tests of packages need: {}", packages.join(" ")));
+    if install(&[&["--no-install-recommends"], &packages[..]].concat()) && has_all() {
         return Ok(());
     }
-    let advice = "debootstrap could not be installed; run `apt-get install debootstrap` as root";
-    continue_without(advice, "tests of driver changes with real packages will be skipped")
+    let advice = format!(
+        "tools for packages could not be installed; run `apt-get install {}` as root",
+        packages.join(" ")
+    );
+    continue_without(&advice, "tests of driver changes with real packages will be skipped")
 }
 
 /// tmux, which provides the terminals of `cargo xtask bench top`.

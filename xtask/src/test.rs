@@ -9,7 +9,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     requirements::ensure_python()?;
     requirements::ensure_slurm()?;
     requirements::ensure_receivers()?;
-    requirements::ensure_debootstrap()?;
+    requirements::ensure_package_tools()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(&["test", "--workspace", "--doc", "--locked"])?;

@@ -51,7 +51,8 @@ pub enum ChangeAction {
     Install {
         bundle: BundleId,
     },
-    /// Complete an interrupted transaction (`dpkg --configure -a`).
+    /// Complete an interrupted transaction (`dpkg --configure -a`), or repair the database of
+    /// packages (`rpm --rebuilddb`).
     RecoverPackages,
     /// Prepare the reboot: the next boot's kernel, and what is expected after it.
     ArmReboot {

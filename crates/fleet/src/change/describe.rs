@@ -79,7 +79,7 @@ impl fmt::Display for PreflightFailure {
             ),
             Self::DirtyPackageDatabase { packages } => write!(
                 formatter,
-                "packages are not completely installed: {}; run `dpkg --audit`",
+                "packages are not completely installed: {}; repair them with `dpkg` or `rpm` first",
                 list(packages)
             ),
             Self::NoPackageManager => {

@@ -91,7 +91,7 @@ pub enum PreflightFailure {
     ImageBasedSystem {
         system: String,
     },
-    /// dpkg reports packages that are not completely installed.
+    /// Packages are not completely installed (dpkg), or have two versions (rpm).
     DirtyPackageDatabase {
         packages: Vec<String>,
     },

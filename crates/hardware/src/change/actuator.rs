@@ -1,5 +1,6 @@
 //! The actuator observes the node, and executes the actions of a change.
 
+use farrier_bundle::store::BundleStoreError;
 use farrier_bundle::{Bundle, BundleId};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::change::{
@@ -7,9 +8,9 @@ use farrier_fleet::change::{
     PreflightFailure,
 };
 
-use super::apt::AptPackages;
-use super::bundle_files::{BundleFiles, BundleFilesError};
+use super::bundle_files::{BundleFiles, store_failure};
 use super::host_operations::HostOperations;
+use super::package_manager::PackageManager;
 use super::preflight;
 use super::transaction::Transaction;
 
@@ -24,28 +25,28 @@ pub trait ChangeActuator {
     ) -> Result<Option<ActionEvidence>, ActionFailure>;
 }
 
-/// The actuator of a node with apt.
+/// The actuator of a node with a package manager.
 #[derive(Debug)]
 pub struct NodeChangeActuator<H> {
     files: BundleFiles,
-    packages: AptPackages,
+    packages: Box<dyn PackageManager>,
     host: H,
 }
 
 impl<H: HostOperations> NodeChangeActuator<H> {
-    pub fn new(files: BundleFiles, packages: AptPackages, host: H) -> Self {
+    pub fn new(files: BundleFiles, packages: Box<dyn PackageManager>, host: H) -> Self {
         Self { files, packages, host }
     }
 
-    pub fn packages(&self) -> &AptPackages {
-        &self.packages
+    pub fn packages(&self) -> &dyn PackageManager {
+        self.packages.as_ref()
     }
 
     pub fn files(&self) -> &BundleFiles {
         &self.files
     }
 
-    fn bundles(&self, record: &ChangeRecord) -> Result<(Bundle, Bundle), BundleFilesError> {
+    fn bundles(&self, record: &ChangeRecord) -> Result<(Bundle, Bundle), BundleStoreError> {
         let request = &record.request;
         Ok((self.files.bundle(request.to.id)?, self.files.bundle(request.rollback.id)?))
     }
@@ -53,14 +54,14 @@ impl<H: HostOperations> NodeChangeActuator<H> {
     /// What keeps a change from beginning.
     pub fn preflight(&mut self, to: &Bundle, rollback: &Bundle) -> Reading<Vec<PreflightFailure>> {
         let host = self.host.preflight(to);
-        preflight::check(&self.packages, to, rollback, host)
+        preflight::check(self.packages.as_ref(), to, rollback, host)
     }
 
     /// Whether a bundle is on disk with its hashes.
     fn is_staged(&self, id: BundleId) -> Reading<bool> {
         match self.files.check(id) {
             Ok(_) => Reading::Value(true),
-            Err(BundleFilesError::Read { err, .. }) => Reading::Unreadable(ReadError::from(&err)),
+            Err(BundleStoreError::Read { err, .. }) => Reading::Unreadable(ReadError::from(&err)),
             Err(_) => Reading::Value(false),
         }
     }
@@ -73,26 +74,11 @@ impl<H: HostOperations> NodeChangeActuator<H> {
     ) -> Result<(Transaction, Transaction), ActionFailure> {
         let (to, rollback) = (self.stage_one(to)?, self.stage_one(rollback)?);
         self.packages.stage(&self.files, &[&to, &rollback])?;
-        let forward = self.packages.simulate(&rollback, &to)?;
-        let back = self.packages.simulate_back(&self.files, &rollback, &to)?;
-        Ok((forward, back))
+        self.packages.rehearse(&rollback, &to)
     }
 
     fn stage_one(&self, id: BundleId) -> Result<Bundle, ActionFailure> {
-        self.files.check(id).map_err(|err| match err {
-            BundleFilesError::Hash { path } => {
-                ActionFailure::Tampered { file: path.display().to_string() }
-            }
-            BundleFilesError::Manifest { id, .. } => {
-                ActionFailure::Tampered { file: format!("{id}.json") }
-            }
-            BundleFilesError::Missing { .. } | BundleFilesError::MissingPackage { .. } => {
-                ActionFailure::Network { detail: err.to_string() }
-            }
-            BundleFilesError::Read { path, err } => {
-                super::programs::io_failure(&path.display().to_string(), &err)
-            }
-        })
+        self.files.check(id).map_err(|err| store_failure(self.files.folder(), &err))
     }
 
     fn stage(&self, to: BundleId, rollback: BundleId) -> Result<(), ActionFailure> {
@@ -109,10 +95,8 @@ impl<H: HostOperations> NodeChangeActuator<H> {
         record: &ChangeRecord,
         id: BundleId,
     ) -> Result<Option<ActionEvidence>, ActionFailure> {
-        let (to, rollback) = self.bundles(record).map_err(|err| ActionFailure::Io {
-            path: self.files.folder().display().to_string(),
-            detail: err.to_string(),
-        })?;
+        let (to, rollback) =
+            self.bundles(record).map_err(|err| store_failure(self.files.folder(), &err))?;
         let transaction = if id == to.id() {
             self.packages.install(&rollback, &to, None)?
         } else {
@@ -139,7 +123,7 @@ impl<H: HostOperations> ChangeActuator for NodeChangeActuator<H> {
                     observation.preflight = self.preflight(&to, &rollback);
                 }
             }
-            Err(BundleFilesError::Missing { .. }) if record.state == ChangeState::Preflight => {
+            Err(BundleStoreError::NoBundle { .. }) if record.state == ChangeState::Preflight => {
                 observation.preflight = Reading::Value(vec![PreflightFailure::NoWayBack]);
             }
             Err(err) => {

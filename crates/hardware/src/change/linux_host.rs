@@ -6,7 +6,7 @@ mod verify;
 use std::path::Path;
 use std::time::Duration;
 
-use farrier_bundle::{Bundle, KernelSupport, PackageRole};
+use farrier_bundle::{Bundle, BundlePackage, KernelSupport, PackageFormat, PackageRole};
 use farrier_facts::node::{BootChoice, InstalledKernel, KernelObservation, ReadError, Reading};
 use farrier_fleet::change::{
     ActionEvidence, ActionFailure, BootKernel, ChangeAction, ChangeObservation, ChangeRecord,
@@ -17,8 +17,10 @@ use jiff::Timestamp;
 use super::cordon_file::CordonFile;
 use super::gpu_holders::{self, OwnedHolder};
 use super::host_operations::HostOperations;
+use super::local_repository::package_path;
 use super::owner::driver_owner;
 use super::programs::{ProgramError, Programs, io_failure};
+use super::rpm;
 use crate::root::Root;
 use crate::{driver, kernels, packages, services};
 
@@ -39,10 +41,14 @@ const UNITS: [&str; 13] = [
     "nvidia-fabricmanager",
 ];
 /// Units that start the package manager.
-const UPGRADE_UNITS: [&str; 4] = [
+const UPGRADE_UNITS: [&str; 7] = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
     "unattended-upgrades.service",
+    // The timers only: to stop a service of dnf would kill its transaction.
+    "dnf-automatic.timer",
+    "dnf-automatic-install.timer",
+    "dnf5-automatic.timer",
     "packagekit.service",
 ];
 /// Key of the units of [`UPGRADE_UNITS`] that were active, in [`SavedNode::settings`].
@@ -58,15 +64,18 @@ pub struct LinuxHost {
     root: Root,
     programs: Programs,
     cordon: CordonFile,
+    format: PackageFormat,
 }
 
 impl LinuxHost {
-    /// `cordon` is the cordon file of a node without a scheduler.
-    pub fn new(cordon: &Path) -> Self {
+    /// `cordon` is the cordon file of a node without a scheduler, `format` the one of the driver's
+    /// packages.
+    pub fn new(cordon: &Path, format: PackageFormat) -> Self {
         Self {
             root: Root::unrecorded("/"),
             programs: Programs::default(),
             cordon: CordonFile::new(cordon),
+            format,
         }
     }
 
@@ -146,6 +155,20 @@ impl LinuxHost {
         Ok(())
     }
 
+    fn fabric_manager(&self) -> Reading<String> {
+        match self.format {
+            PackageFormat::Rpm => rpm::fabric_manager(&self.programs),
+            PackageFormat::Deb => packages::read(&self.root).dpkg.and_then(|packages| {
+                packages
+                    .iter()
+                    .find(|package| package.name.starts_with("nvidia-fabricmanager"))
+                    .map_or(Reading::Absent, |package| {
+                        Reading::Value(package.upstream().to_owned())
+                    })
+            }),
+        }
+    }
+
     fn kill(&self, pids: &[u32]) -> Result<(), ActionFailure> {
         for pid in pids {
             let pid = pid.to_string();
@@ -184,10 +207,7 @@ impl LinuxHost {
         }
         std::fs::create_dir_all(format!("{BUILD}/tree")).map_err(failed)?;
         for package in bundle.with_role(PackageRole::KernelModuleSource) {
-            let path = format!("{}/{}.deb", super::local_repository::REPOSITORY, package.sha256);
-            self.programs
-                .output("dpkg-deb", &["--extract", &path, &format!("{BUILD}/root")], BUILD_LIMIT)
-                .map_err(ProgramError::into_failure)?;
+            self.unpack(package)?;
         }
         let sources = format!("{BUILD}/root/usr/src");
         for entry in std::fs::read_dir(&sources).map_err(failed)? {
@@ -198,6 +218,19 @@ impl LinuxHost {
             }
         }
         std::fs::remove_dir_all(BUILD).map_err(failed)
+    }
+
+    fn unpack(&self, package: &BundlePackage) -> Result<(), ActionFailure> {
+        let folder = format!("{BUILD}/root");
+        let unpacked = match self.format {
+            PackageFormat::Deb => {
+                let path = package_path(PackageFormat::Deb, package);
+                let args = ["--extract", &path, &folder];
+                self.programs.output("dpkg-deb", &args, BUILD_LIMIT).map(drop)
+            }
+            PackageFormat::Rpm => rpm::extract(&self.programs, package, &folder, BUILD_LIMIT),
+        };
+        unpacked.map_err(ProgramError::into_failure)
     }
 
     fn build(
@@ -267,12 +300,7 @@ impl HostOperations for LinuxHost {
             let Some(first) = versions.next() else { return Reading::Absent };
             versions.find(|version| *version != first).unwrap_or(first)
         });
-        observation.fabric_manager = packages::read(root).dpkg.and_then(|packages| {
-            packages
-                .iter()
-                .find(|package| package.name.starts_with("nvidia-fabricmanager"))
-                .map_or(Reading::Absent, |package| Reading::Value(package.upstream().to_owned()))
-        });
+        observation.fabric_manager = self.fabric_manager();
         observation.cordon = self.cordon.mark(record);
         let holders = gpu_holders::holders(root);
         let is_work = |owned: &OwnedHolder| {

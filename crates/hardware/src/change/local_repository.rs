@@ -1,11 +1,12 @@
 //! A repository in a folder of the node that has exactly the packages of the bundles.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use farrier_bundle::Bundle;
+use farrier_bundle::{Bundle, BundlePackage, PackageFormat};
 use farrier_fleet::change::ActionFailure;
 
 use super::bundle_files::BundleFiles;
@@ -15,21 +16,22 @@ use super::programs::{Programs, io_failure};
 pub(super) const REPOSITORY: &str = "/var/lib/farrier-change/repository";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Writes the repository of some bundles. The hash of each file is in the index, so that apt checks
-/// it again.
-pub(super) fn write(
+/// Links the packages of some bundles into the repository, and removes all others. Returns their
+/// names, each with its package.
+pub(super) fn link<'b>(
     programs: &Programs,
     files: &BundleFiles,
-    bundles: &[&Bundle],
-) -> Result<(), ActionFailure> {
+    bundles: &[&'b Bundle],
+) -> Result<BTreeMap<String, &'b BundlePackage>, ActionFailure> {
     let folder = programs.path(REPOSITORY);
     let failed = |err: io::Error| io_failure(REPOSITORY, &err);
     fs::create_dir_all(&folder).map_err(failed)?;
-    let mut index = String::new();
-    let mut written = std::collections::BTreeSet::new();
-    for package in bundles.iter().flat_map(|bundle| &bundle.packages) {
-        let name = format!("{}.deb", package.sha256);
-        if !written.insert(name.clone()) {
+    let mut linked = BTreeMap::new();
+    for (bundle, package) in
+        bundles.iter().flat_map(|bundle| bundle.packages.iter().map(move |file| (bundle, file)))
+    {
+        let name = file_name(bundle.platform.format, package);
+        if linked.insert(name.clone(), package).is_some() {
             continue;
         }
         let (from, to) = (files.package(package), folder.join(&name));
@@ -39,6 +41,39 @@ pub(super) fn write(
             _ => {}
         }
         fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).map_err(failed)?;
+    }
+    let stale = fs::read_dir(&folder).map_err(failed)?.filter_map(Result::ok).filter(|entry| {
+        let name = entry.file_name();
+        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
+        let is_package = matches!(extension, Some("deb" | "rpm"));
+        is_package && name.to_str().is_some_and(|name| !linked.contains_key(name))
+    });
+    for entry in stale {
+        fs::remove_file(entry.path()).map_err(failed)?;
+    }
+    Ok(linked)
+}
+
+/// Path of a package in the repository.
+pub(super) fn package_path(format: PackageFormat, package: &BundlePackage) -> String {
+    format!("{REPOSITORY}/{}", file_name(format, package))
+}
+
+fn file_name(format: PackageFormat, package: &BundlePackage) -> String {
+    format!("{}.{}", package.sha256, format.extension())
+}
+
+/// Writes the repository of some bundles for apt. The hash of each file is in the index, so that
+/// apt checks it again.
+pub(super) fn write_index(
+    programs: &Programs,
+    files: &BundleFiles,
+    bundles: &[&Bundle],
+) -> Result<(), ActionFailure> {
+    let folder = programs.path(REPOSITORY);
+    let failed = |err: io::Error| io_failure(REPOSITORY, &err);
+    let mut index = String::new();
+    for (name, package) in link(programs, files, bundles)? {
         let path = format!("{REPOSITORY}/{name}");
         let control = programs
             .output("dpkg-deb", &["--field", &path], LIMIT)
@@ -49,14 +84,6 @@ pub(super) fn write(
             package.bytes, package.sha256
         ));
     }
-    let stale = fs::read_dir(&folder).map_err(failed)?.filter_map(Result::ok).filter(|entry| {
-        let name = entry.file_name();
-        let is_package = Path::new(&name).extension().is_some_and(|extension| extension == "deb");
-        is_package && name.to_str().is_some_and(|name| !written.contains(name))
-    });
-    for entry in stale {
-        fs::remove_file(entry.path()).map_err(failed)?;
-    }
     write_synced(&folder.join("Packages"), index.as_bytes()).map_err(failed)?;
     // The files were checked against the manifest, and the manifest's signature when it was
     // imported.
@@ -64,10 +91,15 @@ pub(super) fn write(
     write_synced(&folder.join("farrier.list"), source.as_bytes()).map_err(failed)
 }
 
-/// Writes a file and replaces the old one atomically.
+/// Writes a file and replaces the old one atomically. The new file has the mode of the old one.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_extension("farrier-part");
     let mut file = File::create(&part)?;
+    match fs::metadata(path) {
+        Ok(old) => file.set_permissions(old.permissions())?,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+        Err(err) => return Err(err),
+    }
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&part, path)?;

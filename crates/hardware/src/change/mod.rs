@@ -4,7 +4,8 @@
 //! execute: observe ─ farrier_fleet::change::next ─ journal (fsync) ─ act ─ journal (fsync) ─ observe ...
 //!   ChangeJournal: journal.jsonl, one writer (flock)
 //!   ChangeActuator ─ NodeChangeActuator ─┬─ BundleFiles    files of the bundles, by hash
-//!                                        ├─ AptPackages    apt-get, dpkg, apt-mark
+//!                                        ├─ PackageManager AptPackages: apt-get, dpkg, apt-mark
+//!                                        │                 RpmPackages: rpm, files of dnf
 //!                                        └─ HostOperations modules, services, kernel, cordon
 //! ```
 //!
@@ -18,24 +19,27 @@ mod bundle_files;
 mod cordon_file;
 mod execute;
 mod failpoint;
+mod file_lock;
 mod gpu_holders;
 mod host_operations;
 mod journal;
 mod linux_host;
 mod local_repository;
 mod owner;
+mod package_manager;
 mod preflight;
 mod programs;
+mod rpm;
 mod transaction;
 
 pub use actuator::{ChangeActuator, NodeChangeActuator};
-pub use apt::AptPackages;
-pub use bundle_files::{BundleFiles, BundleFilesError};
+pub use bundle_files::BundleFiles;
 pub use execute::{ChangeClock, ChangeProgress, ExecuteError, execute};
 pub use failpoint::{ChangeFailpoint, ChangeFailpointSite};
 pub use host_operations::HostOperations;
 pub use journal::{CHANGE_STATE_DIR, ChangeJournal, ChangeJournalError};
 pub use linux_host::LinuxHost;
 pub use owner::driver_owner;
+pub use package_manager::{PackageManager, package_format, package_manager};
 pub use programs::{ProgramError, ProgramOutput, Programs};
 pub use transaction::{PlannedPackage, Transaction};

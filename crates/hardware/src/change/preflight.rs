@@ -9,7 +9,7 @@ use farrier_bundle::{Bundle, PackageFormat};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::change::PreflightFailure;
 
-use super::apt::AptPackages;
+use super::package_manager::PackageManager;
 
 /// The packages of both bundles are unpacked, and the files of one are kept twice during a
 /// transaction.
@@ -18,7 +18,7 @@ const SPACE_PATHS: [&str; 2] = ["/var", "/usr"];
 
 /// The failures of the host, with those of the packages.
 pub(super) fn check(
-    packages: &AptPackages,
+    packages: &dyn PackageManager,
     to: &Bundle,
     rollback: &Bundle,
     host: Reading<Vec<PreflightFailure>>,
@@ -28,14 +28,14 @@ pub(super) fn check(
         Reading::Absent => Vec::new(),
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     };
-    if to.platform.format != PackageFormat::Deb {
+    if [to, rollback].iter().any(|bundle| bundle.platform.format != packages.format()) {
         failures.push(PreflightFailure::NoPackageManager);
         return Reading::Value(failures);
     }
     if !to.way_back.allows(rollback.id()) {
         failures.push(PreflightFailure::NoWayBack);
     }
-    match packages.audit() {
+    match packages.audit(&[to, rollback]) {
         Ok(incomplete) if incomplete.is_empty() => {}
         Ok(packages) => failures.push(PreflightFailure::DirtyPackageDatabase { packages }),
         Err(err) => return Reading::Unreadable(ReadError::unavailable(err.to_string())),
@@ -43,7 +43,10 @@ pub(super) fn check(
     match packages.is_lock_free() {
         Reading::Value(true) => {}
         Reading::Value(false) | Reading::Absent => {
-            let holder = "dpkg's lock is taken".to_owned();
+            let holder = match packages.format() {
+                PackageFormat::Deb => "dpkg's lock is taken".to_owned(),
+                PackageFormat::Rpm => "rpm's lock is taken".to_owned(),
+            };
             failures.push(PreflightFailure::PackageLock { holder });
         }
         Reading::Unreadable(why) => return Reading::Unreadable(why),

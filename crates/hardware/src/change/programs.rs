@@ -3,14 +3,17 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrier_fleet::change::ActionFailure;
+
+use super::file_lock::FileLock;
 
 /// How often to check whether a program has ended.
 const EXIT_POLL: Duration = Duration::from_millis(10);
@@ -70,11 +73,20 @@ impl ProgramOutput {
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
     chroot: Option<PathBuf>,
+    /// A descriptor that programs inherit.
+    inherited: Option<Arc<File>>,
 }
 
 impl Programs {
     pub fn in_chroot(root: &Path) -> Self {
-        Self { chroot: Some(root.to_owned()) }
+        Self { chroot: Some(root.to_owned()), inherited: None }
+    }
+
+    /// Starts programs with a lock, which is held until the last of them ends, even if this process
+    /// is killed before.
+    pub(super) fn holding(&self, lock: &FileLock) -> io::Result<Self> {
+        let inherited = Some(Arc::new(lock.file().try_clone()?));
+        Ok(Self { chroot: self.chroot.clone(), inherited })
     }
 
     /// Prefix of paths that the programs see without it.
@@ -112,6 +124,15 @@ impl Programs {
         let (stdout, stderr) = (memory_file().map_err(started)?, memory_file().map_err(started)?);
         command.stdout(stdout.try_clone().map_err(started)?);
         command.stderr(stderr.try_clone().map_err(started)?);
+        if let Some(file) = &self.inherited {
+            let descriptor = file.as_raw_fd();
+            let inherit = move || match keep_on_exec(descriptor) {
+                -1 => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            };
+            // SAFETY: the closure only calls `fcntl`, which is async-signal-safe.
+            unsafe { command.pre_exec(inherit) };
+        }
         let mut child = command.spawn().map_err(started)?;
         let status = wait(&mut child, limit).map_err(started)?;
         let Some(status) = status else {
@@ -138,6 +159,12 @@ impl Programs {
         let message = output.message();
         Err(ProgramError::Failed { program: program.to_owned(), status: output.status, message })
     }
+}
+
+/// Lets a descriptor survive `exec`.
+fn keep_on_exec(descriptor: RawFd) -> libc::c_int {
+    // SAFETY: the call only changes a flag of the descriptor.
+    unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) }
 }
 
 /// A file in memory for the output of a program. With a pipe, a package manager would die of a
@@ -182,6 +209,7 @@ pub(super) fn io_failure(path: &str, err: &io::Error) -> ActionFailure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file_lock::is_unlocked;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(300);
@@ -195,6 +223,25 @@ mod tests {
         assert!(matches!(err, ProgramError::Failed { .. }), "{err}");
         let err = programs.run("/nonexistent", &["x"], LIMIT).unwrap_err();
         assert!(matches!(err, ProgramError::NotStarted { .. }), "{err}");
+    }
+
+    #[test]
+    fn a_program_keeps_its_lock_after_the_one_that_started_it_gave_it_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, go) = (folder.path().join("lock"), folder.path().join("go"));
+        let lock = FileLock::acquire(&path).unwrap().unwrap();
+        let programs = Programs::default().holding(&lock).unwrap();
+        let script = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+        let err = programs.run("sh", &["-c", &script], Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(err, ProgramError::Hung { .. }), "{err}");
+        drop((lock, programs));
+        assert!(!is_unlocked(&path).unwrap(), "the program has the lock");
+        std::fs::write(go, "").unwrap();
+        let until = Instant::now() + LIMIT;
+        while !is_unlocked(&path).unwrap() {
+            assert!(Instant::now() < until, "the lock outlives the program");
+            std::thread::sleep(EXIT_POLL);
+        }
     }
 
     #[test]

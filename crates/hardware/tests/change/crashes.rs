@@ -6,12 +6,17 @@ use farrier_fleet::change::{ChangeEntry, ChangeState};
 use farrier_hardware::change::{ChangeFailpoint, ChangeFailpointSite, execute};
 use jiff::Timestamp;
 
-use crate::apt::{AptNode, JumpingClock, PrintedProgress};
+use crate::node::{JumpingClock, PrintedProgress, TestNode};
 use crate::packages::NEW;
+use crate::{apt, rpm};
 
 /// Runs a change that is killed once, and resumes it. `None` if the failpoint was not reached.
-fn killed_at(site: ChangeFailpointSite, count: u32, is_broken: bool) -> Option<ChangeState> {
-    let mut node = AptNode::new()?;
+fn killed_at(
+    mut node: TestNode,
+    site: ChangeFailpointSite,
+    count: u32,
+    is_broken: bool,
+) -> Option<ChangeState> {
     if is_broken {
         node.host.borrow_mut().broken = Some(NEW.to_owned());
     }
@@ -20,10 +25,10 @@ fn killed_at(site: ChangeFailpointSite, count: u32, is_broken: bool) -> Option<C
     let request = Box::new(node.request(&old, &new));
     let mut clock = JumpingClock(Timestamp::UNIX_EPOCH);
     let boot = Some("boot-1".to_owned());
-    let mut journal = node.journal(ChangeFailpoint::default());
+    let mut journal = node.journal(ChangeFailpoint::default);
     journal.write(clock.0, &ChangeEntry::Accepted { request, boot: boot.clone() }).unwrap();
     drop(journal);
-    let mut journal = node.journal(ChangeFailpoint::panicking(site, count));
+    let mut journal = node.journal(|| ChangeFailpoint::panicking(site, count));
     let killed = catch_unwind(AssertUnwindSafe(|| {
         execute(&mut journal, &mut node.actuator(), &mut clock, &mut PrintedProgress).unwrap()
     }));
@@ -31,7 +36,7 @@ fn killed_at(site: ChangeFailpointSite, count: u32, is_broken: bool) -> Option<C
     if killed.is_ok() {
         return None;
     }
-    let mut journal = node.journal(ChangeFailpoint::default());
+    let mut journal = node.journal(ChangeFailpoint::default);
     journal.write(clock.0, &ChangeEntry::Resumed { boot }).unwrap();
     let end =
         execute(&mut journal, &mut node.actuator(), &mut clock, &mut PrintedProgress).unwrap();
@@ -44,10 +49,16 @@ fn killed_at(site: ChangeFailpointSite, count: u32, is_broken: bool) -> Option<C
     Some(end)
 }
 
-fn kill_everywhere(site: ChangeFailpointSite, step: u32, is_broken: bool) {
+fn kill_everywhere(
+    node: fn() -> Option<TestNode>,
+    site: ChangeFailpointSite,
+    step: u32,
+    is_broken: bool,
+) {
     let mut ends = std::collections::BTreeMap::new();
     for count in (1..).step_by(step as usize) {
-        let Some(end) = killed_at(site, count, is_broken) else { break };
+        let Some(node) = node() else { return };
+        let Some(end) = killed_at(node, site, count, is_broken) else { break };
         println!("{site:?} {count}: {end}");
         let allowed = [ChangeState::RolledBack, ChangeState::Committed];
         assert!(allowed.contains(&end), "{site:?} {count}: {end}");
@@ -59,15 +70,25 @@ fn kill_everywhere(site: ChangeFailpointSite, step: u32, is_broken: bool) {
 
 #[test]
 fn killed_after_each_action() {
-    kill_everywhere(ChangeFailpointSite::Acted, 1, false);
+    kill_everywhere(apt::node, ChangeFailpointSite::Acted, 1, false);
 }
 
 #[test]
 fn killed_after_each_action_of_a_rollback() {
-    kill_everywhere(ChangeFailpointSite::Acted, 3, true);
+    kill_everywhere(apt::node, ChangeFailpointSite::Acted, 3, true);
 }
 
 #[test]
 fn killed_in_the_middle_of_a_journal_line() {
-    kill_everywhere(ChangeFailpointSite::HalfWritten, 7, true);
+    kill_everywhere(apt::node, ChangeFailpointSite::HalfWritten, 7, true);
+}
+
+#[test]
+fn killed_after_each_action_with_rpm() {
+    kill_everywhere(rpm::node, ChangeFailpointSite::Acted, 2, false);
+}
+
+#[test]
+fn killed_after_each_action_of_a_rollback_with_rpm() {
+    kill_everywhere(rpm::node, ChangeFailpointSite::Acted, 5, true);
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use farrier_bundle::store::Store;
 use farrier_bundle::{
     Activation, Bundle, BundleManifest, BundlePackage, KernelSupport, ModuleFlavour, PackageFormat,
     PackageRole, Platform, Sha256Digest, WayBack,
@@ -147,37 +148,59 @@ pub(crate) fn new_packages() -> Vec<Recipe> {
 /// Builds the packages, and writes their bundle into a store.
 pub(crate) fn bundle(store: &Path, driver: &str, recipes: &[Recipe]) -> Bundle {
     let build = tempfile::tempdir_in(store.parent().unwrap()).unwrap();
-    for name in ["bundles", "packages"] {
-        fs::create_dir_all(store.join(name)).unwrap();
-    }
-    let packages = recipes
-        .iter()
-        .map(|recipe| {
-            let file = recipe.build(build.path());
-            let bytes = fs::read(&file).unwrap();
-            let sha256 = Sha256Digest::of(&bytes);
-            fs::write(store.join("packages").join(sha256.to_string()), &bytes).unwrap();
-            BundlePackage {
-                name: recipe.name.clone(),
-                version: recipe.version.clone(),
-                architecture: "amd64".to_owned(),
-                file: file.file_name().unwrap().to_string_lossy().into_owned(),
-                bytes: bytes.len() as u64,
-                sha256,
-                role: recipe.role,
-            }
-        })
-        .collect();
+    let packages = recipes.iter().map(|recipe| BuiltPackage {
+        name: recipe.name.clone(),
+        version: recipe.version.clone(),
+        role: recipe.role,
+        file: recipe.build(build.path()),
+    });
+    let platform = Platform {
+        distribution: "debian".to_owned(),
+        release: "12".to_owned(),
+        architecture: "amd64".to_owned(),
+        format: PackageFormat::Deb,
+    };
+    write_bundle(store, driver, platform, packages.collect())
+}
+
+/// A package of a bundle.
+pub(crate) struct BuiltPackage {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) role: PackageRole,
+    pub(crate) file: PathBuf,
+}
+
+/// Writes a bundle into a store.
+pub(crate) fn write_bundle(
+    store: &Path,
+    driver: &str,
+    platform: Platform,
+    built: Vec<BuiltPackage>,
+) -> Bundle {
+    let store = Store::open(store).unwrap();
+    let packages = built.into_iter().map(|package| {
+        let bytes = fs::read(&package.file).unwrap();
+        let sha256 = Sha256Digest::of(&bytes);
+        let name = package.file.file_name().unwrap().to_string_lossy().into_owned();
+        let package = BundlePackage {
+            name: package.name,
+            version: package.version,
+            architecture: platform.architecture.clone(),
+            file: name,
+            bytes: bytes.len() as u64,
+            sha256,
+            role: package.role,
+        };
+        store.insert_package(&package, &bytes[..]).unwrap();
+        package
+    });
+    let packages = packages.collect();
     let mut manifest = BundleManifest {
         v: 1,
         driver: driver.parse().unwrap(),
         flavour: ModuleFlavour::Open,
-        platform: Platform {
-            distribution: "debian".to_owned(),
-            release: "12".to_owned(),
-            architecture: "amd64".to_owned(),
-            format: PackageFormat::Deb,
-        },
+        platform,
         packages,
         absent: Vec::new(),
         requires: Vec::new(),
@@ -190,7 +213,6 @@ pub(crate) fn bundle(store: &Path, driver: &str, recipes: &[Recipe]) -> Bundle {
     };
     manifest.sort();
     let bundle = Bundle::new(manifest).unwrap();
-    fs::write(store.join(format!("bundles/{}.json", bundle.id())), bundle.encode().unwrap())
-        .unwrap();
+    store.insert_bundle(&bundle).unwrap();
     bundle
 }

@@ -9,14 +9,11 @@ use farrier_bundle::tuf::client::VerifiedRepository;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{StoreArgs, hint, path_text, size};
+use super::{DEFAULT_ROOT, StoreArgs, hint, path_text, size};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::{Hinted, note};
 use crate::printer::Printer;
-
-/// The root that a node trusts, which its operator puts there.
-const DEFAULT_ROOT: &str = "/etc/farrier/bundle-root.json";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

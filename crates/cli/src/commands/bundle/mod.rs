@@ -25,6 +25,8 @@ use farrier_bundle::store::Store;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
+/// The root that a node trusts, which its operator puts there.
+pub(crate) const DEFAULT_ROOT: &str = "/etc/farrier/bundle-root.json";
 /// The store of a node.
 const DEFAULT_STORE: &str = "/var/lib/farrier/bundles";
 

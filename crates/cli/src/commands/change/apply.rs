@@ -116,6 +116,8 @@ fn begin(
     yes: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
+    node.require_signed(to)?;
+    node.require_signed(from)?;
     // The journal is locked before the plan is made, so that the plan cannot go stale.
     let mut journal = node.open_journal()?;
     let last = journal.history().last().map(LastChange::from);
@@ -133,7 +135,7 @@ fn begin(
     admit(&request, last.as_ref()).map_err(|refusal| {
         Hinted::error(refusal.to_string(), "`farrier change status` shows the last change")
     })?;
-    let plan = ChangePlan::make(node, from, to, last.as_ref());
+    let plan = ChangePlan::make(node, from, to, last.as_ref())?;
     plan.print(from, to, printer)?;
     printer.finish()?;
     if !plan.is_possible() {
@@ -156,7 +158,8 @@ fn finish(
     journal: &mut ChangeJournal,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let state = execute(journal, &mut node.actuator(), &mut LocalClock, &mut StepLines::default())?;
+    let state =
+        execute(journal, &mut node.actuator()?, &mut LocalClock, &mut StepLines::default())?;
     if let Some(record) = journal.history().last() {
         print_end(record, printer)?;
     }
@@ -241,7 +244,7 @@ pub(super) fn rollback(args: &RollbackArgs, printer: &mut Printer) -> anyhow::Re
     journal.write(Timestamp::now(), &ChangeEntry::Resumed { boot: boot() })?;
     let state = execute(
         &mut journal,
-        &mut args.node.actuator(),
+        &mut args.node.actuator()?,
         &mut LocalClock,
         &mut StepLines::default(),
     )?;

@@ -1,7 +1,7 @@
 //! `farrier change`: moves this node to another driver bundle, with a verified way back.
 //!
 //! ```text
-//! plan, apply ─ BundleFiles, AptPackages ─ preflight, rehearsal ─> print
+//! plan, apply ─ BundleFiles, PackageManager ─ preflight, rehearsal ─> print
 //! apply, resume, rollback ─ ChangeJournal ─ farrier_hardware::change::execute ─> steps on stderr
 //! status, history ─ ChangeJournal (read only) ─> print
 //! ```

@@ -3,14 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farrier_bundle::store::{BundleStoreError, Store};
+use farrier_bundle::tuf::client::{ImportError, check_signed};
 use farrier_bundle::{Activation, Bundle, BundleId, PackageRole};
+use farrier_facts::node::Reading;
 use farrier_fleet::change::{BundleRef, ReloadMethod};
+use farrier_hardware::Root;
 use farrier_hardware::access;
 use farrier_hardware::change::{
-    AptPackages, BundleFiles, CHANGE_STATE_DIR, ChangeFailpoint, ChangeJournal, ChangeJournalError,
-    LinuxHost, NodeChangeActuator, Programs,
+    BundleFiles, CHANGE_STATE_DIR, ChangeFailpoint, ChangeJournal, ChangeJournalError, LinuxHost,
+    NodeChangeActuator, PackageManager, Programs, package_format, package_manager,
 };
 
+use crate::commands::bundle::DEFAULT_ROOT;
 use crate::failure::Hinted;
 
 /// Where the agent's cordon file is, if the node has no scheduler.
@@ -25,6 +30,9 @@ pub(super) struct ChangeNodeArgs {
     /// Folder with the bundles of this node
     #[arg(long, value_name = "DIR", default_value = BUNDLES, help_heading = NODE)]
     bundles: PathBuf,
+    /// File with the root metadata whose keys have to have signed the bundles
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_ROOT, help_heading = NODE)]
+    root: PathBuf,
     /// Folder of the change journal
     #[arg(long, value_name = "DIR", default_value = CHANGE_STATE_DIR, help_heading = NODE)]
     state_dir: PathBuf,
@@ -34,16 +42,35 @@ pub(super) struct ChangeNodeArgs {
 }
 
 impl ChangeNodeArgs {
-    pub(super) fn files(&self) -> BundleFiles {
-        BundleFiles::new(&self.bundles)
+    fn store(&self) -> anyhow::Result<Store> {
+        Store::open_existing(&self.bundles).map_err(|err| {
+            let hint = "`farrier bundle import` makes it";
+            anyhow::Error::new(err).context(Hinted::plain("this node has no bundles", hint))
+        })
     }
 
-    pub(super) fn actuator(&self) -> NodeChangeActuator<LinuxHost> {
-        NodeChangeActuator::new(
-            self.files(),
-            AptPackages::new(Programs::default()),
-            LinuxHost::new(&self.cordon_file),
-        )
+    pub(super) fn actuator(&self) -> anyhow::Result<NodeChangeActuator<LinuxHost>> {
+        let packages = packages()?;
+        let host = LinuxHost::new(&self.cordon_file, packages.format());
+        Ok(NodeChangeActuator::new(BundleFiles::new(self.store()?), packages, host))
+    }
+
+    /// Fails unless keys that this node trusts signed a bundle.
+    pub(super) fn require_signed(&self, bundle: &Bundle) -> anyhow::Result<()> {
+        let signed = check_signed(&self.store()?, &self.root, bundle.id());
+        signed.map_err(|err| {
+            let hint = match &err {
+                ImportError::NotImported { .. } => {
+                    "sign it with `farrier bundle sign`, then import it with `farrier bundle import`"
+                }
+                ImportError::Root { .. } => {
+                    "name the root file that this node trusts with --root; get it from those who sign"
+                }
+                _ => "do not install it before those who sign have looked at it",
+            };
+            let what = format!("bundle {} is not changed to or from", bundle.id().short());
+            anyhow::Error::new(err).context(Hinted::plain(&what, hint))
+        })
     }
 
     pub(super) fn read_journal(&self) -> anyhow::Result<ChangeJournal> {
@@ -79,7 +106,7 @@ impl ChangeNodeArgs {
             return self.bundle(name);
         }
         let bundles = self.list()?;
-        let packages = AptPackages::new(Programs::default());
+        let packages = packages()?;
         let installed = packages
             .installed(&bundles)
             .context("failed to read the package database of this node")?;
@@ -97,9 +124,15 @@ impl ChangeNodeArgs {
     }
 
     fn list(&self) -> anyhow::Result<Vec<Bundle>> {
-        self.files()
-            .list()
-            .with_context(|| format!("failed to read the bundles in `{}`", self.bundles.display()))
+        let store = match Store::open_existing(&self.bundles) {
+            Err(BundleStoreError::NoStore { .. }) => return Ok(Vec::new()),
+            opened => opened,
+        };
+        let inventory = store.and_then(|store| store.inventory());
+        let inventory = inventory.with_context(|| {
+            format!("failed to read the bundles in `{}`", self.bundles.display())
+        })?;
+        Ok(inventory.bundles.into_iter().map(|stored| stored.bundle).collect())
     }
 
     fn hint(&self, bundles: &[Bundle]) -> String {
@@ -111,6 +144,21 @@ impl ChangeNodeArgs {
             .map(|bundle| format!("{} ({})", bundle.id().short(), bundle.driver))
             .collect();
         format!("this node has {}", known.join(", "))
+    }
+}
+
+/// The package manager that has the driver.
+fn packages() -> anyhow::Result<Box<dyn PackageManager>> {
+    let programs = Programs::default();
+    match package_format(&Root::unrecorded("/"), &programs) {
+        Reading::Value(format) => Ok(package_manager(format, programs)),
+        Reading::Absent => Err(Hinted::error(
+            "this node has neither packages of dpkg nor of rpm",
+            "change its image",
+        )),
+        Reading::Unreadable(why) => {
+            Err(anyhow::Error::new(why).context("failed to find the package manager of the driver"))
+        }
     }
 }
 

@@ -66,8 +66,8 @@ impl ChangePlan {
         from: &Bundle,
         to: &Bundle,
         last: Option<&LastChange>,
-    ) -> Self {
-        let mut actuator = node.actuator();
+    ) -> anyhow::Result<Self> {
+        let mut actuator = node.actuator()?;
         let (preflight, unknown) = match actuator.preflight(to, from) {
             Reading::Value(failures) => (failures, Vec::new()),
             Reading::Absent => (Vec::new(), Vec::new()),
@@ -92,7 +92,7 @@ impl ChangePlan {
         } else {
             Rehearsal::NotRun
         };
-        Self {
+        Ok(Self {
             v: PLAN_VERSION,
             from: from.id().to_string(),
             from_driver: from.driver.to_string(),
@@ -103,7 +103,7 @@ impl ChangePlan {
             unknown,
             refused,
             rehearsal,
-        }
+        })
     }
 
     /// Whether the change can be applied.
@@ -184,10 +184,12 @@ fn print_packages(
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let to = args.node.bundle(&args.bundle)?;
+    args.node.require_signed(&to)?;
     let from = args.node.installed(args.from.as_deref())?;
+    args.node.require_signed(&from)?;
     let journal = args.node.read_journal()?;
     let last = journal.history().last().map(LastChange::from);
-    let plan = ChangePlan::make(&args.node, &from, &to, last.as_ref());
+    let plan = ChangePlan::make(&args.node, &from, &to, last.as_ref())?;
     match args.output {
         Output::Json => printer.json(&plan)?,
         Output::Table => plan.print(&from, &to, printer)?,
