@@ -121,7 +121,7 @@ impl DatabaseHealth {
         self.state().unrecorded.remove(receiver);
     }
 
-    /// Forgets the results: the database was replaced, and numbers its notifications anew.
+    /// Forgets the results: the database was replaced, and numbers its notifications from 1 again.
     pub(super) fn forget_results(&self) {
         self.state().unrecorded.clear();
     }

@@ -59,7 +59,11 @@ pub(super) async fn run(
         let message = match next(&store, &name).await {
             Ok(message) => message,
             Err(err) => {
-                tracing::error!(err = %WithCauses(&err), receiver = name, "failed to read the notification queue");
+                tracing::error!(
+                    err = %WithCauses(&err),
+                    receiver = name,
+                    "failed to read the notification queue"
+                );
                 handle.database.has_failed(user.clone(), &err);
                 signals.pause().await;
                 continue;
