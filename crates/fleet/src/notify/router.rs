@@ -526,17 +526,14 @@ impl Router {
             self.changed.groups.insert(id.clone());
             return resolve(id, &mut group, policy, now);
         }
-        let outgoing = match policy.route(&group.route) {
-            Some(route) => {
-                let keys = self.index.visible.get(id).into_iter().flatten();
-                let visible: Vec<(&IncidentKey, &Incident)> =
-                    keys.filter_map(|key| self.incidents.get_key_value(key)).collect();
-                fire(id, &mut group, route, policy, &visible, now)
-            }
-            None => {
-                group.is_changed = false;
-                Vec::new()
-            }
+        let outgoing = if let Some(route) = policy.route(&group.route) {
+            let keys = self.index.visible.get(id).into_iter().flatten();
+            let visible: Vec<(&IncidentKey, &Incident)> =
+                keys.filter_map(|key| self.incidents.get_key_value(key)).collect();
+            fire(id, &mut group, route, policy, &visible, now)
+        } else {
+            group.is_changed = false;
+            Vec::new()
         };
         // A group that still has to tell its news only told it to receivers that were added.
         let has_told_all = !outgoing.is_empty() && !group.is_changed;
