@@ -309,7 +309,7 @@ fn locked_queue(monitoring: &Monitoring, fleet: &Fleet) {
         // The request commits an entry, which the notifier has to read.
         let mut request = operator.spawn(&["fleet", "verify", "gpu-2"]);
         request.wait().unwrap();
-        monitoring.have_fired(&["FarrierNotificationsLag"])
+        monitoring.have_fired(&["FarrierNotificationsLag", "FarrierNotificationDatabaseFails"])
     });
     queue.execute_batch("ROLLBACK").unwrap();
 }
