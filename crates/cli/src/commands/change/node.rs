@@ -68,7 +68,7 @@ impl ChangeNodeArgs {
                 }
                 _ => "do not install it before those who sign have looked at it",
             };
-            let what = format!("bundle {} is not changed to or from", bundle.id().short());
+            let what = format!("bundle {} is refused", bundle.id().short());
             anyhow::Error::new(err).context(Hinted::plain(&what, hint))
         })
     }

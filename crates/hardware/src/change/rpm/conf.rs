@@ -59,7 +59,7 @@ fn without_excludes(text: &str) -> String {
         }
         match value.strip_suffix(&format!(" {names}")) {
             Some(value) => rest.push_str(&format!("{value}\n")),
-            // Somebody edited the line. It keeps what is in it.
+            // A person edited the line. It stays as it is.
             None => rest.push_str(next),
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_somebody_edited_is_kept() {
+    fn a_line_that_a_person_edited_is_kept() {
         let held = with_excludes("[main]\n", "main", "lib").replace("=lib", "=lib foo");
         assert_eq!(with_excludes(&held, "main", ""), "[main]\nexcludepkgs=lib foo\n");
     }

@@ -27,7 +27,7 @@ pub(super) struct Rehearsal<'p> {
 }
 
 impl<'p> Rehearsal<'p> {
-    /// Copies the database. Nobody changes it while the lock is held.
+    /// Copies the database. The lock keeps other programs from changing it.
     pub(super) fn begin(
         packages: &'p RpmPackages,
         _lock: &FileLock,
