@@ -556,7 +556,7 @@ impl TestFleet {
     }
 
     /// Reports a change of a finding as the next record of the node's journal.
-    fn finding_report(&self, id: &NodeId, change: Change) -> Event {
+    pub(crate) fn finding_report(&self, id: &NodeId, change: Change) -> Event {
         let last = self.state.nodes.get(id).and_then(|node| node.reports.record());
         let number = last.map_or(0, |record| record.number) + 1;
         let record = JournalPosition { journal: "first".to_owned(), number };

@@ -61,7 +61,7 @@ impl Totals {
         }
     }
 
-    /// A node of the pool became unfit because of one more finding.
+    /// A component of a node in the pool became unfit.
     pub(super) fn note_fault(&mut self, pool: &Pool, sku: Option<&str>) {
         *self.faults.entry((pool.clone(), sku.map(Arc::from))).or_default() += 1;
     }

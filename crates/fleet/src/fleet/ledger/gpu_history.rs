@@ -58,8 +58,8 @@ impl GpuHistories {
         self.0.get(uuid)?.serial.as_ref()
     }
 
-    /// Records that a finding opened or changed. `is_fault` is true if the finding makes the node
-    /// unfit now, and did not before the change.
+    /// Records that a finding opened or changed. `is_fault` is true if it makes a GPU unfit that was
+    /// not unfit before.
     pub(super) fn note_finding(&mut self, finding: &Finding, opened: bool, is_fault: bool) {
         let Some(uuid) = finding.subject.gpu() else { return };
         if finding.kind != FindingKind::Fault {

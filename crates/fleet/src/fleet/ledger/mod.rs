@@ -34,7 +34,7 @@ use super::identity::{Domain, NodeId, Pool};
 use super::order::OrderStatus;
 use super::policy::Autonomy;
 use super::state::{FleetState, Node, NodePhase};
-use crate::health::{Change, Finding};
+use crate::health::{Change, Finding, Subject};
 use account::{DAY_MS, LossKey, Totals};
 pub use classify::UNVERIFIED;
 use classify::{GpuState, LossReason, NodeMemory, classify};
@@ -385,12 +385,16 @@ impl Ledger {
 
     fn note_findings(&mut self, id: &NodeId, before: Option<&Node>, after: &Node, event: &Event) {
         let earlier = |id: &u64| before.and_then(|before| before.findings().get(id));
+        // One cause can open several findings of a component, such as an Xid and a lost GPU.
+        let unfit = before.into_iter().flat_map(|node| node.findings().values());
+        let mut unfit: BTreeSet<Subject> =
+            unfit.filter(|finding| ends_service(finding)).map(component).collect();
         for (number, finding) in after.findings() {
             let was = earlier(number);
             if was == Some(finding) {
                 continue;
             }
-            let is_fault = ends_service(finding) && !was.is_some_and(ends_service);
+            let is_fault = ends_service(finding) && unfit.insert(component(finding));
             if is_fault {
                 let sku = self.accounts.get(id).and_then(|account| account.sku_of(finding));
                 self.totals.note_fault(&after.location.pool, sku);
@@ -614,4 +618,9 @@ fn reliability(totals: &Totals) -> Vec<Reliability> {
         }
     };
     totals.pool_skus.iter().map(row).collect()
+}
+
+/// The component that a finding is about. The links of a GPU belong to it.
+fn component(finding: &Finding) -> Subject {
+    finding.subject.gpu().map_or_else(|| finding.subject.clone(), |gpu| Subject::Gpu(gpu.clone()))
 }

@@ -6,7 +6,7 @@ use farrier_fleet::fleet::ledger::report::{DriverUse, ShadowCounts, ShadowOutcom
 use farrier_fleet::fleet::ledger::{Cause, FleetReport, LedgerSpec};
 use farrier_fleet::fleet::policy::{Autonomy, PoolPolicy};
 use farrier_fleet::fleet::{Domain, Policy};
-use farrier_fleet::health::{Action, Severity};
+use farrier_fleet::health::{Action, Change, Finding, GpuUuid, Severity, Subject};
 use jiff::SignedDuration;
 
 use super::{check_sums, gpu, report};
@@ -224,6 +224,20 @@ fn a_gpu_that_moves_keeps_its_history() {
     assert_eq!(offender.nodes, [node(0), node(4)]);
     let is_for_replacement = report.rma.iter().map(|gpu| gpu.uuid.0.as_str());
     assert_eq!(is_for_replacement.collect::<Vec<_>>(), ["GPU-1"]);
+}
+
+#[test]
+fn findings_of_a_gpu_that_is_unfit_already_are_the_same_fault() {
+    let mut fleet = one_node(Autonomy::Observe);
+    fault(&mut fleet, 1);
+    let lost = finding(9, Severity::Fatal, Action::RebootNode, "gpu.lost", fleet.now);
+    let lost = Finding { subject: Subject::Gpu(GpuUuid("GPU-1".to_owned())), ..lost };
+    let lost = fleet.finding_report(&node(0), Change::Opened(lost));
+    fleet.batch(vec![(Actor::Node(node(0)), lost)]);
+    let report = whole(&fleet);
+    assert!(report.offenders.is_empty(), "{:?}", report.offenders);
+    assert_eq!((report.rma[0].faults, report.reliability[1].faults), (1, 1));
+    assert_eq!(report.rma[0].findings.len(), 2);
 }
 
 #[test]
