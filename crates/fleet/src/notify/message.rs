@@ -14,7 +14,7 @@ use super::notification::{
 };
 use super::policy::{AlertMatch, NotificationPolicy, NotificationRoute};
 use crate::fleet::identity::{Domain, Location, NodeId};
-use crate::fleet::reason::{order_text, subject_text, times_text};
+use crate::fleet::reason::{Reason, UnblockedBy, order_text, subject_text, times_text};
 use crate::fleet::state::{NodePhase, RepairAttempt};
 use crate::health::{Action, Severity};
 use crate::runbook;
@@ -219,19 +219,57 @@ fn action_needed(incident: &Incident, places: &AlertMatch) -> Option<String> {
     });
     let mut rationales: Vec<_> = rationales.collect();
     rationales.sort_by_key(|(order, _)| *order);
-    let task =
-        rationales.into_iter().find_map(|(_, rationale)| condition::operator_task(rationale));
-    if let Some(task) = task {
-        return Some(task.to_string());
+    let task = rationales
+        .into_iter()
+        .find_map(|(_, rationale)| Some((condition::operator_task(rationale)?, &rationale.reason)));
+    if let Some((task, reason)) = task {
+        return Some(task_text(&task, reason, incident.conditions.iter().find_map(remedy)));
     }
     match incident.worst()? {
-        Condition::Finding { action, remedy, affects_service: false, .. } => match (remedy, action)
-        {
-            (Some(remedy), _) => Some(remedy.clone()),
-            (None, Action::Ignore) => None,
-            (None, action) => Some(action.instruction().to_owned()),
-        },
+        worst @ Condition::Finding { affects_service: false, .. } => remedy(worst),
         _ => None,
+    }
+}
+
+/// What a person does about a finding.
+fn remedy(condition: &Condition) -> Option<String> {
+    match condition {
+        Condition::Finding { remedy: Some(remedy), .. } => Some(remedy.clone()),
+        Condition::Finding { action: Action::Ignore, .. } => None,
+        Condition::Finding { action, .. } => Some(action.instruction().to_owned()),
+        _ => None,
+    }
+}
+
+/// A task as an instruction. The controller only knows what it waits for.
+fn task_text(task: &UnblockedBy, reason: &Reason, remedy: Option<String>) -> String {
+    // Without counts and names of nodes: each change of the text is sent.
+    let full = match reason {
+        Reason::DisruptionBudget { domain, .. } => {
+            Some(format!("the disruption budget of {domain} is used up"))
+        }
+        Reason::CapacityFloor { domain, .. } => {
+            Some(format!("the capacity floor of {domain} is reached"))
+        }
+        _ => None,
+    };
+    if let Some(full) = full {
+        return format!(
+            "the node still takes work, because {full}: cordon it by hand, or return other nodes to service"
+        );
+    }
+    match task {
+        UnblockedBy::PolicyOrHold => {
+            let remedy = remedy.unwrap_or_else(|| "look at the node".to_owned());
+            format!("Farrier only observes this pool: cordon the node by hand; {remedy}")
+        }
+        UnblockedBy::DomainRepair { domain } => {
+            let name = String::from(domain.clone());
+            format!(
+                "repair {domain}; if its nodes do not recover then, run `farrier fleet domain repaired {name}`"
+            )
+        }
+        task => task.to_string(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_fleet::fleet::event::{JournalPosition, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::policy::Autonomy;
 use farrier_fleet::fleet::{
     Domain, Entry, Event, FleetState, LOGIC_VERSION, Location, NodeId, Policy,
 };
@@ -210,6 +211,38 @@ pub(crate) fn clear(fleet: &mut TestFleet, index: usize, number: u64) {
     let record = JournalPosition { journal: "first".to_owned(), number: last + 1 };
     let report = Event::FindingsReported { node: id.clone(), record, changes: vec![change] };
     fleet.batch(vec![(Actor::Node(id), report)]);
+}
+
+#[test]
+fn in_a_pool_that_only_observes_a_person_is_told_to_repair() {
+    let mut policy = all_to_ops();
+    policy.pools_default.autonomy = Autonomy::Observe;
+    let (mut fleet, mut follower) = fleet_with(policy);
+    let fault = finding(1, Severity::Fatal, Action::RebootNode, "gpu.xid", fleet.now);
+    fleet.report_finding(0, fault);
+    follower.follow(&fleet.log, false);
+    follower.wait(&mut fleet, 60);
+    let sent = follower.take();
+    let expected = format!(
+        "Farrier only observes this pool: cordon the node by hand; {}",
+        Action::RebootNode.instruction()
+    );
+    assert_eq!(only(&sent).action_needed, Some(expected));
+}
+
+#[test]
+fn a_node_that_waits_for_the_budget_is_said_to_take_work() {
+    let (mut fleet, mut follower) = fleet_with(all_to_ops());
+    for index in 0..NODES {
+        let fault = finding(1, Severity::Fatal, Action::RebootNode, "gpu.xid", fleet.now);
+        fleet.report_finding(index, fault);
+    }
+    follower.follow(&fleet.log, false);
+    follower.wait(&mut fleet, 60);
+    let sent = follower.take();
+    let needed = sent.iter().filter_map(|sent| sent.notification.action_needed.as_deref());
+    let texts: Vec<&str> = needed.collect();
+    assert!(texts.iter().any(|text| text.contains("still takes work")), "{texts:?}");
 }
 
 #[test]

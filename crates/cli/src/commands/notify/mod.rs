@@ -29,7 +29,7 @@ pub(crate) enum NotifyCommand {
     Drop(ChooseArgs),
     /// Mute alerts for a time
     ///
-    /// What still fires when the mute ends is then sent.
+    /// When the mute ends, alerts that still fire and were not told yet are sent.
     Mute(mute::MuteArgs),
     /// End a mute
     Unmute(mute::UnmuteArgs),

@@ -83,7 +83,8 @@ pub(super) fn unmute(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "mute": args.mute });
-    let confirmation = format!("mute {} has ended; what still fires is sent", args.mute);
+    let confirmation =
+        format!("mute {} has ended; alerts that were not told yet are sent now", args.mute);
     send(session, printer, "/api/v1/unmutes", &body, &confirmation)
 }
 
