@@ -51,7 +51,11 @@ impl ReceiverProblem {
     /// Whether a receiver must not be configured like this. Other problems, such as a missing file
     /// of a secret, may be solved later.
     pub fn is_error(&self) -> bool {
-        !self.err.is_retryable() || matches!(self.err, DeliveryError::Folder(_))
+        let is_refused = match &self.err {
+            DeliveryError::Folder(_) | DeliveryError::Command(CommandError::Start { .. }) => true,
+            _ => false,
+        };
+        is_refused || !self.err.is_retryable()
     }
 
     /// Whether the state of the file system causes the problem, so that another machine may not

@@ -178,9 +178,9 @@ impl DeliveryError {
             | Self::NoAuth { .. } => true,
             Self::Url(_) | Self::Email(_) | Self::Invalid { .. } => false,
             Self::Template(err) => matches!(err, TemplateError::Thread(_)),
-            Self::Command(err) => {
-                matches!(err, CommandError::Failed { .. } | CommandError::Wait { .. })
-            }
+            // A program may be replaced, its folder mounted later, or the machine short of
+            // processes. No repetition changes the arguments.
+            Self::Command(err) => !matches!(err, CommandError::NotAbsolute | CommandError::Nul),
             // A token or an address is often wrong only for a while, such as after a rotation.
             Self::Status { status, .. } => {
                 matches!(status, 401 | 403 | 404 | 408 | 425 | 429 | 500..=599)
