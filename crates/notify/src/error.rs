@@ -63,6 +63,14 @@ pub enum SecretError {
     TooLarge { path: PathBuf, max: u64 },
     #[error("`{}` has several lines or control characters; expected a secret in one line", path.display())]
     SeveralLines { path: PathBuf },
+    #[error("the secret in `{}` is not a URL that can be used", path.display())]
+    NotUrl {
+        path: PathBuf,
+        #[source]
+        err: ReceiverUrlError,
+    },
+    #[error("the secret in `{}` is not a token; expected ASCII", path.display())]
+    NotToken { path: PathBuf },
 }
 
 /// Why the root certificates are not usable.
