@@ -64,8 +64,9 @@ pub(crate) async fn load(
     files: &ReceiverFiles,
 ) -> Result<SecretText, DeliveryError> {
     let unreadable = |err| SecretError::Unreadable { path: file.0.clone(), err };
-    let (file, files) = (file.clone(), files.clone());
-    bounded_file::on_blocking_thread(move || read(&file, &files)).await.map_err(unreadable)?
+    let (secret, files) = (file.clone(), files.clone());
+    let loaded = bounded_file::on_blocking_thread(&file.0, move || read(&secret, &files)).await;
+    loaded.map_err(unreadable)?
 }
 
 /// Reads the URL of a receiver. It may be replaced, so an invalid one is an error of the secret.

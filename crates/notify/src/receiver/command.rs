@@ -71,8 +71,8 @@ async fn resolve(
         // The path is not examined, so no file system can delay this.
         ReceiverFiles::Any => files.program(program),
         ReceiverFiles::Within(_) => {
-            let (program, files) = (program.to_owned(), files.clone());
-            bounded_file::on_blocking_thread(move || files.program(&program)).await?
+            let (path, files) = (program.to_owned(), files.clone());
+            bounded_file::on_blocking_thread(program, move || files.program(&path)).await?
         }
     }
 }
