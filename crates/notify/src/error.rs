@@ -2,6 +2,7 @@
 //! often is one.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,6 +113,18 @@ pub enum CommandError {
     Failed { program: PathBuf, status: std::process::ExitStatus, output: String },
 }
 
+impl CommandError {
+    /// A program may be replaced, its folder mounted later, or the machine short of processes. No
+    /// repetition changes the arguments.
+    fn is_retryable(&self) -> bool {
+        match self {
+            Self::NotAbsolute | Self::Nul => false,
+            Self::Start { err, .. } => err.kind() != ErrorKind::ArgumentListTooLong,
+            Self::Wait { .. } | Self::Failed { .. } => true,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
     #[error(transparent)]
@@ -186,9 +199,7 @@ impl DeliveryError {
             | Self::NoAuth { .. } => true,
             Self::Url(_) | Self::Email(_) | Self::Invalid { .. } => false,
             Self::Template(err) => matches!(err, TemplateError::Thread(_)),
-            // A program may be replaced, its folder mounted later, or the machine short of
-            // processes. No repetition changes the arguments.
-            Self::Command(err) => !matches!(err, CommandError::NotAbsolute | CommandError::Nul),
+            Self::Command(err) => err.is_retryable(),
             // A token or an address is often wrong only for a while, such as after a rotation.
             Self::Status { status, .. } => {
                 matches!(status, 401 | 403 | 404 | 408 | 425 | 429 | 500..=599)

@@ -160,3 +160,21 @@ fn environment(notification: &CleanNotification) -> Vec<(&'static str, String)> 
         ("FARRIER_TEXT", text::text(notification)),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_hook_is_resolved_without_a_thread() {
+        let path = Path::new("/usr/local/bin/page");
+        let resolved = pin!(resolve(path, &ReceiverFiles::Any));
+        // Outside of a runtime, starting a thread would panic.
+        let polled = resolved.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Ok(Ok(found))) if found == path));
+    }
+}

@@ -130,6 +130,16 @@ async fn a_program_that_cannot_start_is_retried() {
     assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
 }
 
+/// It would stop all later messages of the receiver.
+#[tokio::test]
+async fn arguments_that_are_too_long_are_not_retried() {
+    let argv = vec!["/bin/true".to_owned(), "a".repeat(4 << 20)];
+    let err = deliver(&Receiver::Command(CommandReceiver { argv, timeout_s: 30 })).await;
+    let err = err.unwrap_err();
+    assert!(matches!(err, DeliveryError::Command(CommandError::Start { .. })), "{err}");
+    assert!(!err.is_retryable(), "{err}");
+}
+
 /// A folder that is not mounted yet.
 #[tokio::test]
 async fn a_program_whose_folder_comes_later_is_retried() {
