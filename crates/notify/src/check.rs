@@ -20,7 +20,6 @@ use crate::receiver::{alertmanager, command, email, pagerduty, slack, webhook};
 use crate::secret;
 use crate::text::CleanNotification;
 use crate::tls;
-use crate::url::HttpUrl;
 
 /// Something wrong with a receiver.
 #[derive(Debug)]
@@ -51,7 +50,14 @@ impl ReceiverProblem {
     /// Whether a receiver must not be configured like this. Other problems, such as a missing file
     /// of a secret, may be solved later.
     pub fn is_error(&self) -> bool {
-        !self.err.is_retryable() || matches!(self.err, DeliveryError::Folder(_))
+        let is_refused = match &self.err {
+            DeliveryError::Folder(_) | DeliveryError::Command(CommandError::Start { .. }) => true,
+            DeliveryError::Secret(err) => {
+                matches!(err, SecretError::NotUrl { .. } | SecretError::NotToken { .. })
+            }
+            _ => false,
+        };
+        is_refused || !self.err.is_retryable()
     }
 
     /// Whether the state of the file system causes the problem, so that another machine may not
@@ -99,6 +105,12 @@ impl Problems<'_> {
         }
     }
 
+    fn token(&mut self, key: &'static str, file: Option<&SecretFile>) {
+        if let Some(file) = file {
+            self.add(key, secret::read_token(file, self.files));
+        }
+    }
+
     fn ca(&mut self, path: Option<&Path>) {
         if let Some(path) = path {
             self.add("ca", tls::read_ca(path));
@@ -108,7 +120,7 @@ impl Problems<'_> {
 
 fn check_alertmanager(receiver: &AlertmanagerReceiver, problems: &mut Problems<'_>) {
     problems.add("url", alertmanager::url(receiver));
-    problems.secret("bearer_token", receiver.bearer_token.as_ref());
+    problems.token("bearer_token", receiver.bearer_token.as_ref());
     problems.ca(receiver.ca.as_deref());
 }
 
@@ -131,15 +143,12 @@ fn check_webhook(receiver: &WebhookReceiver, problems: &mut Problems<'_>) {
         problems.add("content_type", header.map_err(|_| DeliveryError::Invalid { what }));
     }
     problems.secret("hmac_key", receiver.hmac_key.as_ref());
-    problems.secret("bearer_token", receiver.bearer_token.as_ref());
+    problems.token("bearer_token", receiver.bearer_token.as_ref());
     problems.ca(receiver.ca.as_deref());
 }
 
 fn check_slack(receiver: &SlackReceiver, problems: &mut Problems<'_>) {
-    match secret::read(&receiver.url, problems.files) {
-        Ok(url) => problems.add("url", HttpUrl::parse_confidential(url.expose())),
-        Err(err) => problems.add("url", Err::<(), _>(err)),
-    }
+    problems.add("url", secret::read_url(&receiver.url, problems.files));
     for sample in samples() {
         let rendered = slack::body(receiver, &sample);
         if rendered.is_err() {

@@ -2,6 +2,7 @@
 //! often is one.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,6 +64,14 @@ pub enum SecretError {
     TooLarge { path: PathBuf, max: u64 },
     #[error("`{}` has several lines or control characters; expected a secret in one line", path.display())]
     SeveralLines { path: PathBuf },
+    #[error("the secret in `{}` is not a URL that can be used", path.display())]
+    NotUrl {
+        path: PathBuf,
+        #[source]
+        err: ReceiverUrlError,
+    },
+    #[error("the secret in `{}` is not a token; expected ASCII", path.display())]
+    NotToken { path: PathBuf },
 }
 
 /// Why the root certificates are not usable.
@@ -102,6 +111,18 @@ pub enum CommandError {
     /// `output` is the end of its stderr.
     #[error("`{}` ended with {status}{}", program.display(), said(output))]
     Failed { program: PathBuf, status: std::process::ExitStatus, output: String },
+}
+
+impl CommandError {
+    /// A program may be replaced, its folder mounted later, or the machine short of processes. No
+    /// repetition changes the arguments.
+    fn is_retryable(&self) -> bool {
+        match self {
+            Self::NotAbsolute | Self::Nul => false,
+            Self::Start { err, .. } => err.kind() != ErrorKind::ArgumentListTooLong,
+            Self::Wait { .. } | Self::Failed { .. } => true,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -178,9 +199,7 @@ impl DeliveryError {
             | Self::NoAuth { .. } => true,
             Self::Url(_) | Self::Email(_) | Self::Invalid { .. } => false,
             Self::Template(err) => matches!(err, TemplateError::Thread(_)),
-            Self::Command(err) => {
-                matches!(err, CommandError::Failed { .. } | CommandError::Wait { .. })
-            }
+            Self::Command(err) => err.is_retryable(),
             // A token or an address is often wrong only for a while, such as after a rotation.
             Self::Status { status, .. } => {
                 matches!(status, 401 | 403 | 404 | 408 | 425 | 429 | 500..=599)

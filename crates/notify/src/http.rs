@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::error::{DeliveryError, DeliveryStep};
 use crate::receiver_answer::AnswerSecrets;
-use crate::secret::SecretText;
+use crate::secret::BearerToken;
 use crate::tls;
 use crate::url::HttpUrl;
 
@@ -91,13 +91,9 @@ impl<'r> HttpRequest<'r> {
         self.secrets.add(secret);
     }
 
-    pub(crate) fn bearer(&mut self, token: &SecretText) -> Result<(), DeliveryError> {
-        let value = HeaderValue::from_str(&format!("Bearer {}", token.expose()));
-        let mut value = value.map_err(|_| DeliveryError::Invalid { what: "the bearer token" })?;
-        value.set_sensitive(true);
-        self.headers.insert(AUTHORIZATION, value);
-        self.hide(token.expose());
-        Ok(())
+    pub(crate) fn bearer(&mut self, token: &BearerToken) {
+        self.headers.insert(AUTHORIZATION, token.header.clone());
+        self.hide(token.secret.expose());
     }
 
     /// Sends the request. Any status from 200 to 299 is a success. Returns the body of the response

@@ -5,10 +5,12 @@ use std::path::Path;
 
 use farrier_fleet::notify::SecretFile;
 use farrier_wire::file_mode::{self, FileKind};
+use hyper::header::HeaderValue;
 
 use crate::bounded_file;
 use crate::error::{DeliveryError, SecretError};
 use crate::folders::ReceiverFiles;
+use crate::url::HttpUrl;
 
 /// Tokens and webhook URLs are far smaller.
 const SECRET_BYTES_MAX: u64 = 8 << 10;
@@ -62,8 +64,66 @@ pub(crate) async fn load(
     files: &ReceiverFiles,
 ) -> Result<SecretText, DeliveryError> {
     let unreadable = |err| SecretError::Unreadable { path: file.0.clone(), err };
-    let (file, files) = (file.clone(), files.clone());
-    bounded_file::on_blocking_thread(move || read(&file, &files)).await.map_err(unreadable)?
+    let (secret, files) = (file.clone(), files.clone());
+    let loaded = bounded_file::on_blocking_thread(&file.0, move || read(&secret, &files)).await;
+    loaded.map_err(unreadable)?
+}
+
+/// Reads the URL of a receiver. It may be replaced, so an invalid one is an error of the secret.
+pub(crate) fn read_url(file: &SecretFile, files: &ReceiverFiles) -> Result<HttpUrl, DeliveryError> {
+    url(&read(file, files)?, file)
+}
+
+/// Reads the URL of a receiver without blocking the runtime.
+pub(crate) async fn load_url(
+    file: &SecretFile,
+    files: &ReceiverFiles,
+) -> Result<HttpUrl, DeliveryError> {
+    url(&load(file, files).await?, file)
+}
+
+fn url(secret: &SecretText, file: &SecretFile) -> Result<HttpUrl, DeliveryError> {
+    let url = HttpUrl::parse_confidential(secret.expose());
+    Ok(url.map_err(|err| SecretError::NotUrl { path: file.0.clone(), err })?)
+}
+
+/// A token for the header `Authorization`. It has no `Debug`, so that it cannot reach a log.
+pub(crate) struct BearerToken {
+    pub(crate) secret: SecretText,
+    pub(crate) header: HeaderValue,
+}
+
+impl BearerToken {
+    fn new(secret: SecretText, file: &SecretFile) -> Result<Self, DeliveryError> {
+        let invalid = || SecretError::NotToken { path: file.0.clone() };
+        // An editor may have added a byte order mark, or a typographic quotation mark.
+        if !secret.expose().is_ascii() {
+            return Err(invalid().into());
+        }
+        let header = HeaderValue::from_str(&format!("Bearer {}", secret.expose()));
+        let mut header = header.map_err(|_| invalid())?;
+        header.set_sensitive(true);
+        Ok(Self { secret, header })
+    }
+}
+
+/// Reads a token. It may be replaced, so an invalid one is an error of the secret.
+pub(crate) fn read_token(
+    file: &SecretFile,
+    files: &ReceiverFiles,
+) -> Result<BearerToken, DeliveryError> {
+    BearerToken::new(read(file, files)?, file)
+}
+
+/// Reads a token, if the receiver has one, without blocking the runtime.
+pub(crate) async fn load_token(
+    file: Option<&SecretFile>,
+    files: &ReceiverFiles,
+) -> Result<Option<BearerToken>, DeliveryError> {
+    match file {
+        Some(file) => Ok(Some(BearerToken::new(load(file, files).await?, file)?)),
+        None => Ok(None),
+    }
 }
 
 /// Reads a secret if the receiver has one.

@@ -63,9 +63,10 @@ pub(crate) fn client_config(
 pub(crate) async fn load_roots(
     ca: Option<&Path>,
 ) -> Result<Vec<CertificateDer<'static>>, DeliveryError> {
+    // Without a file, these are the roots of the machine.
+    let path = ca.unwrap_or(Path::new(""));
     let ca = ca.map(Path::to_owned);
-    let path = ca.clone().unwrap_or_default();
-    let unreadable = |err| RootsError::Unreadable { path, err };
-    let loaded = bounded_file::on_blocking_thread(move || roots(ca.as_deref())).await;
+    let loaded = bounded_file::on_blocking_thread(path, move || roots(ca.as_deref())).await;
+    let unreadable = |err| RootsError::Unreadable { path: path.to_owned(), err };
     Ok(loaded.map_err(unreadable)??)
 }

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use hyper::Uri;
+use rustls::pki_types::ServerName;
 
 /// An absolute `http` or `https` URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HttpUrl {
     uri: Uri,
+    path_and_query: String,
     host: String,
     port: u16,
     is_tls: bool,
@@ -49,8 +51,19 @@ impl HttpUrl {
         if host.is_empty() || text.contains('#') || (has_port && port.is_none()) {
             return Err(ReceiverUrlError::Form);
         }
+        // TLS verifies the name of the server.
+        if is_tls && ServerName::try_from(host.as_str()).is_err() {
+            return Err(ReceiverUrlError::Form);
+        }
         let port = port.unwrap_or(if is_tls { 443 } else { 80 });
-        Ok(Self { uri, host, port, is_tls })
+        let path_and_query = uri.path_and_query().map_or("", |path| path.as_str());
+        // A request needs a path, also if the URL has only a query.
+        let slash = if path_and_query.starts_with('/') { "" } else { "/" };
+        let path_and_query = format!("{slash}{path_and_query}");
+        if path_and_query.parse::<Uri>().is_err() {
+            return Err(ReceiverUrlError::Form);
+        }
+        Ok(Self { uri, path_and_query, host, port, is_tls })
     }
 
     /// Parses the URL of a request that has a secret in its headers, body or URL.
@@ -84,7 +97,7 @@ impl HttpUrl {
     }
 
     pub(crate) fn path_and_query(&self) -> &str {
-        self.uri.path_and_query().map_or("/", |path| path.as_str())
+        &self.path_and_query
     }
 }
 

@@ -16,7 +16,7 @@ use crate::fleet::reason::{
     FindingSummary, GpuLocation, OrderFailure, Rationale, Reason, UnblockedBy, bounded,
 };
 use crate::fleet::state::{DisruptionSlot, DomainFault, Node, NodePhase, Symptom};
-use crate::health::{Action, Finding, Severity, Subject};
+use crate::health::{Action, Finding, FindingKind, Severity, Subject};
 
 /// Maximum number of findings of an incident. A node with hundreds of findings has one message, not
 /// a list.
@@ -40,9 +40,16 @@ pub enum Condition {
         remedy: Option<String>,
         /// Whether the server takes the node out of service or suspects it, and repairs it.
         affects_service: bool,
+        /// Whether it is no fault, so that it is no symptom of a domain fault.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_advice: bool,
     },
     HeartbeatLost {
         since: Timestamp,
+        /// Whether the certificates of the node are revoked. This is the cause then, and no domain
+        /// fault is.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_revoked: bool,
     },
     /// The node is suspect or out of service.
     Phase {
@@ -73,6 +80,7 @@ impl Condition {
             action: finding.action,
             remedy: finding.remedy.as_deref().map(bounded),
             affects_service: affects_service(finding),
+            is_advice: finding.kind == FindingKind::Advice,
         }
     }
 
@@ -130,16 +138,19 @@ impl Condition {
         (std::cmp::Reverse(self.severity()), consequence)
     }
 
-    /// How it relates to a fault of a failure domain that its node is in.
+    /// How it relates to a fault of a failure domain that its node is in. Only what the node's
+    /// state counts as a symptom ([`Node::symptoms`]) makes the node part of the fault.
     pub(super) fn relation(&self, fault: Symptom) -> FaultRelation {
         let of_symptom = |is_of_symptom: bool| {
             if is_of_symptom { FaultRelation::Explained } else { FaultRelation::Independent }
         };
         match self {
-            Self::Finding { summary, .. } => {
-                of_symptom(Symptom::from_code(&summary.code) == Some(fault))
+            Self::Finding { summary, is_advice, .. } => {
+                of_symptom(!is_advice && Symptom::from_code(&summary.code) == Some(fault))
             }
-            Self::HeartbeatLost { .. } => of_symptom(fault == Symptom::HeartbeatLost),
+            Self::HeartbeatLost { is_revoked, .. } => {
+                of_symptom(!is_revoked && fault == Symptom::HeartbeatLost)
+            }
             Self::Phase { rationale, .. } | Self::Deferred { rationale } => {
                 relation_of_reason(&rationale.reason, fault)
             }
@@ -351,9 +362,9 @@ fn with_few_codes<F: Borrow<Finding>>(
 /// What is wrong with the service of a node, besides findings.
 fn of_service(node: &Node) -> Vec<Condition> {
     let mut conditions = Vec::new();
-    conditions.extend(
-        node.liveness.heartbeat_lost_since().map(|since| Condition::HeartbeatLost { since }),
-    );
+    let is_revoked = node.liveness.certificate_revoked_at().is_some();
+    let lost_since = node.liveness.heartbeat_lost_since();
+    conditions.extend(lost_since.map(|since| Condition::HeartbeatLost { since, is_revoked }));
     let phase = node.phase();
     if !matches!(phase, NodePhase::Joining | NodePhase::InService) {
         let rationale = node.phase.rationale().clone();

@@ -121,7 +121,7 @@ pub(super) fn describe(condition: &Condition) -> String {
     match condition {
         Condition::Finding { summary, text, .. } if summary.detail.is_empty() => text.clone(),
         Condition::Finding { summary, text, .. } => format!("{}: {text}", summary.detail),
-        Condition::HeartbeatLost { since } => {
+        Condition::HeartbeatLost { since, .. } => {
             format!("no heartbeat from the agent since {since:.0}")
         }
         Condition::Phase { phase: NodePhase::Suspect, rationale } => {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use farrier_fleet::fleet::event::{JournalPosition, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Domain, Event, Location, NodeId, NodePhase, OrderKind};
-use farrier_fleet::health::{Action, Change, Severity};
+use farrier_fleet::health::{Action, Change, Finding, FindingKind, Severity};
 use farrier_fleet::notify::{
     Condition, FleetView, IncidentKey, MuteMatch, Notification, NotificationKind,
     NotificationStatus, Outgoing, Router, concerned_node,
@@ -383,6 +383,59 @@ fn a_mute_of_a_failure_domain_does_not_hide_faults_of_others_there() {
         let is_fault = |one: &Outgoing| one.notification.kind == NotificationKind::DomainFault;
         assert_eq!(sent.iter().any(is_fault), has_foreign_node, "{sent:#?}");
     }
+}
+
+/// Nodes 0 to 4 of a leaf switch are of tenant `a`, which mutes the switch. Node 5 is of tenant `b`.
+fn fleet_with_muted_leaf() -> (TestFleet, Follower) {
+    let (mut fleet, follower) = fleet_with(all_to_ops());
+    (0..NODES).for_each(|index| place(&mut fleet, index, if index < 5 { "a" } else { "b" }));
+    let by_a = mute_by_a(&fleet, "leaf:l0");
+    fleet.request(by_a);
+    (fleet, follower)
+}
+
+fn nodes_of_fault(follower: &Follower) -> BTreeSet<NodeId> {
+    let key = IncidentKey::DomainFault("leaf:l0".parse().unwrap());
+    let (_, fault) = follower.router.incidents().find(|(found, _)| **found == key).unwrap();
+    assert!(fault.is_suppressed, "it is muted");
+    fault.nodes.iter().map(|(id, _)| id.clone()).collect()
+}
+
+#[test]
+fn a_domain_fault_hides_no_advice_of_a_node_that_it_does_not_name() {
+    let (mut fleet, mut follower) = fleet_with_muted_leaf();
+    fleet.ports_down(0..5);
+    let warning = finding(1, Severity::Warning, Action::Investigate, "nic.mtu-small", fleet.now);
+    fleet.report_finding(5, Finding { kind: FindingKind::Advice, ..warning });
+    follower.follow(&fleet.log, true);
+    assert_eq!(nodes_of_fault(&follower), (0..5).map(node).collect());
+    follower.wait(&mut fleet, 60);
+    let sent = follower.take();
+    assert_eq!(names(only(&sent)), BTreeSet::from([node(5)]));
+    assert_eq!(sent[0].notification.code, "nic.mtu-small");
+}
+
+/// The node sends no heartbeats because of the revocation.
+#[test]
+fn a_domain_fault_hides_no_lost_heartbeat_of_a_revoked_node() {
+    let (mut fleet, mut follower) = fleet_with_muted_leaf();
+    fleet.act(&Act::Hold(5));
+    fleet.act(&Act::Revoke(5));
+    fleet.complete_all_orders();
+    follower.follow(&fleet.log, false);
+    follower.wait(&mut fleet, 900);
+    follower.take();
+    (0..6).for_each(|index| fleet.act(&Act::HeartbeatLost(index)));
+    follower.follow(&fleet.log, true);
+    assert_eq!(nodes_of_fault(&follower), (0..5).map(node).collect());
+    follower.wait(&mut fleet, 900);
+    let sent = follower.take();
+    let of_5 = |one: &&Outgoing| names(&one.notification).contains(&node(5));
+    let told: Vec<&Outgoing> = sent.iter().filter(of_5).collect();
+    assert!(
+        told.iter().any(|one| one.notification.kind == NotificationKind::HeartbeatLost),
+        "{sent:#?}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{portable_key, word};
 use crate::error::DeliveryError;
 use crate::folders::ReceiverFiles;
 use crate::http::HttpRequest;
-use crate::secret::{self, SecretText};
+use crate::secret::{self, BearerToken};
 use crate::text::{self, CleanNotification};
 use crate::url::{HttpUrl, ReceiverUrlError};
 
@@ -57,7 +57,7 @@ pub(crate) async fn deliver(
     notification: &CleanNotification,
     files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
-    let token = secret::load_any(receiver.bearer_token.as_ref(), files).await?;
+    let token = secret::load_token(receiver.bearer_token.as_ref(), files).await?;
     let url = url(receiver)?;
     let active = active_alerts(receiver, &url, token.as_ref(), notification).await?;
     let alerts = serde_json::to_vec(&alerts(notification, active));
@@ -65,7 +65,7 @@ pub(crate) async fn deliver(
     let url = url.join("/api/v2/alerts")?;
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     if let Some(token) = &token {
-        post.bearer(token)?;
+        post.bearer(token);
     }
     post.send().await?;
     Ok(())
@@ -82,7 +82,7 @@ pub(crate) fn url(receiver: &AlertmanagerReceiver) -> Result<HttpUrl, ReceiverUr
 async fn active_alerts(
     receiver: &AlertmanagerReceiver,
     url: &HttpUrl,
-    token: Option<&SecretText>,
+    token: Option<&BearerToken>,
     notification: &CleanNotification,
 ) -> Result<Vec<ActiveAlert>, DeliveryError> {
     let group = group(notification).replace('\\', "\\\\").replace('"', "\\\"");
@@ -91,7 +91,7 @@ async fn active_alerts(
     let host = url.host().to_owned();
     let mut get = HttpRequest::get(url, ALERTS_BYTES_MAX, receiver.ca.as_deref());
     if let Some(token) = token {
-        get.bearer(token)?;
+        get.bearer(token);
     }
     let body = get.send().await?;
     serde_json::from_slice(&body).map_err(|_| DeliveryError::Response { host })

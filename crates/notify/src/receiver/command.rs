@@ -1,6 +1,7 @@
 //! A program on this machine. It gets the notification as JSON on stdin and as environment
 //! variables, and is killed with its children after a timeout.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 use super::word;
 use crate::bounded_file;
 use crate::error::{CommandError, DeliveryError, DeliveryStep};
-use crate::folders::ReceiverFiles;
+use crate::folders::{FolderError, ReceiverFiles};
 use crate::receiver_answer::SHOWN_CHARS_MAX;
 use crate::text::{self, CleanNotification};
 
@@ -34,12 +35,8 @@ pub(crate) async fn deliver(
     files: &ReceiverFiles,
 ) -> Result<(), DeliveryError> {
     let program = program(receiver)?;
-    let resolved = bounded_file::on_blocking_thread({
-        let (program, files) = (program.clone(), files.clone());
-        move || files.program(&program)
-    });
     let start_error = |err| CommandError::Start { program: program.clone(), err };
-    let resolved = resolved.await.and_then(|result| result).map_err(start_error)??;
+    let resolved = resolve(&program, files).await.map_err(start_error)??;
     let mut command = Command::new(&resolved);
     command
         .arg0(&program)
@@ -63,6 +60,21 @@ pub(crate) async fn deliver(
         ended.map_err(|_| DeliveryError::TimedOut { step: DeliveryStep::Command, limit })?;
     group.0 = None;
     ended.map_err(DeliveryError::Command)
+}
+
+/// The file to start.
+async fn resolve(
+    program: &Path,
+    files: &ReceiverFiles,
+) -> io::Result<Result<PathBuf, FolderError>> {
+    match files {
+        // The path is not examined, so no file system can delay this.
+        ReceiverFiles::Any => files.program(program),
+        ReceiverFiles::Within(_) => {
+            let (path, files) = (program.to_owned(), files.clone());
+            bounded_file::on_blocking_thread(program, move || files.program(&path)).await?
+        }
+    }
 }
 
 pub(crate) fn program(receiver: &CommandReceiver) -> Result<PathBuf, CommandError> {
@@ -147,4 +159,22 @@ fn environment(notification: &CleanNotification) -> Vec<(&'static str, String)> 
         ("FARRIER_SUBJECT", text::subject(notification)),
         ("FARRIER_TEXT", text::text(notification)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_hook_is_resolved_without_a_thread() {
+        let path = Path::new("/usr/local/bin/page");
+        let resolved = pin!(resolve(path, &ReceiverFiles::Any));
+        // Outside of a runtime, starting a thread would panic.
+        let polled = resolved.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Ok(Ok(found))) if found == path));
+    }
 }

@@ -11,7 +11,6 @@ use crate::http::HttpRequest;
 use crate::secret;
 use crate::template::{self, Markup, TemplateError};
 use crate::text::{self, CleanNotification};
-use crate::url::HttpUrl;
 
 pub(crate) async fn deliver(
     receiver: &SlackReceiver,
@@ -21,7 +20,7 @@ pub(crate) async fn deliver(
     let rendered = (receiver.clone(), notification.clone());
     let rendered = template::on_blocking_thread(move || body(&rendered.0, &rendered.1)).await;
     let body = rendered?.to_string().into_bytes();
-    let url = HttpUrl::parse_confidential(secret::load(&receiver.url, files).await?.expose())?;
+    let url = secret::load_url(&receiver.url, files).await?;
     let mut post = HttpRequest::post(url, "application/json", body, receiver.ca.as_deref())?;
     let path = post.url.path_and_query().to_owned();
     post.hide(&path);

@@ -51,8 +51,8 @@ pub(crate) async fn deliver(
         let path = post.url.path_and_query().to_owned();
         post.hide(&path);
     }
-    if let Some(file) = &receiver.bearer_token {
-        post.bearer(&secret::load(file, files).await?)?;
+    if let Some(token) = secret::load_token(receiver.bearer_token.as_ref(), files).await? {
+        post.bearer(&token);
     }
     post.send().await?;
     Ok(())
@@ -66,9 +66,7 @@ pub(crate) fn url(
     Ok(match (&receiver.url, &receiver.bearer_token) {
         (WebhookUrl::Public(url), None) => HttpUrl::parse(url)?,
         (WebhookUrl::Public(url), Some(_)) => HttpUrl::parse_confidential(url)?,
-        (WebhookUrl::Secret(file), _) => {
-            HttpUrl::parse_confidential(secret::read(file, files)?.expose())?
-        }
+        (WebhookUrl::Secret(file), _) => secret::read_url(file, files)?,
     })
 }
 
@@ -79,9 +77,7 @@ async fn load_url(
 ) -> Result<HttpUrl, DeliveryError> {
     match &receiver.url {
         WebhookUrl::Public(_) => url(receiver, files),
-        WebhookUrl::Secret(file) => {
-            Ok(HttpUrl::parse_confidential(secret::load(file, files).await?.expose())?)
-        }
+        WebhookUrl::Secret(file) => secret::load_url(file, files).await,
     }
 }
 

@@ -106,19 +106,57 @@ async fn a_command_that_does_not_read_its_input_succeeds() {
     deliver(&script(folder.path(), "exec < /dev/null; exit 0", 300)).await.unwrap();
 }
 
+/// It may be missing only for a while, such as while it is replaced. Then it gets all that waits.
 #[tokio::test]
-async fn a_program_that_cannot_start_is_not_retried() {
-    for (argv, is_absolute) in [("/nonexistent/page", true), ("page", false), ("/etc/passwd", true)]
-    {
-        let argv = vec![argv.to_owned()];
-        let receiver = Receiver::Command(CommandReceiver { argv, timeout_s: 30 });
+async fn a_program_that_cannot_start_is_retried() {
+    let receiver = |program: &str| {
+        let argv = vec![program.to_owned()];
+        Receiver::Command(CommandReceiver { argv, timeout_s: 30 })
+    };
+    for program in ["/nonexistent/page", "/etc/passwd"] {
+        let receiver = receiver(program);
         let err = deliver(&receiver).await.unwrap_err();
-        assert!(!err.is_retryable(), "{err}");
-        let is_start = matches!(err, DeliveryError::Command(CommandError::Start { .. }));
-        assert_eq!(is_start, is_absolute, "{err}");
+        assert!(matches!(err, DeliveryError::Command(CommandError::Start { .. })), "{err}");
+        assert!(err.is_retryable() && !err.reached_receiver(), "{err}");
         let problems = farrier_notify::check(&receiver, &ReceiverFiles::Any);
-        assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
+        assert!(problems.len() == 1 && problems[0].key == "argv", "{problems:?}");
+        assert!(problems[0].is_error() && problems[0].is_about_files(), "{problems:?}");
     }
+    let receiver = receiver("page");
+    let err = deliver(&receiver).await.unwrap_err();
+    assert!(matches!(err, DeliveryError::Command(CommandError::NotAbsolute)), "{err}");
+    assert!(!err.is_retryable(), "{err}");
+    let problems = farrier_notify::check(&receiver, &ReceiverFiles::Any);
+    assert_eq!(problems.iter().map(|problem| problem.key).collect::<Vec<_>>(), ["argv"]);
+}
+
+/// It would stop all later messages of the receiver.
+#[tokio::test]
+async fn arguments_that_are_too_long_are_not_retried() {
+    let argv = vec!["/bin/true".to_owned(), "a".repeat(4 << 20)];
+    let err = deliver(&Receiver::Command(CommandReceiver { argv, timeout_s: 30 })).await;
+    let err = err.unwrap_err();
+    assert!(matches!(err, DeliveryError::Command(CommandError::Start { .. })), "{err}");
+    assert!(!err.is_retryable(), "{err}");
+}
+
+/// A folder that is not mounted yet.
+#[tokio::test]
+async fn a_program_whose_folder_comes_later_is_retried() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = folder.path().join("commands");
+    let page = commands.join("page");
+    let sender =
+        Sender::within(ReceiverFolders { commands: vec![commands.clone()], secrets: Vec::new() });
+    let argv = vec![page.to_str().unwrap().to_owned()];
+    let receiver = Receiver::Command(CommandReceiver { argv, timeout_s: 300 });
+    let err = sender.deliver(&receiver, &notification()).await.unwrap_err();
+    assert!(matches!(err, DeliveryError::Command(CommandError::Start { .. })), "{err}");
+    assert!(err.is_retryable() && !err.reached_receiver(), "{err}");
+    std::fs::create_dir(&commands).unwrap();
+    std::fs::set_permissions(&commands, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&page, "#!/bin/sh\nexit 0\n");
+    sender.deliver(&receiver, &notification()).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farrier_fleet::notify::{
-    PagerdutyReceiver, Receiver, SlackReceiver, WebhookReceiver, WebhookUrl,
+    PagerdutyReceiver, Receiver, SecretFile, SlackReceiver, WebhookReceiver, WebhookUrl,
 };
 use farrier_notify::{DeliveryError, DeliveryStep, ReceiverFiles, Sender};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -321,6 +321,73 @@ async fn no_error_shows_the_path_of_a_secret_url() {
         }
         assert!(!format!("{receiver:?}").contains("s3cret"));
     }
+}
+
+/// Someone writes a wrong line into the file, and the right one later.
+#[tokio::test]
+async fn a_wrong_url_or_token_in_a_file_is_retried() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::plain(vec![Answer::status(200)]).await;
+    let (url, token) = (secret(folder.path(), "url", ""), secret(folder.path(), "token", ""));
+    let alertmanager = serde_json::json!({ "url": server.url("/"), "bearer_token": token });
+    let receivers: [(Receiver, &str, &SecretFile); 4] = [
+        (
+            Receiver::Webhook(WebhookReceiver {
+                url: WebhookUrl::Secret(url.clone()),
+                ..webhook(String::new())
+            }),
+            "url_file",
+            &url,
+        ),
+        (
+            Receiver::Slack(SlackReceiver { url: url.clone(), template: None, ca: None }),
+            "url",
+            &url,
+        ),
+        (
+            Receiver::Webhook(WebhookReceiver {
+                bearer_token: Some(token.clone()),
+                ..webhook(server.url("/"))
+            }),
+            "bearer_token",
+            &token,
+        ),
+        (
+            serde_json::from_value(serde_json::json!({ "alertmanager": alertmanager })).unwrap(),
+            "bearer_token",
+            &token,
+        ),
+    ];
+    std::fs::write(&token.0, "\u{feff}s3cret-token").unwrap();
+    for (receiver, key, file) in &receivers {
+        let bad_urls = [
+            "hooks.example/s3cret",
+            "http://hooks.example/s3cret",
+            "https://s3cret@hooks.example/",
+            "https://hooks..example/s3cret",
+            "https://-/s3cret",
+        ];
+        let wrong = if *file == &url { &bad_urls[..] } else { &["\u{feff}s3cret-token"] };
+        for text in wrong {
+            std::fs::write(&file.0, text).unwrap();
+            let err = Sender::unrestricted().deliver(receiver, &notification()).await.unwrap_err();
+            assert!(matches!(err, DeliveryError::Secret(_)), "{text}: {}", chain(&err));
+            assert!(err.is_retryable() && !err.reached_receiver(), "{}", chain(&err));
+            assert!(!chain(&err).contains("s3cret"), "{}", chain(&err));
+            let problems = farrier_notify::check(receiver, &ReceiverFiles::Any);
+            assert!(problems.len() == 1 && problems[0].key == *key, "{problems:?}");
+            assert!(problems[0].is_error() && problems[0].is_about_files(), "{problems:?}");
+        }
+    }
+    assert_eq!(server.waiting(), 0, "nothing was sent");
+    std::fs::write(&url.0, server.url("?key=1")).unwrap();
+    std::fs::write(&token.0, "s3cret-token").unwrap();
+    let (webhook, ..) = &receivers[0];
+    Sender::unrestricted().deliver(webhook, &notification()).await.unwrap();
+    assert_eq!(server.next().await.path, "/?key=1");
+    let (with_token, ..) = &receivers[2];
+    Sender::unrestricted().deliver(with_token, &notification()).await.unwrap();
+    assert_eq!(server.next().await.header("authorization"), "Bearer s3cret-token");
 }
 
 #[tokio::test]
