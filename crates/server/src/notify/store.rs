@@ -353,12 +353,22 @@ impl NotifyStore {
         Ok(())
     }
 
-    /// Fails if the database cannot record anything about a notification, for example because it is
-    /// full. Writes what is there already.
-    pub(crate) fn probe(&self, id: i64) -> Result<(), NotifyStoreError> {
-        let update = "UPDATE queue SET attempts = attempts WHERE id = ?1";
-        let connection = self.connection();
-        connection.execute(update, [id]).map(drop).map_err(failed("update the queue"))
+    /// Fails if the database cannot be written, for example because it is full. Nothing changes, but
+    /// something is written: SQLite writes no page whose content an `UPDATE` leaves as it is. With a
+    /// notification, its row is written too.
+    pub(crate) fn probe(&self, id: Option<i64>) -> Result<(), NotifyStoreError> {
+        let mut connection = self.connection();
+        let run = |connection: &mut Connection| -> rusqlite::Result<()> {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            transaction.pragma_update(None, "user_version", FORMAT)?;
+            for by in [1, -1] {
+                let update = "UPDATE queue SET attempts = attempts + ?2 WHERE id = ?1";
+                transaction.execute(update, params![id, by])?;
+            }
+            transaction.commit()
+        };
+        run(&mut connection).map_err(failed("update the queue"))
     }
 
     /// Identifies the gap that is recorded next.
@@ -465,16 +475,6 @@ impl NotifyStore {
         let query = "SELECT count(*) > 0 FROM groups WHERE id = ?1";
         let connection = self.connection();
         connection.query_row(query, [id], |row| row.get(0)).map_err(failed("read the groups"))
-    }
-
-    /// Receivers with waiting notifications.
-    pub(crate) fn waiting_receivers(&self) -> Result<Vec<String>, NotifyStoreError> {
-        let query = "SELECT DISTINCT receiver FROM queue WHERE state = 'waiting'";
-        let connection = self.connection();
-        let read = || -> rusqlite::Result<Vec<String>> {
-            connection.prepare(query)?.query_map([], |row| row.get(0))?.collect()
-        };
-        read().map_err(failed("read the queue"))
     }
 
     pub(crate) fn delivered(&self, id: i64, now: Timestamp) -> Result<(), NotifyStoreError> {

@@ -278,3 +278,19 @@ fn a_full_database_is_neither_damaged_nor_half_written() {
     assert!(!err.is_damage());
     assert_eq!((keys(&store), store.router().unwrap().seq()), (vec!["a".to_owned()], 0));
 }
+
+/// SQLite leaves out pages that do not change, so that a full disk would not be noticed.
+#[test]
+fn a_probe_writes_although_nothing_changes() {
+    let (_folder, store) = store_with(&[outgoing("hook", "a")]);
+    for id in [Some(1), None] {
+        let pages_in_log = |mode: &str| -> i64 {
+            let pragma = format!("PRAGMA wal_checkpoint({mode})");
+            store.connection().query_row(&pragma, [], |row| row.get(1)).unwrap()
+        };
+        assert_eq!(pages_in_log("TRUNCATE"), 0);
+        store.probe(id).unwrap();
+        assert!(pages_in_log("PASSIVE") > 0, "{id:?}");
+    }
+    assert_eq!(store.next("hook").unwrap().unwrap().attempts, 0);
+}
