@@ -16,6 +16,16 @@ use crate::state_machine::StateMachine;
 /// Only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+fn down() -> DeliveryFailure {
+    DeliveryFailure {
+        code: "connect".to_owned(),
+        text: "down".to_owned(),
+        is_retryable: true,
+        reached_receiver: false,
+        retry_after: None,
+    }
+}
+
 /// A receiver that is not reached while it is down.
 #[derive(Debug, Default)]
 struct Hook {
@@ -33,13 +43,7 @@ impl Deliver for Hook {
             self.got.lock().unwrap().push(notification.key.clone());
             Ok(())
         } else {
-            Err(DeliveryFailure {
-                code: "connect".to_owned(),
-                text: "down".to_owned(),
-                is_retryable: true,
-                reached_receiver: false,
-                retry_after: None,
-            })
+            Err(down())
         };
         Box::pin(std::future::ready(result))
     }
@@ -159,6 +163,8 @@ async fn a_removal_that_is_not_stored_loses_nothing() {
     let message = Outgoing { receiver: "hook".to_owned(), notification };
     let (seq, now) = (fixture.tail.end(), Timestamp::now());
     store.save(seq, &RouterChanges::default(), &[message], None, now).unwrap();
+    let waits = store.next("hook").unwrap().unwrap().id;
+    store.retry(waits, &down(), now, Duration::from_secs(3000)).unwrap();
     store.execute(
         "CREATE TRIGGER full_router BEFORE INSERT ON router
             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END;
@@ -173,6 +179,7 @@ async fn a_removal_that_is_not_stored_loses_nothing() {
         assert_eq!(*since.get_or_insert(failure.since), failure.since, "the failure lasts");
     }
     store.execute("DROP TRIGGER full_router; DROP TRIGGER full_queue");
+    store.execute("UPDATE queue SET next_ms = 0");
     fixture.set_policy(&["hook", "other"]).await;
     *fixture.hook.is_up.lock().unwrap() = true;
     let running = fixture.spawn();
