@@ -106,7 +106,8 @@ impl Notifier {
         if missing.is_some() {
             self.handle.database.forget_results();
         }
-        let router = blocking(&store, NotifyStore::router).await?;
+        let mut router = blocking(&store, NotifyStore::router).await?;
+        router.set_database(&blocking(&store, NotifyStore::identity).await?);
         if self.handle.database.fails_for(&DatabaseUser::Follower) {
             // No worker starts before the database can be written again. What the last start could
             // not store may need more space, so the failure ends with that.
@@ -304,6 +305,9 @@ impl Follower<'_> {
         let seq = seq.unwrap_or(end);
         let now = self.controller.now();
         let before = self.router.seq();
+        if cause.is_some() {
+            self.router.lose_track();
+        }
         self.router.reset_to(&view, policy, seq, now);
         let mut outgoing = Vec::new();
         let mut gap = None;

@@ -333,7 +333,14 @@ impl NotifyStore {
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
         save_router(&transaction, seq, changes)?;
         for message in outgoing {
-            enqueue(&transaction, message, now)?;
+            if enqueue(&transaction, message, now)? == Queued::KeyInUse {
+                tracing::error!(
+                    receiver = message.receiver,
+                    key = message.notification.key,
+                    code = message.notification.code,
+                    "a notification has the key of an earlier one; it is not delivered"
+                );
+            }
         }
         if let Some(gap) = gap {
             record_gap(&transaction, gap).map_err(&what)?;
@@ -369,6 +376,13 @@ impl NotifyStore {
             transaction.commit()
         };
         run(&mut connection).map_err(failed("update the queue"))
+    }
+
+    /// Tells this database apart from the one that replaces it after a loss.
+    pub(crate) fn identity(&self) -> Result<String, NotifyStoreError> {
+        let connection = self.connection();
+        let found = connection.query_row("SELECT id FROM identity", [], |row| row.get(0));
+        found.map_err(failed("read the identity of the database"))
     }
 
     /// Identifies the gap that is recorded next.
@@ -672,29 +686,41 @@ fn save_router(
     Ok(())
 }
 
+/// What became of a notification that was to be queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queued {
+    /// It is in the queue, or counted in a summary.
+    Added,
+    /// It was in the queue already.
+    Known,
+    /// The queue has another notification with its key. A receiver would drop it as a duplicate.
+    KeyInUse,
+}
+
 /// Adds a notification. One with a known key is already there. If the queue of the receiver is
 /// full, the notification is counted in a summary at the end of the queue.
 fn enqueue(
     transaction: &Transaction<'_>,
     message: &Outgoing,
     now: Timestamp,
-) -> Result<(), NotifyStoreError> {
+) -> Result<Queued, NotifyStoreError> {
     let what = failed("queue a notification");
     let Outgoing { receiver, notification } = message;
-    let count = "SELECT count(*), (SELECT count(*) FROM queue WHERE key = ?2) FROM queue
+    let query = "SELECT count(*), (SELECT message FROM queue WHERE key = ?2) FROM queue
         WHERE receiver = ?1 AND state = 'waiting'";
-    let (waiting, known): (u32, u32) = transaction
-        .query_row(count, params![receiver, notification.key], |row| Ok((row.get(0)?, row.get(1)?)))
+    let (waiting, known): (u32, Option<String>) = transaction
+        .query_row(query, params![receiver, notification.key], |row| Ok((row.get(0)?, row.get(1)?)))
         .map_err(&what)?;
-    if known > 0 {
-        return Ok(());
+    if let Some(known) = known {
+        let is_same = decode::<Notification>(&known)? == *notification;
+        return Ok(if is_same { Queued::Known } else { Queued::KeyInUse });
     }
     if waiting >= WAITING_MAX {
-        return summarise(transaction, message, now);
+        return summarise(transaction, message, now).map(|()| Queued::Added);
     }
     let insert = "INSERT INTO queue (receiver, key, message, queued_ms) VALUES (?1, ?2, ?3, ?4)";
     let row = params![receiver, notification.key, encode(notification)?, now.as_millisecond()];
-    transaction.execute(insert, row).map(drop).map_err(what)
+    transaction.execute(insert, row).map(|_| Queued::Added).map_err(what)
 }
 
 /// Counts a notification in the summary at the end of the queue, or adds one there. An earlier

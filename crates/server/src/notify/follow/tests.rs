@@ -203,3 +203,28 @@ async fn a_database_that_works_again_is_known_without_a_policy() {
     until("the failure is over", || fixture.handle.database_failure().is_none()).await;
     running.abort();
 }
+
+/// Positions of the log are used a second time, so later groups need other keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_log_is_counted_in_the_keys_of_later_groups() {
+    let fixture = Fixture::new();
+    prepare_empty(&fixture);
+    let store = fixture.store();
+    let record = |store: &NotifyStore| {
+        let head = store.router().unwrap().record().cloned();
+        head.map(|record| (record.database, record.losses))
+    };
+    for losses in 0..3 {
+        let receivers = ["hook", if losses % 2 == 0 { "other" } else { "third" }];
+        fixture.set_policy(&receivers).await;
+        let running = fixture.spawn();
+        let expected = Some((store.identity().unwrap(), losses));
+        until("the log is read", || {
+            store.router().unwrap().seq() == fixture.tail.end() && record(&store) == expected
+        })
+        .await;
+        running.abort();
+        let end = "UPDATE router SET seq = seq + 1000";
+        store.execute(end);
+    }
+}

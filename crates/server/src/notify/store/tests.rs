@@ -294,3 +294,16 @@ fn a_probe_writes_although_nothing_changes() {
     }
     assert_eq!(store.next("hook").unwrap().unwrap().attempts, 0);
 }
+
+#[test]
+fn another_notification_with_a_known_key_is_not_mistaken_for_a_repetition() {
+    let (_folder, store) = store_with(&[outgoing("hook", "a")]);
+    let mut connection = store.connection();
+    let transaction = connection.transaction().unwrap();
+    let queue = |message: &Outgoing| enqueue(&transaction, message, Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(queue(&outgoing("hook", "b")), Queued::Added);
+    assert_eq!(queue(&outgoing("hook", "a")), Queued::Known);
+    let mut other = outgoing("hook", "a");
+    "it is wrong again".clone_into(&mut other.notification.cause);
+    assert_eq!(queue(&other), Queued::KeyInUse);
+}
