@@ -1,7 +1,7 @@
 //! The notifier's database: the queue, the router's state and the cursor in the log. They change in
 //! one transaction with full sync, so a crash neither loses nor invents a notification.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use farrier_fleet::fleet::FleetState;
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
-    AlertGroup, GapId, Incident, IncidentKey, Notification, NotificationPolicy, Outgoing, Router,
-    RouterChanges, RouterHead,
+    AlertGroup, GapId, Incident, IncidentKey, Notification, NotificationKind, NotificationPolicy,
+    NotificationStatus, Outgoing, Router, RouterChanges, RouterHead,
 };
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{
@@ -565,16 +565,35 @@ impl NotifyStore {
     }
 
     /// Makes notifications due now, also undeliverable ones. They keep their place in the queue.
+    /// Without a key, drops those that would tell the receiver what is over: see [`Obsolete`].
     pub(crate) fn retry_now(
         &self,
         receiver: &str,
         key: Option<&str>,
-    ) -> Result<u64, NotifyStoreError> {
+    ) -> Result<Retried, NotifyStoreError> {
         let update = format!(
             "UPDATE queue SET state = 'waiting', next_ms = NULL, ended_ms = NULL,
                 reached_ms = NULL, wait_ms = NULL {OPEN}"
         );
-        self.change_open(&update, receiver, key)
+        let what = failed("update the queue");
+        let mut connection = self.connection();
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
+        let obsolete = match key {
+            Some(_) => Vec::new(),
+            None => drop_obsolete(&transaction, receiver)?,
+        };
+        let due = transaction.execute(&update, params![receiver, key]).map_err(&what)?;
+        transaction.commit().map_err(&what)?;
+        for (message, reason) in &obsolete {
+            tracing::warn!(
+                receiver,
+                key = message.notification.key,
+                reason = reason.code(),
+                "an undeliverable notification is dropped instead of retried"
+            );
+        }
+        Ok(Retried { due: due as u64, obsolete: obsolete.len() as u64 })
     }
 
     /// Removes notifications that wait or are undeliverable.
@@ -596,6 +615,84 @@ impl NotifyStore {
         let changed = connection.execute(statement, params![receiver, key]);
         changed.map(|count| count as u64).map_err(failed("update the queue"))
     }
+}
+
+/// What became of the notifications that an operator retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retried {
+    pub(crate) due: u64,
+    /// How many were dropped.
+    pub(crate) obsolete: u64,
+}
+
+/// Why an undeliverable notification is of no use any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Obsolete {
+    /// It fires, but its group is over. Nothing would tell the receiver that it is.
+    GroupEnded,
+    /// The receiver got a later notification of its group, which this one would contradict.
+    LaterDelivered,
+}
+
+impl Obsolete {
+    fn code(self) -> &'static str {
+        match self {
+            Self::GroupEnded => "group-ended",
+            Self::LaterDelivered => "later-delivered",
+        }
+    }
+}
+
+/// Removes the undeliverable notifications of a receiver that are obsolete, and returns them.
+fn drop_obsolete(
+    transaction: &Transaction<'_>,
+    receiver: &str,
+) -> Result<Vec<(QueuedMessage, Obsolete)>, NotifyStoreError> {
+    let what = failed("read the queue");
+    let texts = |query: &str| -> rusqlite::Result<Vec<String>> {
+        transaction.prepare(query)?.query_map([], |row| row.get(0))?.collect()
+    };
+    let groups = texts("SELECT id FROM groups").map_err(&what)?;
+    let groups: BTreeSet<String> = groups.into_iter().collect();
+    let mut firing = BTreeSet::new();
+    for incident in texts("SELECT value FROM incidents").map_err(&what)? {
+        let incident: Incident = decode(&incident)?;
+        firing.extend(incident.groups.into_keys().map(|id| id.0));
+    }
+    let in_state = |state: QueueState| -> Result<Vec<QueuedMessage>, NotifyStoreError> {
+        let query = format!("{SELECT} WHERE receiver = ?1 AND state = ?2 ORDER BY id");
+        let read = || -> rusqlite::Result<Vec<_>> {
+            let row = params![receiver, state.code()];
+            transaction.prepare(&query)?.query_map(row, message)?.collect()
+        };
+        read().map_err(&what)?.into_iter().collect()
+    };
+    // The last one of each group, because they are in order.
+    let delivered: BTreeMap<String, i64> = in_state(QueueState::Delivered)?
+        .into_iter()
+        .map(|one| (one.notification.group, one.id))
+        .collect();
+    let reason = |one: &QueuedMessage| {
+        let Notification { kind, status, group, .. } = &one.notification;
+        if matches!(kind, NotificationKind::Notifier | NotificationKind::Test) {
+            return None;
+        }
+        let has_later = delivered.get(group).is_some_and(|id| *id > one.id);
+        match status {
+            NotificationStatus::Firing if firing.contains(group) => None,
+            NotificationStatus::Firing if !groups.contains(group) => Some(Obsolete::GroupEnded),
+            _ => has_later.then_some(Obsolete::LaterDelivered),
+        }
+    };
+    let undeliverable = in_state(QueueState::Undeliverable)?.into_iter();
+    let obsolete: Vec<_> =
+        undeliverable.filter_map(|one| reason(&one).map(|reason| (one, reason))).collect();
+    for (one, _) in &obsolete {
+        transaction
+            .execute("DELETE FROM queue WHERE id = ?1", [one.id])
+            .map_err(failed("update the queue"))?;
+    }
+    Ok(obsolete)
 }
 
 fn error_columns(failure: Option<&DeliveryFailure>) -> (Option<&str>, Option<&str>) {
