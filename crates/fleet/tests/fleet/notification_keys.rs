@@ -13,7 +13,12 @@ fn keys(sent: &[Outgoing]) -> Vec<String> {
 }
 
 /// What a router sends that has lost its own state, at the same position each time.
-fn sent_anew(fleet: &TestFleet, follower: &Follower, database: &str, losses: u32) -> Vec<Outgoing> {
+fn sent_without_state(
+    fleet: &TestFleet,
+    follower: &Follower,
+    database: &str,
+    losses: u32,
+) -> Vec<Outgoing> {
     let mut router = Router::default();
     router.set_database(database);
     (0..losses).for_each(|_| router.lose_track());
@@ -30,9 +35,9 @@ fn what_fires_at_a_position_that_was_used_before_has_another_key() {
     follower.follow(&fleet.log, false);
     let mut known = BTreeSet::new();
     for (database, losses) in [("one", 0), ("one", 1), ("one", 2), ("other", 0), ("other", 1)] {
-        let sent = sent_anew(&fleet, &follower, database, losses);
+        let sent = sent_without_state(&fleet, &follower, database, losses);
         assert!(known.insert(only(&sent).key.clone()), "{database} {losses}");
-        let again = sent_anew(&fleet, &follower, database, losses);
+        let again = sent_without_state(&fleet, &follower, database, losses);
         assert_eq!(sent, again, "a restart changes nothing");
     }
 }

@@ -169,7 +169,8 @@ impl Follower<'_> {
         if let Some(cause) = cause {
             self.reset(Some(cause)).await?;
         }
-        self.use_policy().await
+        self.use_policy();
+        Ok(())
     }
 
     async fn run(&mut self) -> Result<(), FollowError> {
@@ -191,7 +192,7 @@ impl Follower<'_> {
                     None => return Ok(()),
                 },
                 Some(ended) = self.workers.join_next_with_id() => {
-                    self.restart_worker(ended).await?;
+                    self.restart_worker(ended).await;
                     continue;
                 }
                 () = tokio::time::sleep(wait) => Vec::new(),
@@ -207,7 +208,7 @@ impl Follower<'_> {
     async fn restart_worker(
         &mut self,
         ended: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
-    ) -> Result<(), FollowError> {
+    ) {
         let id = match &ended {
             Ok((id, ())) => *id,
             Err(err) => err.id(),
@@ -215,7 +216,7 @@ impl Follower<'_> {
         let receiver = self.running.remove(&id);
         tracing::error!(?receiver, err = ?ended.err(), "a delivery task ended; it starts again");
         tokio::time::sleep(READ_INTERVAL).await;
-        self.use_policy().await
+        self.use_policy();
     }
 
     /// Whether there is nothing to notify, so that the log need not be read.
@@ -233,7 +234,7 @@ impl Follower<'_> {
         let has_changed = self.controller.read(move |state| state.policy.notifications != known);
         if has_changed.await? {
             self.reset(None).await?;
-            self.use_policy().await?;
+            self.use_policy();
         }
         Ok(())
     }
@@ -259,7 +260,8 @@ impl Follower<'_> {
                 "entries were archived before the notifier read them"
             );
             self.reset(Some(GapCause::Archived)).await?;
-            return self.use_policy().await;
+            self.use_policy();
+            return Ok(());
         }
         // What comes after missing entries is read again, and is then the start of a page.
         page.truncate(missing.unwrap_or(page.len()));
@@ -276,7 +278,8 @@ impl Follower<'_> {
             // because the state does not include acknowledgements of alerts.
             let seq = self.router.seq();
             self.reset_at(Some(seq), None).await?;
-            return self.use_policy().await;
+            self.use_policy();
+            return Ok(());
         }
         let outgoing = self.router.advance(self.controller.now());
         self.save(outgoing, None).await
@@ -361,7 +364,7 @@ impl Follower<'_> {
     }
 
     /// Starts a worker for each receiver, and for each removed one with a result to record.
-    async fn use_policy(&mut self) -> Result<(), FollowError> {
+    fn use_policy(&mut self) {
         let policy = Arc::new(self.router.policy().clone());
         self.handle.forget(|name| policy.receivers.contains_key(name));
         self.policy.send_replace(Arc::clone(&policy));
@@ -378,7 +381,6 @@ impl Follower<'_> {
             let task = self.workers.spawn(worker::run(name.clone(), handle, store, signals));
             self.running.insert(task.id(), name);
         }
-        Ok(())
     }
 }
 

@@ -521,9 +521,10 @@ impl NotifyStore {
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             transaction.execute(update, params![id, state, now.as_millisecond(), code, text])?;
             let receiver = "SELECT receiver FROM queue WHERE id = ?1";
-            let receiver = transaction.query_row(receiver, [id], |row| row.get(0)).optional()?;
+            let receiver: Option<String> =
+                transaction.query_row(receiver, [id], |row| row.get(0)).optional()?;
             if let Some(receiver) = receiver {
-                prune(&transaction, state, most, receiver)?;
+                prune(&transaction, state, most, &receiver)?;
             }
             transaction.commit()
         };
@@ -876,7 +877,7 @@ fn give_up_removed(
     for name in waiting.into_iter().filter(|name| !policy.receivers.contains_key(name)) {
         let row = params![name, now.as_millisecond(), removed.code, removed.text];
         let count = transaction.execute(update, row)?;
-        prune(transaction, "undeliverable", UNDELIVERABLE_MAX, name.clone())?;
+        prune(transaction, "undeliverable", UNDELIVERABLE_MAX, &name)?;
         given_up.push((name, count));
     }
     Ok(given_up)
@@ -888,7 +889,7 @@ fn prune(
     transaction: &Transaction<'_>,
     state: &str,
     most: u32,
-    receiver: String,
+    receiver: &str,
 ) -> rusqlite::Result<()> {
     let prune = "DELETE FROM queue WHERE state = ?1 AND receiver = ?3
         AND id NOT IN (SELECT id FROM queue WHERE state = ?1 AND receiver = ?3

@@ -57,7 +57,7 @@ async fn a_receiver_that_is_removed_and_added_again_gets_what_fires() {
 
 /// The receiver is down when the alert fires, and is then removed and added again, or renamed.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waited_for_a_removed_receiver_is_sent_anew_if_it_still_fires() {
+async fn what_waited_for_a_removed_receiver_is_sent_again_if_it_still_fires() {
     for name in ["hook", "renamed"] {
         let recorder = Recorder::new();
         recorder.set_down("hook", true);
