@@ -47,11 +47,26 @@ pub(super) fn digest<'t>(parts: impl Iterator<Item = &'t str>, digits: usize) ->
     hex
 }
 
+/// The record in which positions of the log are unique. A database that replaces a lost one begins
+/// again at a position that the lost one may have had, and an older copy of a log has its positions
+/// again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordId {
+    /// Identity of the notification database. The one that replaces it after a loss has another.
+    pub database: String,
+    /// How many times this database lost track of the log.
+    pub losses: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlertGroup {
     pub route: String,
     pub labels: BTreeMap<GroupLabel, String>,
+    /// The record when it was opened. `None` if a version without records opened it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordId>,
     /// When its first alert appeared, and the position in the log.
     pub opened: Timestamp,
     pub opened_seq: u64,
@@ -127,10 +142,12 @@ impl AlertGroup {
         labels: BTreeMap<GroupLabel, String>,
         at: Timestamp,
         seq: u64,
+        record: Option<&RecordId>,
     ) -> Self {
         Self {
             route: route.name.clone(),
             labels,
+            record: record.cloned(),
             opened: at,
             opened_seq: seq,
             cause_seq: seq,
@@ -190,7 +207,11 @@ impl AlertGroup {
     pub(super) fn key(&self, id: &GroupId, receiver: &str) -> String {
         let (opened, cause, number) =
             (self.opened_seq.to_string(), self.cause_seq.to_string(), self.number.to_string());
-        let parts = [&self.route, &id.0, receiver, &opened, &cause, &number];
+        let mut parts = vec![&*self.route, &*id.0, receiver, &*opened, &*cause, &*number];
+        let losses = self.record.as_ref().map(|record| record.losses.to_string());
+        if let Some((record, losses)) = self.record.as_ref().zip(losses.as_deref()) {
+            parts.extend([&*record.database, losses]);
+        }
         digest(parts.into_iter(), 32)
     }
 

@@ -21,7 +21,7 @@ mod router;
 mod view;
 
 pub use condition::{Condition, IncidentKey};
-pub use group::{Acknowledgement, AlertGroup, GroupId, IncidentEnd, Sent};
+pub use group::{Acknowledgement, AlertGroup, GroupId, IncidentEnd, RecordId, Sent};
 pub use incident::{ActionsTaken, Incident};
 pub use index::RouterChanges;
 pub use mute::{Mute, MuteMatch};

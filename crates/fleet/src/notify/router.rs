@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Condition, IncidentKey};
 use super::flush::{fire, resolve};
-use super::group::{Acknowledgement, AlertGroup, GroupId, IncidentEnd};
+use super::group::{Acknowledgement, AlertGroup, GroupId, IncidentEnd, RecordId};
 use super::incident::{ActionsTaken, Incident};
 use super::index::{ChangedKeys, GroupIndex, RouterChanges};
 use super::mute::Mute;
@@ -44,6 +44,9 @@ pub struct RouterHead {
     pub mutes: BTreeMap<u64, Mute>,
     pub domain_faults: BTreeMap<Domain, DomainFault>,
     pub domain_recoveries: BTreeMap<Domain, RecoveryPeriod>,
+    /// `None` until [`Router::set_database`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordId>,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +78,29 @@ impl Router {
         }
         router.changed = ChangedKeys::default();
         router
+    }
+
+    /// Says in which database the router is stored. Groups that are opened from now on have its
+    /// identity in their keys.
+    pub fn set_database(&mut self, database: &str) {
+        if self.head.record.as_ref().is_none_or(|record| record.database != database) {
+            self.head.record = Some(RecordId { database: database.to_owned(), losses: 0 });
+            self.changed.head = true;
+        }
+    }
+
+    /// The record that groups have in their keys if they are opened now.
+    pub fn record(&self) -> Option<&RecordId> {
+        self.head.record.as_ref()
+    }
+
+    /// Says that the router lost track of the log. Later entries may have positions that earlier
+    /// ones had, so groups that are opened from now on have other keys.
+    pub fn lose_track(&mut self) {
+        if let Some(record) = &mut self.head.record {
+            record.losses += 1;
+            self.changed.head = true;
+        }
     }
 
     /// The last applied entry.
@@ -428,7 +454,9 @@ impl Router {
                 let labels = incident.labels(route);
                 let id = GroupId::new(&route.name, &labels);
                 incident.groups.insert(id.clone(), false);
-                self.groups.entry(id).or_insert_with(|| AlertGroup::new(route, labels, at, seq));
+                let record = self.head.record.as_ref();
+                let group = || AlertGroup::new(route, labels, at, seq, record);
+                self.groups.entry(id).or_insert_with(group);
             }
         }
         let (is_visible, ids) =
@@ -440,6 +468,7 @@ impl Router {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             if group.sent.is_none() && is_visible && !was_visible {
                 (group.opened, group.opened_seq) = (at, seq);
+                group.record.clone_from(&self.head.record);
             }
             if is_visible {
                 (group.is_changed, group.cause_seq) = (true, seq);

@@ -10,6 +10,7 @@ mod histories;
 mod hostile;
 mod ledger;
 mod logic_version;
+mod notification_keys;
 mod notification_receivers;
 mod notification_routes;
 mod notification_scopes;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId};
 use farrier_fleet::notify::{
-    FleetView, Notification, NotificationPolicy, Outgoing, Router, RouterChanges, concerned_node,
+    FleetView, Notification, NotificationPolicy, Outgoing, Router, concerned_node,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -66,20 +66,7 @@ impl Notifier {
         loop {
             let mut task = JoinSet::new();
             let attempt = Arc::clone(&notifier);
-            task.spawn(async move {
-                let mut workers = JoinSet::new();
-                let result = attempt.follow(&mut workers).await;
-                if let Err(FollowError::Store(err)) = &result {
-                    attempt.handle.database.has_failed(DatabaseUser::Follower, err);
-                }
-                if !matches!(result, Ok(()) | Err(FollowError::Controller(_))) {
-                    // The policy is dropped, so each worker ends after its delivery.
-                    let ended = async { while workers.join_next().await.is_some() {} };
-                    let _ = tokio::time::timeout(LAST_DELIVERIES_MAX, ended).await;
-                }
-                workers.shutdown().await;
-                result
-            });
+            task.spawn(async move { attempt.run_once().await });
             match task.join_next().await {
                 None | Some(Ok(Ok(()) | Err(FollowError::Controller(_)))) => return,
                 Some(Ok(Err(err))) => {
@@ -93,6 +80,22 @@ impl Notifier {
         }
     }
 
+    /// Runs until the server stops, or until something fails.
+    async fn run_once(&self) -> Result<(), FollowError> {
+        let mut workers = JoinSet::new();
+        let result = self.follow(&mut workers).await;
+        if let Err(FollowError::Store(err)) = &result {
+            self.handle.database.has_failed(DatabaseUser::Follower, err);
+        }
+        if !matches!(result, Ok(()) | Err(FollowError::Controller(_))) {
+            // The policy is dropped, so each worker ends after its delivery.
+            let ended = async { while workers.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(LAST_DELIVERIES_MAX, ended).await;
+        }
+        workers.shutdown().await;
+        result
+    }
+
     /// Follows the log until the server stops.
     async fn follow(&self, workers: &mut JoinSet<()>) -> Result<(), FollowError> {
         let dir = self.handle.dir.clone();
@@ -103,13 +106,12 @@ impl Notifier {
         if missing.is_some() {
             self.handle.database.forget_results();
         }
-        let router = blocking(&store, NotifyStore::router).await?;
+        let mut router = blocking(&store, NotifyStore::router).await?;
+        router.set_database(&blocking(&store, NotifyStore::identity).await?);
         if self.handle.database.fails_for(&DatabaseUser::Follower) {
-            // No worker starts before the database can be written again.
-            let (seq, now) = (router.seq(), Timestamp::now());
-            let unchanged = RouterChanges::default();
-            blocking(&store, move |store| store.save(seq, &unchanged, &[], None, now)).await?;
-            self.handle.database.works(&DatabaseUser::Follower);
+            // No worker starts before the database can be written again. What the last start could
+            // not store may need more space, so the failure ends with that.
+            blocking(&store, |store| store.probe(None)).await?;
         }
         let mut follower = Follower {
             handle: &self.handle,
@@ -167,7 +169,8 @@ impl Follower<'_> {
         if let Some(cause) = cause {
             self.reset(Some(cause)).await?;
         }
-        self.use_policy().await
+        self.use_policy();
+        Ok(())
     }
 
     async fn run(&mut self) -> Result<(), FollowError> {
@@ -189,7 +192,7 @@ impl Follower<'_> {
                     None => return Ok(()),
                 },
                 Some(ended) = self.workers.join_next_with_id() => {
-                    self.restart_worker(ended).await?;
+                    self.restart_worker(ended).await;
                     continue;
                 }
                 () = tokio::time::sleep(wait) => Vec::new(),
@@ -205,7 +208,7 @@ impl Follower<'_> {
     async fn restart_worker(
         &mut self,
         ended: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
-    ) -> Result<(), FollowError> {
+    ) {
         let id = match &ended {
             Ok((id, ())) => *id,
             Err(err) => err.id(),
@@ -213,7 +216,7 @@ impl Follower<'_> {
         let receiver = self.running.remove(&id);
         tracing::error!(?receiver, err = ?ended.err(), "a delivery task ended; it starts again");
         tokio::time::sleep(READ_INTERVAL).await;
-        self.use_policy().await
+        self.use_policy();
     }
 
     /// Whether there is nothing to notify, so that the log need not be read.
@@ -224,16 +227,23 @@ impl Follower<'_> {
     /// Waits, and then adopts the policy if it has changed.
     async fn idle(&mut self) -> Result<(), FollowError> {
         tokio::time::sleep(IDLE_INTERVAL).await;
+        if self.handle.database.fails_for(&DatabaseUser::Follower) {
+            self.save(Vec::new(), None).await?;
+        }
         let known = self.router.policy().clone();
         let has_changed = self.controller.read(move |state| state.policy.notifications != known);
         if has_changed.await? {
             self.reset(None).await?;
-            self.use_policy().await?;
+            self.use_policy();
         }
         Ok(())
     }
 
     fn time_until_due(&self) -> Duration {
+        if self.handle.database.fails_for(&DatabaseUser::Follower) {
+            // If there are no entries to store, the database works again.
+            return IDLE_INTERVAL;
+        }
         let Some(due) = self.router.next_due() else { return CURSOR_INTERVAL };
         let wait = due.duration_since(self.controller.now()).max(SignedDuration::ZERO);
         Duration::try_from(wait).unwrap_or_default().min(CURSOR_INTERVAL)
@@ -250,7 +260,8 @@ impl Follower<'_> {
                 "entries were archived before the notifier read them"
             );
             self.reset(Some(GapCause::Archived)).await?;
-            return self.use_policy().await;
+            self.use_policy();
+            return Ok(());
         }
         // What comes after missing entries is read again, and is then the start of a page.
         page.truncate(missing.unwrap_or(page.len()));
@@ -267,7 +278,8 @@ impl Follower<'_> {
             // because the state does not include acknowledgements of alerts.
             let seq = self.router.seq();
             self.reset_at(Some(seq), None).await?;
-            return self.use_policy().await;
+            self.use_policy();
+            return Ok(());
         }
         let outgoing = self.router.advance(self.controller.now());
         self.save(outgoing, None).await
@@ -296,6 +308,9 @@ impl Follower<'_> {
         let seq = seq.unwrap_or(end);
         let now = self.controller.now();
         let before = self.router.seq();
+        if cause.is_some() {
+            self.router.lose_track();
+        }
         self.router.reset_to(&view, policy, seq, now);
         let mut outgoing = Vec::new();
         let mut gap = None;
@@ -303,8 +318,6 @@ impl Follower<'_> {
         if let Some(cause) = cause.filter(|_| !self.router.policy().is_empty()) {
             let after_seq = (before > 0).then_some(before);
             let id = blocking(&self.store, NotifyStore::next_gap).await?;
-            tracing::error!(cause = cause.code(), "notifications may be missing");
-            self.handle.count_gap();
             gap = Some(LogGap { at: now, after_seq, end_seq: seq, cause });
             let receivers = self.router.policy().receivers.keys();
             outgoing.extend(receivers.map(|receiver| Outgoing {
@@ -313,8 +326,8 @@ impl Follower<'_> {
             }));
         }
         outgoing.extend(self.router.advance(now));
-        // Before the notifications of a receiver that was added: its task gives up what the policy
-        // has no receiver for.
+        // Before the notifications that follow from this policy: a worker must not deliver them to
+        // a receiver as an earlier policy has it.
         self.policy.send_replace(Arc::new(self.router.policy().clone()));
         self.save(outgoing, gap).await
     }
@@ -325,16 +338,24 @@ impl Follower<'_> {
         gap: Option<LogGap>,
     ) -> Result<(), FollowError> {
         let changes = self.router.take_changes();
-        let is_due = self.saved.elapsed() >= CURSOR_INTERVAL;
+        let is_due = self.saved.elapsed() >= CURSOR_INTERVAL
+            || self.handle.database.fails_for(&DatabaseUser::Follower);
         if changes.is_empty() && outgoing.is_empty() && gap.is_none() && !is_due {
             return Ok(());
         }
         self.handle.failpoints.pass(NotifyFailpoint::BeforeSave).await;
         let (seq, has_messages) = (self.router.seq(), !outgoing.is_empty());
+        let cause = gap.as_ref().map(|gap| gap.cause.code());
         let now = Timestamp::now();
         blocking(&self.store, move |store| store.save(seq, &changes, &outgoing, gap.as_ref(), now))
             .await?;
         self.saved = tokio::time::Instant::now();
+        self.handle.database.works(&DatabaseUser::Follower);
+        if let Some(cause) = cause {
+            // Not before it is stored: a save that fails is repeated every few seconds.
+            tracing::error!(cause, "notifications may be missing");
+            self.handle.count_gap();
+        }
         self.handle.failpoints.pass(NotifyFailpoint::AfterSave).await;
         if has_messages {
             self.handle.wake_workers();
@@ -342,15 +363,13 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Starts a worker for each receiver, and for each removed one that has something left to do.
-    async fn use_policy(&mut self) -> Result<(), FollowError> {
+    /// Starts a worker for each receiver, and for each removed one with a result to record.
+    fn use_policy(&mut self) {
         let policy = Arc::new(self.router.policy().clone());
-        let waiting = blocking(&self.store, NotifyStore::waiting_receivers).await?;
         self.handle.forget(|name| policy.receivers.contains_key(name));
         self.policy.send_replace(Arc::clone(&policy));
         let unrecorded = self.handle.database.unrecorded_receivers();
-        let names: BTreeSet<String> =
-            policy.receivers.keys().cloned().chain(waiting).chain(unrecorded).collect();
+        let names: BTreeSet<String> = policy.receivers.keys().cloned().chain(unrecorded).collect();
         self.handle.database.forget(|name| names.contains(name));
         for name in names {
             if self.running.values().any(|running| *running == name) {
@@ -362,6 +381,8 @@ impl Follower<'_> {
             let task = self.workers.spawn(worker::run(name.clone(), handle, store, signals));
             self.running.insert(task.id(), name);
         }
-        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,6 @@ pub(crate) use follow::Notifier;
 pub(crate) use shared::NotifyHandle;
 pub use shared::ReceiverStats;
 pub(crate) use store::{
-    Depth, LogGap, NotifyStore, NotifyStoreError, QueuePage, QueuePlace, QueuedMessage,
+    Depth, LogGap, NotifyStore, NotifyStoreError, QueuePage, QueuePlace, QueuedMessage, Retried,
     prepare_store,
 };

@@ -1,7 +1,7 @@
 //! The notifier's database: the queue, the router's state and the cursor in the log. They change in
 //! one transaction with full sync, so a crash neither loses nor invents a notification.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use farrier_fleet::fleet::FleetState;
 use farrier_fleet::health::Severity;
 use farrier_fleet::notify::{
-    AlertGroup, GapId, Incident, IncidentKey, Notification, NotificationPolicy, Outgoing, Router,
-    RouterChanges, RouterHead,
+    AlertGroup, GapId, Incident, IncidentKey, Notification, NotificationKind, NotificationPolicy,
+    NotificationStatus, Outgoing, Router, RouterChanges, RouterHead,
 };
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{
@@ -333,7 +333,14 @@ impl NotifyStore {
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
         save_router(&transaction, seq, changes)?;
         for message in outgoing {
-            enqueue(&transaction, message, now)?;
+            if enqueue(&transaction, message, now)? == Queued::KeyInUse {
+                tracing::error!(
+                    receiver = message.receiver,
+                    key = message.notification.key,
+                    code = message.notification.code,
+                    "a notification has the key of an earlier one; it is not delivered"
+                );
+            }
         }
         if let Some(gap) = gap {
             record_gap(&transaction, gap).map_err(&what)?;
@@ -353,12 +360,29 @@ impl NotifyStore {
         Ok(())
     }
 
-    /// Fails if the database cannot record anything about a notification, for example because it is
-    /// full. Writes what is there already.
-    pub(crate) fn probe(&self, id: i64) -> Result<(), NotifyStoreError> {
-        let update = "UPDATE queue SET attempts = attempts WHERE id = ?1";
+    /// Fails if the database cannot be written, for example because it is full. Nothing changes, but
+    /// something is written: SQLite writes no page whose content an `UPDATE` leaves as it is. With a
+    /// notification, its row is written too.
+    pub(crate) fn probe(&self, id: Option<i64>) -> Result<(), NotifyStoreError> {
+        let mut connection = self.connection();
+        let run = |connection: &mut Connection| -> rusqlite::Result<()> {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            transaction.pragma_update(None, "user_version", FORMAT)?;
+            for by in [1, -1] {
+                let update = "UPDATE queue SET attempts = attempts + ?2 WHERE id = ?1";
+                transaction.execute(update, params![id, by])?;
+            }
+            transaction.commit()
+        };
+        run(&mut connection).map_err(failed("update the queue"))
+    }
+
+    /// Tells this database apart from the one that replaces it after a loss.
+    pub(crate) fn identity(&self) -> Result<String, NotifyStoreError> {
         let connection = self.connection();
-        connection.execute(update, [id]).map(drop).map_err(failed("update the queue"))
+        let found = connection.query_row("SELECT id FROM identity", [], |row| row.get(0));
+        found.map_err(failed("read the identity of the database"))
     }
 
     /// Identifies the gap that is recorded next.
@@ -467,16 +491,6 @@ impl NotifyStore {
         connection.query_row(query, [id], |row| row.get(0)).map_err(failed("read the groups"))
     }
 
-    /// Receivers with waiting notifications.
-    pub(crate) fn waiting_receivers(&self) -> Result<Vec<String>, NotifyStoreError> {
-        let query = "SELECT DISTINCT receiver FROM queue WHERE state = 'waiting'";
-        let connection = self.connection();
-        let read = || -> rusqlite::Result<Vec<String>> {
-            connection.prepare(query)?.query_map([], |row| row.get(0))?.collect()
-        };
-        read().map_err(failed("read the queue"))
-    }
-
     pub(crate) fn delivered(&self, id: i64, now: Timestamp) -> Result<(), NotifyStoreError> {
         self.end("delivered", DELIVERED_MAX, id, None, now)
     }
@@ -552,16 +566,35 @@ impl NotifyStore {
     }
 
     /// Makes notifications due now, also undeliverable ones. They keep their place in the queue.
+    /// Without a key, drops those that would tell the receiver what is over: see [`Obsolete`].
     pub(crate) fn retry_now(
         &self,
         receiver: &str,
         key: Option<&str>,
-    ) -> Result<u64, NotifyStoreError> {
+    ) -> Result<Retried, NotifyStoreError> {
         let update = format!(
             "UPDATE queue SET state = 'waiting', next_ms = NULL, ended_ms = NULL,
                 reached_ms = NULL, wait_ms = NULL {OPEN}"
         );
-        self.change_open(&update, receiver, key)
+        let what = failed("update the queue");
+        let mut connection = self.connection();
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
+        let obsolete = match key {
+            Some(_) => Vec::new(),
+            None => drop_obsolete(&transaction, receiver)?,
+        };
+        let due = transaction.execute(&update, params![receiver, key]).map_err(&what)?;
+        transaction.commit().map_err(&what)?;
+        for (message, reason) in &obsolete {
+            tracing::warn!(
+                receiver,
+                key = message.notification.key,
+                reason = reason.code(),
+                "an undeliverable notification is dropped instead of retried"
+            );
+        }
+        Ok(Retried { due: due as u64, obsolete: obsolete.len() as u64 })
     }
 
     /// Removes notifications that wait or are undeliverable.
@@ -583,6 +616,84 @@ impl NotifyStore {
         let changed = connection.execute(statement, params![receiver, key]);
         changed.map(|count| count as u64).map_err(failed("update the queue"))
     }
+}
+
+/// What became of the notifications that an operator retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retried {
+    pub(crate) due: u64,
+    /// How many were dropped.
+    pub(crate) obsolete: u64,
+}
+
+/// Why an undeliverable notification is of no use any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Obsolete {
+    /// It fires, but its group is over. Nothing would tell the receiver that it is.
+    GroupEnded,
+    /// The receiver got a later notification of its group, which this one would contradict.
+    LaterDelivered,
+}
+
+impl Obsolete {
+    fn code(self) -> &'static str {
+        match self {
+            Self::GroupEnded => "group-ended",
+            Self::LaterDelivered => "later-delivered",
+        }
+    }
+}
+
+/// Removes the undeliverable notifications of a receiver that are obsolete, and returns them.
+fn drop_obsolete(
+    transaction: &Transaction<'_>,
+    receiver: &str,
+) -> Result<Vec<(QueuedMessage, Obsolete)>, NotifyStoreError> {
+    let what = failed("read the queue");
+    let texts = |query: &str| -> rusqlite::Result<Vec<String>> {
+        transaction.prepare(query)?.query_map([], |row| row.get(0))?.collect()
+    };
+    let groups = texts("SELECT id FROM groups").map_err(&what)?;
+    let groups: BTreeSet<String> = groups.into_iter().collect();
+    let mut firing = BTreeSet::new();
+    for incident in texts("SELECT value FROM incidents").map_err(&what)? {
+        let incident: Incident = decode(&incident)?;
+        firing.extend(incident.groups.into_keys().map(|id| id.0));
+    }
+    let in_state = |state: QueueState| -> Result<Vec<QueuedMessage>, NotifyStoreError> {
+        let query = format!("{SELECT} WHERE receiver = ?1 AND state = ?2 ORDER BY id");
+        let read = || -> rusqlite::Result<Vec<_>> {
+            let row = params![receiver, state.code()];
+            transaction.prepare(&query)?.query_map(row, message)?.collect()
+        };
+        read().map_err(&what)?.into_iter().collect()
+    };
+    // The last one of each group, because they are in order.
+    let delivered: BTreeMap<String, i64> = in_state(QueueState::Delivered)?
+        .into_iter()
+        .map(|one| (one.notification.group, one.id))
+        .collect();
+    let reason = |one: &QueuedMessage| {
+        let Notification { kind, status, group, .. } = &one.notification;
+        if matches!(kind, NotificationKind::Notifier | NotificationKind::Test) {
+            return None;
+        }
+        let has_later = delivered.get(group).is_some_and(|id| *id > one.id);
+        match status {
+            NotificationStatus::Firing if firing.contains(group) => None,
+            NotificationStatus::Firing if !groups.contains(group) => Some(Obsolete::GroupEnded),
+            _ => has_later.then_some(Obsolete::LaterDelivered),
+        }
+    };
+    let undeliverable = in_state(QueueState::Undeliverable)?.into_iter();
+    let obsolete: Vec<_> =
+        undeliverable.filter_map(|one| reason(&one).map(|reason| (one, reason))).collect();
+    for (one, _) in &obsolete {
+        transaction
+            .execute("DELETE FROM queue WHERE id = ?1", [one.id])
+            .map_err(failed("update the queue"))?;
+    }
+    Ok(obsolete)
 }
 
 fn error_columns(failure: Option<&DeliveryFailure>) -> (Option<&str>, Option<&str>) {
@@ -673,29 +784,41 @@ fn save_router(
     Ok(())
 }
 
+/// What became of a notification that was to be queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queued {
+    /// It is in the queue, or counted in a summary.
+    Added,
+    /// It was in the queue already.
+    Known,
+    /// The queue has another notification with its key. A receiver would drop it as a duplicate.
+    KeyInUse,
+}
+
 /// Adds a notification. One with a known key is already there. If the queue of the receiver is
 /// full, the notification is counted in a summary at the end of the queue.
 fn enqueue(
     transaction: &Transaction<'_>,
     message: &Outgoing,
     now: Timestamp,
-) -> Result<(), NotifyStoreError> {
+) -> Result<Queued, NotifyStoreError> {
     let what = failed("queue a notification");
     let Outgoing { receiver, notification } = message;
-    let count = "SELECT count(*), (SELECT count(*) FROM queue WHERE key = ?2) FROM queue
+    let query = "SELECT count(*), (SELECT message FROM queue WHERE key = ?2) FROM queue
         WHERE receiver = ?1 AND state = 'waiting'";
-    let (waiting, known): (u32, u32) = transaction
-        .query_row(count, params![receiver, notification.key], |row| Ok((row.get(0)?, row.get(1)?)))
+    let (waiting, known): (u32, Option<String>) = transaction
+        .query_row(query, params![receiver, notification.key], |row| Ok((row.get(0)?, row.get(1)?)))
         .map_err(&what)?;
-    if known > 0 {
-        return Ok(());
+    if let Some(known) = known {
+        let is_same = decode::<Notification>(&known)? == *notification;
+        return Ok(if is_same { Queued::Known } else { Queued::KeyInUse });
     }
     if waiting >= WAITING_MAX {
-        return summarise(transaction, message, now);
+        return summarise(transaction, message, now).map(|()| Queued::Added);
     }
     let insert = "INSERT INTO queue (receiver, key, message, queued_ms) VALUES (?1, ?2, ?3, ?4)";
     let row = params![receiver, notification.key, encode(notification)?, now.as_millisecond()];
-    transaction.execute(insert, row).map(drop).map_err(what)
+    transaction.execute(insert, row).map(|_| Queued::Added).map_err(what)
 }
 
 /// Counts a notification in the summary at the end of the queue, or adds one there. An earlier

@@ -38,8 +38,10 @@ pub(super) struct Signals {
 }
 
 /// Runs until the notifier ends: it then has dropped the policy. While the policy has no such
-/// receiver, its notifications are undeliverable. Nothing is delivered while the database cannot
-/// record it, because the same notification would be delivered again and again.
+/// receiver, its notifications wait: only [`NotifyStore::save`] gives them up, together with the
+/// policy. A policy that could not be stored may be followed by one that has the receiver again.
+/// Nothing is delivered while the database cannot record it, because the same notification would be
+/// delivered again and again.
 pub(super) async fn run(
     name: String,
     handle: Arc<NotifyHandle>,
@@ -49,7 +51,7 @@ pub(super) async fn run(
     let mut failures = 0;
     let mut last: Option<Receiver> = None;
     let user = DatabaseUser::Worker(name.clone());
-    while signals.policy.has_changed().is_ok() {
+    while signals.are_open() {
         if !record(&handle, &store, &name).await {
             signals.pause().await;
             continue;
@@ -69,6 +71,14 @@ pub(super) async fn run(
                 continue;
             }
         };
+        // Not only before the delivery: its wait may be long, and the database works again now.
+        if let Some(message) = &message
+            && handle.database.fails_for(&user)
+            && !is_writable(&handle, &store, &user, message).await
+        {
+            signals.pause().await;
+            continue;
+        }
         // Is read after the queue: the policy that a notification follows from is there before it.
         let receiver = signals.policy.borrow_and_update().receivers.get(&name).cloned();
         // A change of the receiver may be what the next attempt waited for.
@@ -77,32 +87,15 @@ pub(super) async fn run(
         match (message, receiver) {
             (None, _) => {
                 handle.database.works(&user);
-                tokio::select! {
-                    changed = signals.queued.changed() => if changed.is_err() { return },
-                    changed = signals.policy.changed() => if changed.is_err() { return },
-                }
+                signals.changed().await;
             }
-            (Some(message), None) => {
-                let removed = DeliveryFailure::receiver_removed();
-                mark(&handle, &store, &name, &message, Err(removed), 0).await;
-            }
+            (Some(_), None) => signals.changed().await,
             (Some(message), Some(receiver)) => {
                 if let Some(wait) = remaining_wait(&message).filter(|_| !has_changed) {
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         // The notification may be dropped or due at once.
-                        changed = signals.queued.changed() => {
-                            if changed.is_err() {
-                                return;
-                            }
-                            continue;
-                        }
-                        changed = signals.policy.changed() => {
-                            if changed.is_err() {
-                                return;
-                            }
-                            continue;
-                        }
+                        () = signals.changed() => continue,
                     }
                 }
                 if handle.database_failure().is_some()
@@ -118,6 +111,18 @@ pub(super) async fn run(
 }
 
 impl Signals {
+    fn are_open(&self) -> bool {
+        self.policy.has_changed().is_ok() && self.queued.has_changed().is_ok()
+    }
+
+    /// Waits until the queue or the policy changes, or the notifier ends.
+    async fn changed(&mut self) {
+        tokio::select! {
+            _ = self.queued.changed() => {}
+            _ = self.policy.changed() => {}
+        }
+    }
+
     /// Waits for a database that fails.
     async fn pause(&mut self) {
         let closed = async { while self.policy.changed().await.is_ok() {} };
@@ -142,7 +147,7 @@ async fn is_writable(
     message: &QueuedMessage,
 ) -> bool {
     let id = message.id;
-    match blocking(store, move |store| store.probe(id)).await {
+    match blocking(store, move |store| store.probe(Some(id))).await {
         Ok(()) => {
             handle.database.works(user);
             true

@@ -26,7 +26,7 @@ use super::failure::{Failure, internal_error};
 use super::reply::Reply;
 use super::requests::{check_exists, check_owned, end_time, submit_request, visible_node};
 use crate::notify::{
-    Depth, LogGap, NotifyStore, NotifyStoreError, QueuePage, QueuePlace, QueuedMessage,
+    Depth, LogGap, NotifyStore, NotifyStoreError, QueuePage, QueuePlace, QueuedMessage, Retried,
 };
 
 /// Notifications per page. The most that a request may ask for, because most callers want all.
@@ -272,13 +272,19 @@ async fn change_queue(call: Call, change: QueueChange) -> Result<Reply, Failure>
     };
     let event = Event::OperatorRequested { request };
     call.app.controller.submit(call.caller()?.actor(), event).await?;
-    let count = with_store(&call, move |store| match change {
-        QueueChange::Retry => store.retry_now(&name, wanted.as_deref()),
-        QueueChange::Drop => store.discard(&name, wanted.as_deref()),
+    let changed = with_store(&call, move |store| match change {
+        QueueChange::Retry => {
+            let Retried { due, obsolete } = store.retry_now(&name, wanted.as_deref())?;
+            Ok(QueuedNotificationsChanged { count: due, obsolete: Some(obsolete) })
+        }
+        QueueChange::Drop => {
+            let count = store.discard(&name, wanted.as_deref())?;
+            Ok(QueuedNotificationsChanged { count, obsolete: None })
+        }
     });
-    let count = count.await?;
+    let changed = changed.await?;
     call.app.notify.wake_workers();
-    Reply::json(&QueuedNotificationsChanged { count })
+    Reply::json(&changed)
 }
 
 pub(super) async fn mutes(call: Call) -> Result<Reply, Failure> {

@@ -189,6 +189,9 @@ view! { lenient
     /// How many notifications were changed.
     QueuedNotificationsChanged {
         count: u64,
+        /// Undeliverable notifications that were dropped instead of retried, because what they tell
+        /// is over. Null if notifications were dropped on request.
+        obsolete: Option<u64>,
     }
 }
 

@@ -71,12 +71,18 @@ pub(crate) fn run(command: &NotifyCommand, printer: &mut Printer) -> anyhow::Res
         NotifyCommand::Test(args) => test(session, args, printer),
         NotifyCommand::Queue(args) => queue::run(session, args, printer),
         NotifyCommand::Retry(args) => {
-            let count = choose(session, "/api/v1/notification-retries", args)?;
+            let QueuedNotificationsChanged { count, obsolete } =
+                choose(session, "/api/v1/notification-retries", args)?;
             printer.line(&format!("{} due now", notifications(count, "is", "are")))?;
+            if let Some(obsolete) = obsolete.filter(|count| *count > 0) {
+                let dropped = notifications(obsolete, "was", "were");
+                printer.line(&format!("{dropped} dropped: what they tell is over"))?;
+            }
             Ok(Outcome::Fine)
         }
         NotifyCommand::Drop(args) => {
-            let count = choose(session, "/api/v1/notification-drops", args)?;
+            let QueuedNotificationsChanged { count, .. } =
+                choose(session, "/api/v1/notification-drops", args)?;
             printer.line(&format!("{} dropped", notifications(count, "was", "were")))?;
             Ok(Outcome::Fine)
         }
@@ -91,10 +97,12 @@ pub(crate) fn run(command: &NotifyCommand, printer: &mut Printer) -> anyhow::Res
     }
 }
 
-fn choose(session: &mut FleetSession, path: &str, args: &ChooseArgs) -> anyhow::Result<u64> {
-    let body = json!({ "receiver": args.receiver, "key": args.key });
-    let QueuedNotificationsChanged { count } = session.post(path, &body)?;
-    Ok(count)
+fn choose(
+    session: &mut FleetSession,
+    path: &str,
+    args: &ChooseArgs,
+) -> anyhow::Result<QueuedNotificationsChanged> {
+    session.post(path, &json!({ "receiver": args.receiver, "key": args.key }))
 }
 
 fn notifications(count: u64, singular: &str, plural: &str) -> String {

@@ -1,3 +1,5 @@
+use farrier_fleet::notify::GroupId;
+
 use super::*;
 
 /// The queue of version 1.
@@ -149,11 +151,15 @@ fn notifications_are_retried_or_discarded_by_receiver_and_key() {
     store.retry(2, &failure(true), now, Duration::MAX).unwrap();
     store.delivered(3, now).unwrap();
     assert_eq!(store.count_open("hook", None).unwrap(), 2);
-    assert_eq!(store.retry_now("hook", Some("c")).unwrap(), 0, "it is delivered");
-    assert_eq!(store.retry_now("hook", Some("a")).unwrap(), 1);
+    let retry = |key| {
+        let Retried { due, obsolete } = store.retry_now("hook", key).unwrap();
+        (due, obsolete)
+    };
+    assert_eq!(retry(Some("c")), (0, 0), "it is delivered");
+    assert_eq!(retry(Some("a")), (1, 0));
     let next = store.next("hook").unwrap().unwrap();
     assert_eq!((next.notification.key.as_str(), next.next), ("a", None), "it keeps its place");
-    assert_eq!(store.retry_now("hook", None).unwrap(), 2);
+    assert_eq!(retry(None), (2, 0));
     assert_eq!(store.discard("hook", Some("a")).unwrap(), 1);
     assert_eq!(store.next("hook").unwrap().unwrap().next, None);
     assert_eq!(store.discard("hook", None).unwrap(), 1);
@@ -277,4 +283,107 @@ fn a_full_database_is_neither_damaged_nor_half_written() {
     ));
     assert!(!err.is_damage());
     assert_eq!((keys(&store), store.router().unwrap().seq()), (vec!["a".to_owned()], 0));
+}
+
+/// SQLite leaves out pages that do not change, so that a full disk would not be noticed.
+#[test]
+fn a_probe_writes_although_nothing_changes() {
+    let (_folder, store) = store_with(&[outgoing("hook", "a")]);
+    for id in [Some(1), None] {
+        let pages_in_log = |mode: &str| -> i64 {
+            let pragma = format!("PRAGMA wal_checkpoint({mode})");
+            store.connection().query_row(&pragma, [], |row| row.get(1)).unwrap()
+        };
+        assert_eq!(pages_in_log("TRUNCATE"), 0);
+        store.probe(id).unwrap();
+        assert!(pages_in_log("PASSIVE") > 0, "{id:?}");
+    }
+    assert_eq!(store.next("hook").unwrap().unwrap().attempts, 0);
+}
+
+#[test]
+fn another_notification_with_a_known_key_is_not_mistaken_for_a_repetition() {
+    let (_folder, store) = store_with(&[outgoing("hook", "a")]);
+    let mut connection = store.connection();
+    let transaction = connection.transaction().unwrap();
+    let queue = |message: &Outgoing| enqueue(&transaction, message, Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(queue(&outgoing("hook", "b")), Queued::Added);
+    assert_eq!(queue(&outgoing("hook", "a")), Queued::Known);
+    let mut other = outgoing("hook", "a");
+    "it is wrong again".clone_into(&mut other.notification.cause);
+    assert_eq!(queue(&other), Queued::KeyInUse);
+}
+
+/// The state of a group that has an alert, or has one no more.
+fn group(id: &str, fires: bool) -> RouterChanges {
+    let at = Timestamp::UNIX_EPOCH;
+    let group = serde_json::json!({
+        "route": "all", "labels": {}, "opened": at, "opened_seq": 1, "cause_seq": 1, "number": 1,
+        "is_changed": false, "is_escalated": false,
+    });
+    let incident = Incident {
+        started: at,
+        opened_seq: 1,
+        nodes: Vec::new(),
+        conditions: Vec::new(),
+        actions: None,
+        is_suppressed: false,
+        groups: BTreeMap::from([(GroupId(id.to_owned()), true)]),
+    };
+    let key = IncidentKey::Finding("gpu-1".parse().unwrap(), id.to_owned());
+    RouterChanges {
+        incidents: vec![(key, fires.then_some(incident))],
+        groups: vec![(GroupId(id.to_owned()), Some(serde_json::from_value(group).unwrap()))],
+        ..RouterChanges::default()
+    }
+}
+
+/// Two notifications of each group could not be delivered, or only the first.
+#[test]
+fn a_retry_of_everything_leaves_out_what_is_over() {
+    let (firing, resolved) = (NotificationStatus::Firing, NotificationStatus::Resolved);
+    let about = |group: &str, status: NotificationStatus| {
+        let mut one = outgoing("hook", &format!("{group}-{status:?}"));
+        one.notification.group = group.to_owned();
+        (one.notification.kind, one.notification.status) = (NotificationKind::Finding, status);
+        one
+    };
+    let (_folder, store) = store_with(&[
+        about("fires", firing),
+        about("told", firing),
+        about("told", resolved),
+        about("gone", firing),
+        about("untold", firing),
+        about("again", resolved),
+        about("again", firing),
+        about("end", resolved),
+    ]);
+    let now = Timestamp::UNIX_EPOCH;
+    let groups = [("fires", true), ("again", true), ("told", false), ("untold", false)];
+    for (number, (id, fires)) in groups.into_iter().enumerate() {
+        store.save(2 + number as u64, &group(id, fires), &[], None, now).unwrap();
+    }
+    let lost = DeliveryFailure { is_retryable: false, ..failure(true) };
+    let open = |one: &QueuedMessage| (one.notification.key.clone(), one.state);
+    while let Some(next) = store.next("hook").unwrap() {
+        match next.notification.key.as_str() {
+            "told-Resolved" | "again-Firing" => store.delivered(next.id, now).unwrap(),
+            _ => store.undeliverable(next.id, &lost, now).unwrap(),
+        }
+    }
+    let notice = Outgoing {
+        receiver: "hook".to_owned(),
+        notification: Notification::summary("notice".to_owned(), 7, Severity::Warning, now),
+    };
+    store.save(9, &RouterChanges::default(), &[notice], None, now).unwrap();
+    let notice = store.next("hook").unwrap().unwrap();
+    store.undeliverable(notice.id, &lost, now).unwrap();
+    let by_key = store.retry_now("hook", Some("gone-Firing")).unwrap();
+    assert_eq!(by_key, Retried { due: 1, obsolete: 0 }, "the operator wants it");
+    let gone = store.next("hook").unwrap().unwrap();
+    store.undeliverable(gone.id, &lost, now).unwrap();
+    assert_eq!(store.retry_now("hook", None).unwrap(), Retried { due: 4, obsolete: 3 });
+    let left: Vec<_> = store.messages(false).unwrap().iter().map(open).collect();
+    let waits = |key: &str| (key.to_owned(), QueueState::Waiting);
+    assert_eq!(left, ["fires-Firing", "untold-Firing", "end-Resolved", "notice"].map(waits));
 }

@@ -136,13 +136,27 @@ async fn what_cannot_be_delivered_is_kept_and_delays_nothing() {
     assert_eq!(open[0].error.as_ref().unwrap().0, "status");
 }
 
+/// The policy without the receiver may never be stored, so only the store gives anything up.
 #[tokio::test(start_paused = true)]
-async fn the_notifications_of_a_removed_receiver_are_undeliverable() {
+async fn a_receiver_that_is_added_again_before_its_removal_is_stored_loses_nothing() {
     let fixture = Fixture::new(0, "none");
     fixture.queue(&[message("key-0")]);
-    fixture.drain(Arc::default()).await;
-    let open = fixture.store.messages(false).unwrap();
-    assert_eq!(open[0].error.as_ref().unwrap().0, "receiver-removed");
+    set_full(&fixture.store, true);
+    let sender = watch::Sender::new(Arc::default());
+    let worker = fixture.spawn(&sender);
+    let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    seconds(600).await;
+    assert!(fixture.handle.database.unrecorded("hook").is_none());
+    set_full(&fixture.store, false);
+    seconds(600).await;
+    assert!(fixture.store.next("hook").unwrap().is_some(), "it waits for the next policy");
+    fixture.handle.wake_workers();
+    seconds(600).await;
+    assert!(fixture.store.next("hook").unwrap().is_some());
+    sender.send_replace(policy());
+    seconds(60).await;
+    assert_eq!(*fixture.outage.got.lock().unwrap(), ["key-0"]);
+    worker.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -384,7 +398,7 @@ async fn a_receiver_waits_for_a_database_that_failed_for_another() {
     let fixture = Fixture::new(0, "none");
     fixture.queue(&[message("key-0")]);
     set_full(&fixture.store, true);
-    let err = fixture.store.probe(1).unwrap_err();
+    let err = fixture.store.probe(Some(1)).unwrap_err();
     fixture.handle.database.has_failed(DatabaseUser::Follower, &err);
     let policy = watch::Sender::new(policy());
     let worker = fixture.spawn(&policy);
@@ -410,4 +424,24 @@ async fn a_worker_ends_after_its_delivery_when_the_notifier_drops_the_policy() {
     worker.await.unwrap();
     let waiting = fixture.store.messages(false).unwrap();
     assert_eq!((waiting.len(), waiting[0].notification.key.as_str()), (1, "key-1"));
+}
+
+/// The queue cannot be read for a while, and what is in it is due in 50 minutes.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_works_again_is_known_before_the_wait_ends() {
+    let fixture = Fixture::with_delivery(|_| Step::Accept);
+    fixture.queue(&[message("key-0")]);
+    let now = Timestamp::now();
+    fixture.store.retry(1, &failed("connect"), now, Duration::from_secs(3000)).unwrap();
+    fixture.store.execute("ALTER TABLE queue RENAME TO moved");
+    let policy = watch::Sender::new(policy());
+    let worker = fixture.spawn(&policy);
+    let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    seconds(60).await;
+    assert!(fixture.handle.database_failure().is_some());
+    fixture.store.execute("ALTER TABLE moved RENAME TO queue");
+    seconds(60).await;
+    assert!(fixture.handle.database_failure().is_none());
+    assert!(fixture.store.next("hook").unwrap().is_some(), "it is not due yet");
+    worker.abort();
 }
