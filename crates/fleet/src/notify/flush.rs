@@ -28,6 +28,9 @@ pub(super) fn fire(
         group.is_changed = false;
         return Vec::new();
     };
+    // For example a repaired node that is not verified yet.
+    let least = route.matches.min_severity;
+    group.is_milder = least.is_some_and(|least| notification.severity < least);
     let is_waiting = group.acknowledged.is_none();
     let escalation = route.escalate.as_ref().filter(|_| is_waiting && !group.is_escalated);
     let escalation = escalation.filter(|escalation| {
@@ -44,7 +47,8 @@ pub(super) fn fire(
             let repeat = add_seconds(sent.at, route.repeat_interval_s);
             let has_new = visible.iter().any(|(_, one)| one.groups.get(id) == Some(&false));
             let is_news = has_new || message::is_news(&sent.notification, &notification);
-            group.is_changed && has_update && is_news || is_waiting && repeat <= now
+            group.is_changed && has_update && is_news
+                || is_waiting && !group.is_milder && repeat <= now
         }
     };
     let mut receivers = group.untold(route, policy);

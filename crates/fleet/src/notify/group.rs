@@ -81,6 +81,9 @@ pub struct AlertGroup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledged: Option<Acknowledgement>,
     pub is_escalated: bool,
+    /// What fires has become milder than the route takes, so it is not repeated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_milder: bool,
     /// How the last incident that left the group ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<IncidentEnd>,
@@ -156,6 +159,7 @@ impl AlertGroup {
             sent: None,
             acknowledged: None,
             is_escalated: false,
+            is_milder: false,
             outcome: None,
         }
     }
@@ -196,7 +200,8 @@ impl AlertGroup {
         let route = route.filter(|_| members.is_visible)?;
         let update = self.is_changed.then(|| add_seconds(sent.at, route.group_interval_s));
         let is_waiting = self.acknowledged.is_none();
-        let repeat = is_waiting.then(|| add_seconds(sent.at, route.repeat_interval_s));
+        let repeat =
+            (is_waiting && !self.is_milder).then(|| add_seconds(sent.at, route.repeat_interval_s));
         let escalation = route.escalate.as_ref().filter(|_| is_waiting && !self.is_escalated);
         let escalation = escalation.map(|escalate| add_seconds(sent.first_at, escalate.after_s));
         let untold = (!self.untold(route, policy).is_empty()).then_some(sent.at);

@@ -246,6 +246,31 @@ fn a_node_that_waits_for_the_budget_is_said_to_take_work() {
 }
 
 #[test]
+fn a_repaired_node_is_not_repeated_to_those_who_want_only_what_is_critical() {
+    let mut fleet_and_follower = fleet_with(policy(&json!([{
+        "name": "pager",
+        "receivers": ["ops"],
+        "match": { "min_severity": "critical" },
+        "repeat_interval_s": 60,
+    }])));
+    let (fleet, follower) = (&mut fleet_and_follower.0, &mut fleet_and_follower.1);
+    let fault = finding(1, Severity::Fatal, Action::RebootNode, "gpu.xid", fleet.now);
+    fleet.report_finding(0, fault);
+    follower.follow(&fleet.log, false);
+    follower.wait(fleet, 60);
+    let first = only(&follower.take()).clone();
+    clear(fleet, 0, 1);
+    follower.follow(&fleet.log, false);
+    follower.wait(fleet, 300);
+    assert_eq!(follower.take(), [], "the node is repaired and not verified yet");
+    fleet.complete_all_orders();
+    follower.follow(&fleet.log, false);
+    follower.wait(fleet, 300);
+    let last = only(&follower.take()).clone();
+    assert_eq!((last.status, last.cause), (NotificationStatus::Resolved, first.cause));
+}
+
+#[test]
 fn a_domain_fault_is_one_message_for_all_of_its_nodes() {
     let (mut fleet, mut follower) = fleet_with(all_to_ops());
     // All nodes of the first leaf switch.
