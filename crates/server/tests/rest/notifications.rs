@@ -97,7 +97,8 @@ async fn while_the_database_is_full_nothing_is_delivered_again_and_the_queue_say
         text.lines().map(str::to_owned).collect()
     };
     let script = r#"echo "$FARRIER_KEY" >> "$0""#;
-    set_policy(&fleet, &json!({ "command": { "argv": ["/bin/sh", "-c", script, file] } })).await;
+    set_policy(&fleet, &json!({ "command": { "argv": ["/usr/bin/sh", "-c", script, file] } }))
+        .await;
     report(&fleet, 1).await;
     let (queue, all) = ("/api/v1/notifications", "/api/v1/notifications?state=all");
     let is_delivered = |queue: &Value, count| {
@@ -106,13 +107,14 @@ async fn while_the_database_is_full_nothing_is_delivered_again_and_the_queue_say
     };
     fleet.wait_for(all, &token, |queue, _| is_delivered(queue, 1)).await;
     // The notification of the second finding is in the queue when the database becomes full.
-    set_policy(&fleet, &json!({ "command": { "argv": ["/bin/false"] } })).await;
+    set_policy(&fleet, &json!({ "command": { "argv": ["/usr/bin/false"] } })).await;
     report(&fleet, 2).await;
     let has_failed = |queue: &Value| queue["messages"][0]["attempts"].as_u64() > Some(0);
     fleet.wait_for(queue, &token, |queue, _| has_failed(queue)).await;
     let dir = fleet.server.dir();
     fill(&dir, &["UPDATE ON queue"]);
-    set_policy(&fleet, &json!({ "command": { "argv": ["/bin/sh", "-c", script, file] } })).await;
+    set_policy(&fleet, &json!({ "command": { "argv": ["/usr/bin/sh", "-c", script, file] } }))
+        .await;
     fleet.wait_for(queue, &token, |queue, _| !queue["database"].is_null()).await;
     let before = keys();
     // The notifier cannot store anything either, and starts again every few seconds.

@@ -14,6 +14,7 @@ use farrier_agent::uplink::{
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
 use farrier_fleet::health::{Change, Finding};
+use farrier_notify::ReceiverFolders;
 use farrier_server::access::{AccessStore, NewJoinToken};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
@@ -98,6 +99,10 @@ impl TestServer {
             disk_reserve_bytes: self.disk_reserve_bytes,
             policy_keys: self.policy_keys.clone(),
             wall_clock: self.wall_clock.clone(),
+            receiver_folders: ReceiverFolders {
+                commands: vec!["/usr/bin".into()],
+                ..ReceiverFolders::default()
+            },
             ..ServerOptions::new(self.folder.path().join("server"), self.address)
         }
     }
