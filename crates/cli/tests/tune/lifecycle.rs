@@ -283,9 +283,22 @@ fn memlock_reaches_services_and_a_later_file_is_reported() {
 
 #[test]
 fn a_user_who_is_not_root_gets_one_line() {
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
-    let mut command = farrier(&["tune", "apply", "training", "--yes"]);
-    // Tests may run as root.
+    let built = farrier(&["tune", "apply", "training", "--yes"]);
+    // Tests may run as root, and the checkout may be in a folder that only root can enter.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("farrier");
+    std::fs::copy(built.get_program(), &program).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(built.get_args()).current_dir(folder.path());
+    for (name, value) in built.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     if farrier_hardware::access::is_root() {
         command.uid(65_534);
     }
