@@ -5,7 +5,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLevel};
@@ -198,8 +198,18 @@ impl TestNode {
         })
     }
 
+    /// Opens the executor. A program that another test is starting can still have the lock of the
+    /// journal, between `fork` and `exec`.
     pub(super) fn executor(&self) -> OrderExecutor {
-        self.open("").unwrap()
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            match self.open("") {
+                Err(OrdersError::InUse { .. }) if Instant::now() < until => {
+                    std::thread::yield_now();
+                }
+                opened => return opened.unwrap(),
+            }
+        }
     }
 
     pub(super) fn order(&self, generation: u64, kind: OrderKind) -> Order {
