@@ -4,9 +4,9 @@
 //! A journal with a malformed line is refused, because that line may record an effect. Only a last
 //! line without a newline is truncated, because nothing was done after it.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use farrier_fleet::change::{CHANGE_JOURNAL_VERSION, ChangeEntry, ChangeHistory, ChangeRecord};
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::failpoint::{ChangeFailpoint, ChangeFailpointSite};
+use crate::tune::journal_file::{create_directory, read_all, sync_directory};
 use crate::tune::permissions;
 
 /// Directory of the journal. It is root's, so it is not below the directory of the agent, which
@@ -105,7 +106,7 @@ impl ChangeJournal {
         if file.metadata().map_err(failed)?.len() > journal.bytes {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         }
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        sync_directory(dir).map_err(failed)?;
         journal.writer = Some(ChangeWriter { file, _lock: lock });
         journal.failpoint = failpoint;
         Ok(journal)
@@ -119,7 +120,7 @@ impl ChangeJournal {
         }
         let path = dir.join(FILE);
         let bytes = permissions::check_directory(dir)
-            .and_then(|()| read_all(&path))
+            .and_then(|()| read_all(&path, FILE_BYTES_MAX))
             .map_err(|err| from_io(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut history = ChangeHistory::default();
@@ -191,32 +192,10 @@ fn from_io(path: &Path, err: io::Error) -> ChangeJournalError {
     }
 }
 
-/// The bytes of a file. Empty if it does not exist.
-fn read_all(path: &Path) -> io::Result<Vec<u8>> {
-    let file = match permissions::open(path, OpenOptions::new().read(true)) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok(bytes)
-}
-
-/// Creates a directory, and syncs its parent so that it survives a power cut.
-fn create_directory(dir: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o755).recursive(true).create(dir) {
-        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
-        _ => {}
-    }
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn entry(by: &str) -> ChangeEntry {

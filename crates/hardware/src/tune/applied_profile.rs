@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use farrier_facts::tune::Profile;
 use serde::{Deserialize, Serialize};
 
-use super::journal::sync_directory;
+use super::journal_file::sync_directory;
 use super::permissions;
 
 /// Name of the file in the state directory.

@@ -3,9 +3,9 @@
 //! A journal with a malformed line is rejected, because that line may contain an old value. Only a
 //! last line without a newline is truncated, because no change was made after it.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use farrier_facts::tune::{Target, Value};
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::failpoint::{FailpointSite, TuneFailpoint};
+use super::journal_file::{create_directory, read_all, sync_directory};
 use super::permissions;
 
 /// Name of the file in the state directory.
@@ -191,7 +192,7 @@ impl TuneJournal {
         }
         let path = dir.join(FILE);
         let bytes = permissions::check_directory(dir)
-            .and_then(|()| read_all(&path))
+            .and_then(|()| read_all(&path, FILE_BYTES_MAX))
             .map_err(|err| TuneJournalError::from_io(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self {
@@ -317,37 +318,4 @@ impl TuneJournal {
         }
         sync_directory(&self.dir).map_err(failed)
     }
-}
-
-/// The bytes of a file. Empty if it does not exist.
-fn read_all(path: &Path) -> io::Result<Vec<u8>> {
-    let file = match permissions::open(path, OpenOptions::new().read(true)) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok(bytes)
-}
-
-/// Creates a directory and syncs it and its ancestors, so that the journal survives a power loss.
-fn create_directory(dir: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> =
-        dir.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-    for made in missing.iter().rev() {
-        match fs::DirBuilder::new().mode(0o755).create(made) {
-            Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
-            _ => {}
-        }
-        let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_directory(parent.unwrap_or(Path::new(".")))?;
-    }
-    Ok(())
-}
-
-pub(super) fn sync_directory(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }

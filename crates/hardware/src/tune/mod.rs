@@ -16,6 +16,7 @@ mod apply;
 mod failpoint;
 mod files;
 mod journal;
+pub(crate) mod journal_file;
 mod memlock;
 mod package_holds;
 pub(crate) mod permissions;
